@@ -1,0 +1,130 @@
+"""npz and npy files as tables: arrays with an optional NumPy index, and sparse matrices stored as SciPy does."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_tools.values import Raw
+from hpcgnn.store.files import FileFormatError, slabs
+
+REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
+SLAB_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """A sparse matrix as SciPy stores it: <prefix>data and shape with indices and indptr (CSR) or row and col (COO)."""
+
+    prefix: str
+
+
+class ArraysTable:
+    """An npz file (arrays by name) or an npy file (one array, named ``array``, mapped into memory)."""
+
+    def __init__(self, path: pathlib.Path, kind: str):
+        self.name = path.name
+        try:
+            # allow_pickle stays off: loading data must not run code.
+            loaded = np.load(path, mmap_mode="r" if kind == "npy" else None)
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise FileFormatError(f"{self.name}: not a readable {kind} file ({error})") from None
+        self._arrays = {"array": loaded} if isinstance(loaded, np.ndarray) else loaded
+        self._names = list(self._arrays)
+        self._cache: dict[str, np.ndarray] = {}
+
+    def batches(self, references: Mapping[str, str | Sparse]) -> Iterator[dict[str, Raw]]:
+        """See `data_tools.tables.Table`. All selected arrays must have the same number of rows."""
+        columns = {key: self._column(reference) for key, reference in references.items()}
+        lengths = {str(references[key]): column.num_rows for key, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise FileFormatError(f"{self.name}: the selected arrays differ in their number of rows: {lengths}")
+        num_rows = next(iter(lengths.values()), 0)
+        for start, stop in slabs(num_rows, max(column.row_bytes for column in columns.values()), SLAB_BYTES):
+            yield {
+                key: Raw([part := column.rows(start, stop)], [str(references[key])], part.ndim == 1, stop - start)
+                for key, column in columns.items()
+            }
+
+    def array(self, reference: str) -> np.ndarray:
+        """One array, after its index; FileFormatError naming the arrays there are when it is missing."""
+        match = REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+        if match is None:
+            raise FileFormatError(f"{self.name}: {reference!r} is not an array of it; it has {', '.join(self._names)}")
+        array = self._load(match["name"])
+        if match["index"] is None:
+            return array
+        try:
+            return array[tuple(parse_index(item) for item in match["index"].split(","))]
+        except (IndexError, ValueError) as error:
+            raise FileFormatError(f"{self.name}: {reference!r} of an array of shape {array.shape}: {error}") from None
+
+    def _load(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise FileFormatError(f"{self.name}: no array {name!r}; it has {', '.join(self._names)}")
+        if name not in self._cache:
+            try:
+                self._cache[name] = self._arrays[name]
+            except (ValueError, EOFError, zipfile.BadZipFile) as error:
+                raise FileFormatError(f"{self.name}: array {name!r} cannot be read ({error})") from None
+        return self._cache[name]
+
+    def _column(self, reference: str | Sparse) -> DenseColumn | CsrColumn:
+        if not isinstance(reference, Sparse):
+            array = self.array(reference)
+            if array.ndim == 0:
+                raise FileFormatError(f"{self.name}: {reference!r} is a single number, not a column")
+            return DenseColumn(array)
+        prefix = reference.prefix
+        data, shape = self._load(prefix + "data"), tuple(map(int, self._load(prefix + "shape")))
+        if prefix + "row" not in self._names:
+            return CsrColumn(self.name, data, self._load(prefix + "indices"), self._load(prefix + "indptr"), shape)
+        row, col = self._load(prefix + "row"), self._load(prefix + "col")
+        order = np.argsort(row, kind="stable")
+        indptr = np.searchsorted(row[order], np.arange(shape[0] + 1))
+        return CsrColumn(self.name, data[order], col[order], indptr, shape)
+
+
+def parse_index(text: str) -> int | slice:
+    """``3``, ``:``, ``1:`` or ``1:5`` as an index."""
+    if ":" not in text:
+        return int(text)
+    return slice(*(int(bound) if bound.strip() else None for bound in text.split(":")))
+
+
+class DenseColumn:
+    """Rows of an array in memory or mapped."""
+
+    def __init__(self, array: np.ndarray):
+        self.num_rows = len(array)
+        self.row_bytes = int(array.dtype.itemsize * np.prod(array.shape[1:], dtype=np.int64))
+        self._array = array
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows start .. stop-1."""
+        return self._array[start:stop]
+
+
+class CsrColumn:
+    """Dense rows of a CSR matrix, made when they are asked for."""
+
+    def __init__(self, file: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]):
+        self.num_rows, self._width = shape
+        self.row_bytes = int(data.dtype.itemsize * self._width)
+        self._data, self._indices, self._indptr = data, indices, indptr
+        inside = len(indices) == 0 or (indices.min() >= 0 and indices.max() < self._width)
+        if len(indptr) != self.num_rows + 1 or indptr[-1] != len(indices) or len(data) != len(indices) or not inside:
+            raise FileFormatError(f"{file}: data, indices, indptr and shape do not make a CSR matrix of shape {shape}")
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows start .. stop-1 as a dense matrix; entries stored twice are added, as in SciPy."""
+        dense = np.zeros((stop - start, self._width), self._data.dtype)
+        low, high = self._indptr[start], self._indptr[stop]
+        row = np.repeat(np.arange(stop - start), np.diff(self._indptr[start : stop + 1]))
+        np.add.at(dense, (row, self._indices[low:high]), self._data[low:high])
+        return dense

@@ -1,0 +1,30 @@
+"""What every command of this folder does about errors: one line on stderr and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+
+def run_command(main: Callable[[], int]) -> int:
+    """Run ``main`` and return its exit code; 2 for the user's input, 1 for the system's refusal, 130 for Ctrl-C.
+
+    ValueError (FileFormatError is one) means bad input; OSError means a full disk, a missing permission and the like.
+    Any other exception is a defect of the program and keeps its traceback.
+    """
+    try:
+        return main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output (head, less) has left; without this, flushing stdout at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,90 @@
+"""Convert source files (csv, tsv, text, npz, npy, parquet) to a graph file.
+
+    python -m data_tools.convert --preset jodie --set events=wikipedia.csv.gz wikipedia.h5
+    python -m data_tools.convert --spec my_graph.yaml my_graph.h5
+
+What becomes what is said by a spec, a YAML file described in `data_tools.source_spec`; the presets are specs that
+come with the package. Exit code 2 and one line on stderr when the input cannot be used; the output file then does not
+exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from data_tools.cli import run_command
+from data_tools.graph_writer import Summary, write_graph
+from data_tools.source_reader import read_edges, read_nodes
+from data_tools.source_spec import PRESETS, SourceSpec, load_spec, preset_names
+
+
+def convert(spec: SourceSpec, output: pathlib.Path) -> Summary:
+    """Read all files of a spec and write the graph file.
+
+    Raises FileFormatError naming file, column, row, value and remedy for input that cannot be used.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the output: /tmp may be small, or memory.
+    with tempfile.TemporaryDirectory(prefix=".convert-", dir=output.parent) as folder:
+        spool = pathlib.Path(folder)
+        nodes = {node.type: read_nodes(spec, node, spool) for node in spec.nodes}
+        spaces = {name: table.space for name, table in nodes.items()}
+        edges = [read_edges(spec, edge, spaces, spool) for edge in spec.edges]
+        return write_graph(output, spec, nodes, edges)
+
+
+def describe(output: pathlib.Path, summary: Summary) -> str:
+    """One line on what was written."""
+    nodes = ", ".join(f"{name} {count:,}" for name, count in summary.nodes.items())
+    edges = ", ".join(f"{name} {count:,}" for name, count in summary.edges.items())
+    times = "; times {}..{}".format(*summary.times) if summary.times else ""
+    notes = "".join(f"; {note}" for note in summary.notes)
+    return f"{output}: {summary.kind}; nodes: {nodes}; edges: {edges}{times}{notes}"
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
+    """``name=path`` arguments as a mapping."""
+    assigned = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
+        assigned[name] = path
+    return assigned
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data_tools.convert", description="Convert source files to a graph file (HDF5)."
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--preset", choices=preset_names(), help="a spec that comes with the package")
+    source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source_spec.py)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=PATH", dest="assignments", help="path of a file of the spec"
+    )
+    parser.add_argument("--sort", action="store_true", help="sort events by time (stable) where they are not sorted")
+    parser.add_argument("output", type=pathlib.Path, help="the graph file to write")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert as the command line says; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+
+    def command() -> int:
+        path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
+        spec = load_spec(path, parse_assignments(arguments.assignments), arguments.sort)
+        print(describe(arguments.output, convert(spec, arguments.output)))
+        return 0
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

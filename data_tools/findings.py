@@ -1,0 +1,53 @@
+"""What verification found: one line per problem, naming file, dataset and row."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+ROWS_SHOWN = 3
+# What h5py raises for damaged files, depending on which bytes are hit.
+DAMAGE = (
+    OSError,
+    KeyError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    AttributeError,
+    MemoryError,
+    IndexError,
+)
+
+
+@dataclass(slots=True)
+class Findings:
+    """Problems found so far, and the parts that later checks cannot use."""
+
+    lines: list[str] = field(default_factory=list)
+    unusable: set[int] = field(default_factory=set)
+
+    def add(self, file: str | pathlib.Path, dataset: str, message: str) -> None:
+        """Note a problem that is not about single rows; dataset may be empty."""
+        self.lines.append(": ".join(text for text in (str(file), dataset, message) if text))
+
+    def add_rows(self, file: str | pathlib.Path, dataset: str, rows: np.ndarray, message: Callable[[int], str]) -> None:
+        """Note the first few of the bad rows [k]; message(i) tells found and expected of the i-th of them."""
+        for index in range(min(len(rows), ROWS_SHOWN)):
+            self.add(file, dataset, f"row {rows[index]}: {message(index)}")
+        if len(rows) > ROWS_SHOWN:
+            self.add(file, dataset, f"... and {len(rows) - ROWS_SHOWN} more rows like these")
+
+    @contextlib.contextmanager
+    def reading(self, file: str | pathlib.Path, part: int | None = None) -> Iterator[None]:
+        """Turn an error while a file is read into a finding; its part is not used any further."""
+        try:
+            yield
+        except DAMAGE as error:
+            self.add(file, "", f"cannot be read: {error}")
+            if part is not None:
+                self.unusable.add(part)

@@ -1,0 +1,181 @@
+"""Say what is in a file or folder of hpcgnn: a graph file, a partition set, its book, one of its parts.
+
+    python -m data_tools.inspect wikipedia.h5
+    python -m data_tools.inspect parts/ --json
+
+To make a further format known, add its functions to `FILES` (by the root attribute ``format``) or `FOLDERS` (by a file
+that the folder holds). Only shapes, attributes and first and last times are read, so it is quick for files of any size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import h5py
+
+from data_tools.cli import run_command
+from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
+from hpcgnn.store import files
+
+Lines = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one format is looked at: a report of plain values (what --json prints), and the lines for people."""
+
+    describe: Callable[[h5py.File], Report]
+    render: Callable[[Report], Lines]
+
+
+def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
+    """The report on a file and its lines. Raises FileFormatError when it is missing, not HDF5, or not ours."""
+    if not path.is_file():
+        raise files.FileFormatError(f"{path}: no such file or folder")
+    try:
+        file = h5py.File(path, "r", locking=False)
+    except OSError:
+        raise files.FileFormatError(f"{path}: not an HDF5 file (or a truncated one), so not one of hpcgnn") from None
+    with file:
+        name = file.attrs.get("format")
+        if name not in FILES:
+            inside = ", ".join(sorted(file)[:8]) or "nothing"
+            raise files.FileFormatError(
+                f"{path}: an HDF5 file, but not one of hpcgnn: its format is {name!r}, ours are {', '.join(FILES)}; "
+                f"it holds {inside}"
+            )
+        files.check_format(file, name)
+        report = FILES[name].describe(file)
+    return report, FILES[name].render(report)
+
+
+def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
+    """The report on a file or folder and its lines. Raises FileFormatError when it is not ours."""
+    if not path.is_dir():
+        return inspect_file(path)
+    for marker, (describe, render) in FOLDERS.items():
+        if (path / marker).exists():
+            report = describe(path)
+            return report, render(report)
+    raise files.FileFormatError(f"{path}: not a folder of hpcgnn; it has none of {', '.join(FOLDERS)}")
+
+
+def render_head(report: Report) -> Lines:
+    """The first lines for every format."""
+    kind = f", {report['kind']}" if "kind" in report else ""
+    written = f"{report.get('created_by', 'unknown')}, version {report['format_version']}"
+    lines = [f"{report['path']}: {report['format']}{kind}, {report['bytes']:,} bytes, written by {written}"]
+    for source in report.get("sources", []):
+        lines.append(f"  from {source['name']} ({source['bytes']:,} bytes, sha256 {source['sha256']})")
+    return lines
+
+
+def render_tables(report: Report) -> Lines:
+    """Node types, relations and histories with counts, times and columns."""
+    lines = []
+    for kind in ("nodes", "edges", "history"):
+        if kind in report:
+            lines.append(f"{kind}:" if report[kind] else f"{kind}: none")
+        for table in report.get(kind, []):
+            lines.append(f"  {table['name']}: {table['count']:,}{render_times(table)}")
+            shapes = [f"{name} {shape}".strip() for name, shape in table["columns"].items()]
+            if shapes:
+                lines.append(f"    {', '.join(shapes)}")
+    return lines
+
+
+def render_times(table: Report) -> str:
+    """The time range of a relation, if it has one."""
+    if not table.get("times"):
+        return ""
+    scale = table.get("time_scale")
+    return ", times {}..{}".format(*table["times"]) + (f" (source * {scale:g})" if scale not in (None, 1) else "")
+
+
+def render_graph(report: Report) -> Lines:
+    """Lines on a graph file or a part."""
+    return render_head(report) + render_tables(report)
+
+
+def render_part(report: Report) -> Lines:
+    """Lines on a part."""
+    place = f"part {report['part']} of {report['num_parts']}, set {report['set_id']}"
+    return [*render_head(report), place, *render_tables(report)]
+
+
+def render_book(report: Report) -> Lines:
+    """Lines on a book: how the set was made and how good it is."""
+    options = json.dumps(report["options"], sort_keys=True)
+    lines = [
+        *render_head(report),
+        f"{report['num_parts']} parts of {report.get('source_name')} (sha256 {report.get('source_hash')})",
+        f"set {report['set_id']}: method {report.get('method')}, seed {report.get('seed')}, options {options}",
+    ]
+    return lines + render_quality(report["quality"]) + render_tables(report)
+
+
+def render_quality(quality: Report) -> Lines:
+    """The stored measures, one a line, and a table of those for fewer ranks than parts."""
+    lines = ["quality:"] if quality else ["quality: not stored"]
+    for name, value in flatten({key: value for key, value in quality.items() if key != "runs"}).items():
+        lines.append(f"  {name}: {value}")
+    rows = [flatten(run) for run in quality.get("runs", [])]
+    return lines + (["  by number of ranks:", *render_rows(rows)] if rows else [])
+
+
+def flatten(report: Report) -> Report:
+    """Nested mappings as one, with names such as ``balance.events``."""
+    flat = {}
+    for name, value in report.items():
+        inner = flatten(value) if isinstance(value, dict) else None
+        flat |= {name: value} if inner is None else {f"{name}.{key}": item for key, item in inner.items()}
+    return flat
+
+
+def render_rows(rows: list[Report]) -> Lines:
+    """Reports of one shape as an aligned table."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    names = sorted(names, key=lambda name: (name != "ranks", "." in name))
+    cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return ["    " + "  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in cells]
+
+
+def render_set(report: Report) -> Lines:
+    """Lines on a partition set: its book, then its parts."""
+    return [*render_book(report), "parts:", *render_rows(report["parts"])]
+
+
+FILES = {
+    files.GRAPH: Format(describe_graph, render_graph),
+    files.BOOK: Format(describe_book, render_book),
+    files.PART: Format(describe_part, render_part),
+}
+FOLDERS = {"book.h5": (describe_set, render_set)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Inspect what the command line names; returns the exit code (2 for what is not ours)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data_tools.inspect", description="Say what is in a file or folder of hpcgnn."
+    )
+    parser.add_argument("paths", nargs="+", type=pathlib.Path, metavar="PATH", help="a file, or a folder with a set")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a path and line")
+    arguments = parser.parse_args(argv)
+
+    def command() -> int:
+        for path in arguments.paths:
+            report, lines = inspect(path)
+            print(json.dumps(report) if arguments.json else "\n".join(lines))
+        return 0
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""A graph file as the partitioner and the verifier see it: nodes of all types numbered together, events in slabs.
+
+N nodes (all types), E events of one relation. ``node`` below is an index in [0, N): row id plus the base of the type.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from hpcgnn.store import files
+from hpcgnn.store.files import FileFormatError
+
+SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are in memory together
+FINITE_COLUMNS = ("feat", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """A node type: its rows are the nodes base .. base + num_nodes - 1."""
+
+    name: str
+    num_nodes: int
+    base: int
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation: endpoint types by position in ``Source.types``; columns are all datasets but src and dst."""
+
+    name: str
+    num_edges: int
+    src_type: int
+    dst_type: int
+    columns: tuple[str, ...]
+    time_scale: np.generic | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An open graph file and its outline. Types and relations are in order of their ids."""
+
+    file: h5py.File
+    kind: str
+    types: tuple[NodeType, ...]
+    relations: tuple[Relation, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(node_type.num_nodes for node_type in self.types)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all relations."""
+        return sum(relation.num_edges for relation in self.relations)
+
+    def edges(self, relation: Relation) -> h5py.Group:
+        """The group of a relation."""
+        return self.file["edges"][relation.name]
+
+    def nodes(self, node_type: NodeType) -> h5py.Group:
+        """The group of a node type."""
+        return self.file["nodes"][node_type.name]
+
+
+def open_source(path: str | os.PathLike) -> Source:
+    """Open a graph file and read its outline; the caller closes it. FileFormatError names what is wrong."""
+    file = files.open_checked(path, files.GRAPH)
+    try:
+        return outline(file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def outline(file: h5py.File) -> Source:
+    """Read types, relations and columns, and check that all columns have the length that their group declares."""
+    kind = str(file.attrs.get("kind"))
+    if kind not in files.KINDS:
+        raise FileFormatError(f"{file.filename}: kind is {kind!r}, expected one of {', '.join(files.KINDS)}")
+    for name in ("nodes", "edges"):
+        if name not in file:
+            raise FileFormatError(f"{file.filename}: group /{name} is missing; write it anew with data_tools.convert")
+    types, base = [], 0
+    for name in files.node_types(file):
+        count = checked_count(file["nodes"][name], "num_nodes")
+        types.append(NodeType(name, count, base, tuple(sorted(file["nodes"][name]))))
+        base += count
+    position = {node_type.name: index for index, node_type in enumerate(types)}
+    relations = tuple(read_relation(file, name, position, kind) for name in files.relations(file))
+    return Source(file, kind, tuple(types), relations)
+
+
+def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: str) -> Relation:
+    """Outline of one relation, its required columns checked."""
+    group = file["edges"][name]
+    src, _, dst = files.split_relation(name)
+    for endpoint in (src, dst):
+        if endpoint not in position:
+            raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
+    for column in ("src", "dst", *(("time",) if kind == "temporal" else ())):
+        if column not in group:
+            raise FileFormatError(
+                f"{file.filename}: {group.name}/{column} is missing; a {kind} graph needs it: "
+                "name its source column to data_tools.convert"
+            )
+        if group[column].dtype.kind not in "iu":
+            raise FileFormatError(
+                f"{file.filename}: {group.name}/{column} has dtype {group[column].dtype}, expected integers; "
+                "write the file anew with data_tools.convert"
+            )
+    count = checked_count(group, "num_edges")
+    columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))
+    scale = group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
+    return Relation(name, count, position[src], position[dst], columns, scale)
+
+
+def checked_count(group: h5py.Group, attribute: str) -> int:
+    """The declared number of rows of a group, after comparing every dataset with it."""
+    file = group.file.filename
+    if attribute not in group.attrs:
+        raise FileFormatError(f"{file}: {group.name}: attribute {attribute} is missing; write the file anew")
+    count = int(group.attrs[attribute])
+    for name, dataset in group.items():
+        if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 1 or dataset.shape[0] != count:
+            found = getattr(dataset, "shape", "a group")
+            raise FileFormatError(
+                f"{file}: {group.name}/{name} has shape {found}, expected {count} rows ({attribute}); write it anew"
+            )
+        if name == "row" or dataset.dtype.kind not in "biufS":
+            raise FileFormatError(
+                f"{file}: {group.name}/{name} (dtype {dataset.dtype}) cannot be a column: 'row' is reserved, "
+                "and values must be numbers or fixed-width bytes; rename or convert it"
+            )
+    return count
+
+
+def validate(source: Source) -> None:
+    """Read every id, time, feature and weight once; FileFormatError names the first row that cannot be used."""
+    for node_type in source.types:
+        for column in node_type.columns:
+            check_finite(source.nodes(node_type)[column])
+    for relation in source.relations:
+        group = source.edges(relation)
+        check_ids(group["src"], source.types[relation.src_type])
+        check_ids(group["dst"], source.types[relation.dst_type])
+        if source.kind == "temporal":
+            check_times(group["time"])
+        for column in relation.columns:
+            check_finite(group[column])
+
+
+def check_ids(dataset: h5py.Dataset, node_type: NodeType) -> None:
+    """Row ids must be in [0, num_nodes)."""
+    for start, ids in column_slabs(dataset):
+        bad = (ids < 0) | (ids >= node_type.num_nodes)
+        if bad.any():
+            row = int(np.argmax(bad))
+            what = f"id {ids[row]} is outside 0..{node_type.num_nodes - 1} of type {node_type.name!r}"
+            refuse(dataset, start + row, f"{what}; number the rows from 0, or convert with the original ids")
+
+
+def check_times(dataset: h5py.Dataset) -> None:
+    """Times must not decrease."""
+    before = None
+    for start, times in column_slabs(dataset):
+        previous = np.r_[times[:1] if before is None else before, times[:-1]]
+        bad = times < previous
+        if bad.any():
+            row = int(np.argmax(bad))
+            refuse(dataset, start + row, f"time {times[row]} comes after {previous[row]}; sort the events by time")
+        before = times[-1:]
+
+
+def check_finite(dataset: h5py.Dataset) -> None:
+    """Features and weights must be finite."""
+    if dataset.dtype.kind != "f" or dataset.name.rsplit("/", 1)[1] not in FINITE_COLUMNS:
+        return
+    for start, values in column_slabs(dataset):
+        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if bad.any():
+            refuse(dataset, start + int(np.argmax(bad)), "NaN or infinite value; fill or drop it before converting")
+
+
+def refuse(dataset: h5py.Dataset, row: int, what: str) -> None:
+    """Raise FileFormatError for one row."""
+    raise FileFormatError(f"{dataset.file.filename}: {dataset.name}, row {row}: {what}")
+
+
+def column_slabs(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows of a column in slabs: (first row, values)."""
+    for start, stop in files.slabs(dataset.shape[0], files.row_bytes(dataset), SLAB_BYTES):
+        yield start, dataset[start:stop]
+
+
+def endpoint_slabs(source: Source, relation: Relation) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64."""
+    group = source.edges(relation)
+    src, dst = group["src"], group["dst"]
+    src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
+    for start, stop in files.slabs(relation.num_edges, 16, SLAB_BYTES):
+        yield start, src[start:stop].astype(np.int64) + src_base, dst[start:stop].astype(np.int64) + dst_base

@@ -1,0 +1,114 @@
+"""What is in a file of ours, as plain values: shapes, attributes, first and last times; the data itself is not read."""
+
+from __future__ import annotations
+
+import pathlib
+
+import h5py
+
+from hpcgnn.store import files
+
+Report = dict
+
+
+def describe_root(file: h5py.File) -> Report:
+    """What all our files say about themselves."""
+    path = pathlib.Path(file.filename)
+    names = ("format", "format_version", "created_by", "kind")
+    report = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
+    return {"path": str(path), "bytes": path.stat().st_size, **report}
+
+
+def plain(value):
+    """A NumPy scalar as Python's, anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def columns(group: h5py.Group) -> dict[str, str]:
+    """Type and shape of every dataset of a group, such as ``float32 [157474, 172]``."""
+    return {
+        name: f"{data.dtype.name} {list(data.shape)}" for name, data in group.items() if isinstance(data, h5py.Dataset)
+    }
+
+
+def time_range(group: h5py.Group) -> list[int] | None:
+    """First and last time of a relation; None without times or without edges."""
+    times = group.get("time")
+    return None if times is None or not len(times) else [int(times[0]), int(times[-1])]
+
+
+def describe_tables(file: h5py.File) -> Report:
+    """Node types and relations by their ids, with their counts."""
+    nodes = [
+        {"name": name, "count": int(file["nodes"][name].attrs["num_nodes"]), "columns": columns(file["nodes"][name])}
+        for name in (files.node_types(file) if "nodes" in file else [])
+    ]
+    edges = [
+        {
+            "name": name,
+            "count": int(file["edges"][name].attrs["num_edges"]),
+            "columns": columns(file["edges"][name]),
+            "times": time_range(file["edges"][name]),
+            "time_scale": plain(file["edges"][name].attrs.get("time_scale")),
+        }
+        for name in (files.relations(file) if "edges" in file else [])
+    ]
+    return {"nodes": nodes, "edges": edges}
+
+
+def describe_graph(file: h5py.File) -> Report:
+    """A graph file."""
+    return {**describe_root(file), "sources": files.json_attribute(file, "sources") or [], **describe_tables(file)}
+
+
+def describe_book(file: h5py.File) -> Report:
+    """The book of a partition set."""
+    names = ("num_parts", "set_id", "seed", "method", "source_name", "source_hash")
+    stored = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
+    decoded = {name: files.json_attribute(file, name) or {} for name in ("options", "quality")}
+    report = {**describe_root(file), **stored, **decoded, **describe_tables(file)}
+    for table in report["edges"]:
+        names = file["edges"][table["name"]].get("columns")
+        table["columns"] = {} if names is None else {name.decode(): "" for name in names[...]}
+    return report
+
+
+def describe_part(file: h5py.File) -> Report:
+    """One part of a partition set. Relations and types have no ids here, so they come in order of their names."""
+    stored = {name: plain(file.attrs[name]) for name in ("part", "num_parts", "set_id")}
+    tables = {}
+    for kind in ("nodes", "edges", "history"):
+        groups = sorted(file[kind].items()) if kind in file else []
+        tables[kind] = [{"name": name, "count": num_rows(group), "columns": columns(group)} for name, group in groups]
+    for table in tables["edges"]:
+        table["times"] = time_range(file["edges"][table["name"]])
+    return {**describe_root(file), **stored, **tables}
+
+
+def num_rows(group: h5py.Group) -> int:
+    """Rows of a part's table, or entries of a history."""
+    data = group.get("row", group.get("event"))
+    return 0 if data is None else len(data)
+
+
+def describe_set(folder: pathlib.Path) -> Report:
+    """A partition set: its book, and the size of every part; parts that are missing or foreign are marked as such."""
+    with files.open_checked(files.book_path(folder), files.BOOK) as book:
+        report = describe_book(book)
+    report["parts"] = [describe_member(folder, part, report["set_id"]) for part in range(report["num_parts"])]
+    return report | {"path": str(folder), "bytes": report["bytes"] + sum(p.get("bytes", 0) for p in report["parts"])}
+
+
+def describe_member(folder: pathlib.Path, part: int, set_id: str) -> Report:
+    """Sizes of one part of a set, or what is wrong with it."""
+    path = files.part_path(folder, part)
+    if not path.exists():
+        return {"part": part, "state": "missing"}
+    try:
+        with files.open_checked(path, files.PART) as file:
+            report = describe_part(file)
+    except files.FileFormatError as error:
+        return {"part": part, "state": str(error)}
+    sizes = {kind: sum(table["count"] for table in report[kind]) for kind in ("nodes", "edges")}
+    state = "ok" if report["set_id"] == set_id else "of another set"
+    return {"part": part, "state": state, **sizes, "bytes": report["bytes"]}

@@ -1,0 +1,210 @@
+"""Write a seeded bipartite event graph (user, interacts, item) that is worth learning from.
+
+The events look like those of the JODIE sets: few users and items make most of the events, a user mostly repeats one of
+the items it touched last, new items come from the user's latent group, and both tastes and popularity drift. Memory is
+bounded by one block of events and the tables per node; the result depends on the arguments alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from data_tools.cli import run_command
+from hpcgnn.store import files
+
+# Events are drawn in blocks of this size, each with its own random stream: part of the definition of the graph.
+BLOCK = 1 << 17
+RECENT = 4  # items a user may come back to
+GROUPS = 16
+DRIFT_STEPS = 8  # times a user's taste moves on to the next group over the whole graph
+MEAN_GAP = 12.0  # time units between events; about 8 % of the gaps are 0, so there are ties
+ID_START, ID_STEP = 1000, 3
+
+
+@dataclass(slots=True)
+class World:
+    """The tables behind the events (U users, M items, G groups)."""
+
+    user_group: np.ndarray  # [U] int64
+    user_phase: np.ndarray  # [U] float64 in [0, 1): when the user's taste moves on
+    user_repeat: np.ndarray  # [U] float64, probability of repeating
+    user_cdf: np.ndarray  # [U] float64, activity
+    item_order: np.ndarray  # [M] int64, items by group
+    item_group: np.ndarray  # [M] int64
+    group_start: np.ndarray  # [G + 1] int64 into item_order
+    vectors: np.ndarray  # [2, G, F] float32, behind the edge features
+    recent: np.ndarray  # [U, RECENT] int64, the newest last, -1 for none; the only state carried from block to block
+
+
+def power_law_cdf(size: int, exponent: float, rng: np.random.Generator) -> np.ndarray:
+    """Cumulative probabilities [size] of a Zipf law whose ranks are dealt to rows at random."""
+    weights = (np.arange(size) + 2.0) ** -exponent
+    cumulative = np.cumsum(rng.permutation(weights))
+    return cumulative / cumulative[-1]
+
+
+def make_world(num_users: int, num_items: int, seed: int, feature_dim: int) -> World:
+    """Draw the latent tables of a graph."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    groups = min(GROUPS, num_items)
+    item_group = rng.permutation(np.arange(num_items) % groups)
+    return World(
+        user_group=rng.integers(0, groups, num_users),
+        user_phase=rng.random(num_users),
+        user_repeat=rng.uniform(0.6, 0.8, num_users),
+        user_cdf=power_law_cdf(num_users, 0.9, rng),
+        item_order=np.argsort(item_group, kind="stable"),
+        item_group=item_group,
+        group_start=np.searchsorted(np.sort(item_group), np.arange(groups + 1)),
+        vectors=rng.standard_normal((2, groups, feature_dim), dtype=np.float32),
+        recent=np.full((num_users, RECENT), -1, np.int64),
+    )
+
+
+def draw_from(cdf: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Rows [n] drawn by inverse transform."""
+    return np.minimum(np.searchsorted(cdf, uniform, side="right"), len(cdf) - 1)
+
+
+def draw_new_items(world: World, users: np.ndarray, progress: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """New items [n] for users: mostly of their group at that time (progress [n] in [0, 1)), popular ones first."""
+    groups = len(world.group_start) - 1
+    step = np.floor(progress * DRIFT_STEPS + world.user_phase[users]).astype(np.int64)
+    wander = rng.random(len(users)) < 0.15
+    group = np.where(wander, rng.integers(0, groups, len(users)), (world.user_group[users] + step) % groups)
+    start, size = world.group_start[group], np.diff(world.group_start)[group]
+    # A log-uniform rank is a Zipf law with exponent 1. Some items stay popular; fashions move through the group once.
+    rank = np.floor((size + 1.0) ** rng.random(len(users))).astype(np.int64) - 1
+    moved = np.floor(progress * size).astype(np.int64) * (rng.random(len(users)) < 0.4)
+    return world.item_order[start + (rank + moved) % size]
+
+
+def resolve_repeats(world: World, users: np.ndarray, items: np.ndarray, lag: np.ndarray) -> np.ndarray:
+    """Replace items [n] by the one the same user touched ``lag`` [n] events ago (0: keep), and update ``world.recent``.
+
+    A repeat may point to another repeat: pointers are doubled until all end at a new item or before the block.
+    """
+    n = len(users)
+    order = np.argsort(users, kind="stable")
+    user, lag, items = users[order], lag[order], items[order]
+    first = np.flatnonzero(np.r_[True, user[1:] != user[:-1]])
+    position = np.arange(n) - np.repeat(first, np.diff(np.r_[first, n]))
+    before = position < lag
+    slot = np.where(before, RECENT + position - lag, 0)
+    old = np.where(before & (slot >= 0), world.recent[user, np.maximum(slot, 0)], -1)
+    values = np.where(old >= 0, old, items)
+    pointer = np.where(before, np.arange(n), np.arange(n) - lag)
+    while True:
+        further = pointer[pointer]
+        if np.array_equal(further, pointer):
+            break
+        pointer = further
+    values = values[pointer]
+    remember(world, user, values, first)
+    result = np.empty_like(values)
+    result[order] = values
+    return result
+
+
+def remember(world: World, user: np.ndarray, values: np.ndarray, first: np.ndarray) -> None:
+    """Shift the last items of every user of a block into ``world.recent``; user, values [n] by user, then time."""
+    last = np.r_[first[1:], len(user)] - 1
+    who, count = user[first], last - first + 1
+    old = world.recent[who]
+    back = np.arange(RECENT)[::-1]  # slot j holds the item back[j] events before the last
+    inside = back[None, :] < count[:, None]
+    new = values[np.where(inside, last[:, None] - back[None, :], 0)]
+    shifted = np.take_along_axis(old, np.minimum(np.arange(RECENT)[None, :] + count[:, None], RECENT - 1), axis=1)
+    world.recent[who] = np.where(inside, new, shifted)
+
+
+def draw_block(world: World, start: int, stop: int, num_events: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Events start .. stop-1, one block: users [n], items [n], time gaps [n] and edge features [n, F]."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, 1 + start // BLOCK]))
+    n = stop - start
+    progress = np.arange(start, stop) / num_events
+    users = draw_from(world.user_cdf, rng.random(n))
+    fresh = draw_new_items(world, users, progress, rng)
+    lag = np.minimum(rng.geometric(0.7, n), RECENT)
+    lag[rng.random(n) >= world.user_repeat[users]] = 0
+    items = resolve_repeats(world, users, fresh, lag)
+    gaps = np.floor(rng.exponential(MEAN_GAP, n)).astype(np.int64)
+    noise = rng.standard_normal((n, world.vectors.shape[2]), dtype=np.float32)
+    feat = world.vectors[0, world.user_group[users]] + world.vectors[1, world.item_group[items]] + noise
+    return users, items, gaps, feat
+
+
+def write_nodes(file: h5py.File, name: str, type_id: int, num_nodes: int) -> None:
+    """Write one node type; the ids differ from the row ids, so that mixing them up shows."""
+    group = file.create_group(f"nodes/{name}")
+    group.attrs["num_nodes"], group.attrs["type_id"] = num_nodes, type_id
+    ids = files.create_column(group, "id", num_nodes, (), np.int64)
+    for start, stop in files.slabs(num_nodes, 8):
+        ids[start:stop] = ID_START + ID_STEP * np.arange(start, stop)
+
+
+def write_events(group: h5py.Group, world: World, num_events: int, seed: int) -> None:
+    """Draw and write all events."""
+    width = world.vectors.shape[2]
+    src, dst, time = (files.create_column(group, name, num_events, (), np.int64) for name in ("src", "dst", "time"))
+    feat = files.create_column(group, "feat", num_events, (width,), np.float32) if width else None
+    now = None
+    for start in range(0, num_events, BLOCK):
+        stop = min(start + BLOCK, num_events)
+        users, items, gaps, values = draw_block(world, start, stop, num_events, seed)
+        times = np.cumsum(gaps) + (-gaps[0] if now is None else now)
+        now = times[-1]
+        src[start:stop], dst[start:stop], time[start:stop] = users, items, times
+        if feat is not None:
+            feat[start:stop] = values
+
+
+def synthesize_events(
+    path: str | os.PathLike, num_events: int, num_users: int, num_items: int, seed: int, feature_dim: int = 0
+) -> None:
+    """Write a temporal graph file: node types user and item, relation user.interacts.item, times from 0 on.
+
+    ``id`` of row r is 1000 + 3 r in both types. With ``feature_dim`` > 0 the events have float32 features.
+    Raises ValueError for a negative or missing size.
+    """
+    if num_events < 0 or num_users < 1 or num_items < 1 or feature_dim < 0 or seed < 0:
+        raise ValueError(
+            f"events={num_events}, users={num_users}, items={num_items}, features={feature_dim}, seed={seed}: "
+            "users and items must be at least 1, the others at least 0"
+        )
+    world = make_world(num_users, num_items, seed, feature_dim)
+    sources = [f"synthetic events={num_events} users={num_users} items={num_items} seed={seed} features={feature_dim}"]
+    with files.writing(path, files.GRAPH, kind="temporal", sources=json.dumps(sources)) as file:
+        write_nodes(file, "user", 0, num_users)
+        write_nodes(file, "item", 1, num_items)
+        group = file.create_group("edges/" + files.relation_name("user", "interacts", "item"))
+        group.attrs["num_edges"], group.attrs["relation_id"], group.attrs["time_scale"] = num_events, 0, 1
+        write_events(group, world, num_events, seed)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``python -m data_tools.synthesize --events 10000 out.h5``."""
+    parser = argparse.ArgumentParser(prog="python -m data_tools.synthesize", description=__doc__.splitlines()[0])
+    parser.add_argument("output", help="graph file to write")
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--users", type=int, help="default: events / 20")
+    parser.add_argument("--items", type=int, help="default: events / 100")
+    parser.add_argument("--features", type=int, default=0, help="width of the edge features, default none")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    num_users = max(1, args.events // 20) if args.users is None else args.users
+    num_items = max(1, args.events // 100) if args.items is None else args.items
+    synthesize_events(args.output, args.events, num_users, num_items, args.seed, args.features)
+    print(f"{args.output}: {args.events} events, {num_users} users, {num_items} items")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -1,0 +1,136 @@
+"""Text files as clean streams: decompressed, without comments, blank lines and carriage returns."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import pathlib
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from hpcgnn.store.files import FileFormatError
+
+BLOCK_BYTES = 4 << 20
+
+
+@contextlib.contextmanager
+def open_binary(path: pathlib.Path, suffix: str | None = None) -> Iterator[BinaryIO]:
+    """The decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the name's).
+
+    Raises FileFormatError for a missing or damaged file, also while the caller reads.
+    """
+    try:
+        with _open_by_suffix(path, path.suffix if suffix is None else suffix) as file:
+            yield file
+    except FileNotFoundError:
+        raise FileFormatError(f"{path}: no such file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+        raise FileFormatError(f"{path}: damaged or truncated ({error}); fetch it again") from error
+
+
+@contextlib.contextmanager
+def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[BinaryIO]:
+    if suffix == ".gz":
+        with gzip.open(path, "rb") as file:
+            yield file
+    elif suffix == ".zip":
+        with zipfile.ZipFile(path) as archive, archive.open(single_member(path, archive)) as file:
+            yield file
+    else:
+        with open(path, "rb") as file:
+            yield file
+
+
+def single_member(path: pathlib.Path, archive: zipfile.ZipFile) -> str:
+    """Name of the only file in a zip archive."""
+    names = [name for name in archive.namelist() if not name.endswith("/")]
+    if len(names) != 1:
+        raise FileFormatError(f"{path}: holds {len(names)} files {names[:5]}; unpack it and name one of them")
+    return names[0]
+
+
+class CleanText(io.RawIOBase):
+    """Lines of data as a stream of bytes ending in one newline each.
+
+    Left out: a byte order mark, carriage returns, blank lines and lines that start with one of the ``comment``
+    characters. With ``whitespace`` every run of spaces and tabs becomes one space and both ends of a line are
+    trimmed, which leaves a format with a one-character delimiter.
+    """
+
+    def __init__(self, raw: BinaryIO, comment: str = "", whitespace: bool = False):
+        self._blocks = self._clean_blocks(raw)
+        self._buffer = b""
+        self._offset = 0
+        self._whitespace = whitespace
+        self._marks = comment.encode()
+        self._comment = re.compile(rb"^[" + re.escape(self._marks) + rb"][^\n]*\n", re.MULTILINE) if comment else None
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes (all that is left when negative); empty at the end."""
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
+        while self._offset == len(self._buffer):
+            self._buffer, self._offset = next(self._blocks, None), 0
+            if self._buffer is None:
+                self._buffer = b""
+                return b""
+        piece = self._buffer[self._offset : self._offset + size]
+        self._offset += len(piece)
+        return piece
+
+    def peek_line(self) -> bytes:
+        """The next line without its newline, left in the stream; empty at the end."""
+        line = self.next_line()
+        if line:
+            self._offset -= len(line) + 1
+        return line
+
+    def next_line(self) -> bytes:
+        """Take the next line, without its newline; empty at the end."""
+        first = self.read(1)
+        if not first:
+            return b""
+        # Blocks hold whole lines, so the newline is in the buffer.
+        end = self._buffer.index(b"\n", self._offset - 1)
+        line = self._buffer[self._offset - 1 : end]
+        self._offset = end + 1
+        return line
+
+    def _clean_blocks(self, raw: BinaryIO) -> Iterator[bytes]:
+        """Non-empty cleaned blocks of whole lines."""
+        rest = b""
+        first = True
+        while block := raw.read(BLOCK_BYTES):
+            if first:
+                block, first = block.removeprefix(b"\xef\xbb\xbf"), False
+            whole, newline, tail = block.rpartition(b"\n")
+            if not newline:
+                rest += block
+                continue
+            if cleaned := self._clean(rest + whole + newline):
+                yield cleaned
+            rest = tail
+        if rest and (cleaned := self._clean(rest + b"\n")):
+            yield cleaned
+
+    def _clean(self, block: bytes) -> bytes:
+        block = block.replace(b"\r\n", b"\n")
+        if self._whitespace:
+            block = squeeze(block.replace(b"\t", b" "), b" ").replace(b" \n", b"\n").replace(b"\n ", b"\n").lstrip(b" ")
+        if any(mark in block for mark in self._marks):
+            block = self._comment.sub(b"", block)
+        return squeeze(block, b"\n").lstrip(b"\n")
+
+
+def squeeze(block: bytes, char: bytes) -> bytes:
+    """Replace every run of ``char`` by one."""
+    while char + char in block:
+        block = block.replace(char + char, char)
+    return block

@@ -1,0 +1,244 @@
+"""From what a file holds (text, Arrow or NumPy values) to checked NumPy arrays: ids, times, numbers.
+
+Every refusal names file, column, row (1-based, counted over the rows of data), value and remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcgnn.store.files import FileFormatError
+
+# Integers beyond this are not exact in float64.
+EXACT_FLOAT = 2**53
+TIME_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A piece of a column as the file gives it: one part per source column.
+
+    ``scalar`` columns have one part and become [n]; others become [n, width], the parts side by side.
+    """
+
+    parts: list[pa.Array | np.ndarray]
+    labels: list[str]
+    scalar: bool
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where values stand in a source file; ``first_row`` is the 0-based row of the first of them."""
+
+    file: str
+    column: str
+    first_row: int
+
+    def error(self, index: int, message: str) -> FileFormatError:
+        """An error about the value at ``index`` of this piece."""
+        return FileFormatError(f"{self.file}: column {self.column}, row {self.first_row + index + 1}: {message}")
+
+
+def parse_ids(raw: Raw, file: str, first_row: int) -> np.ndarray:
+    """Integer ids [n], int64. Raises FileFormatError for text, fractions and negative values."""
+    part, place = single(raw, file, first_row)
+    values = to_numbers(part, place, None, "an integer id; for names set ids: string on the node type")
+    values = to_integers(values, np.dtype(np.int64), place)
+    if len(bad := np.flatnonzero(values < 0)):
+        raise place.error(bad[0], f"the id {values[bad[0]]} is negative; ids must be 0 or more")
+    return values
+
+
+def parse_names(raw: Raw, file: str, first_row: int) -> pa.Array:
+    """Ids as text [n]. Raises FileFormatError for empty ones."""
+    part, place = single(raw, file, first_row)
+    names = to_arrow(part).cast(pa.string())
+    names = pc.utf8_trim_whitespace(pc.fill_null(names, ""))
+    if len(bad := np.flatnonzero(pc.equal(names, "").to_numpy(zero_copy_only=False))):
+        raise place.error(bad[0], "the id is empty; mend or remove the row")
+    return names
+
+
+def parse_numbers(
+    raw: Raw, file: str, first_row: int, dtype: np.dtype, fill: float | None, words: Mapping[str, int]
+) -> np.ndarray:
+    """A column [n] or [n, width] of ``dtype``.
+
+    ``fill`` replaces empty and NaN values, which are refused when it is None; ``words`` maps text to numbers.
+    """
+    pieces = []
+    for part, label in zip(raw.parts, raw.labels, strict=True):
+        place = Place(file, label, first_row)
+        if words:
+            values = map_words(part, place, words, fill)
+        else:
+            values = to_numbers(part, place, fill, f"a number ({dtype})", fractions=dtype.kind == "f")
+        pieces.append(to_dtype(values, dtype, place, fill))
+    if raw.scalar:
+        return pieces[0]
+    pieces = [piece.reshape(raw.num_rows, -1) if raw.num_rows else piece[:, None] for piece in pieces]
+    return pieces[0] if len(pieces) == 1 else np.hstack(pieces or [np.empty((raw.num_rows, 0), dtype)])
+
+
+def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray:
+    """Times [n] as int64: source * scale, which must be integral (to 1e-6 and the rounding of float64)."""
+    part, place = single(raw, file, first_row)
+    source = to_numbers(part, place, None, "a time (a number)")
+    if source.dtype.kind in "iu" and float(scale).is_integer():
+        return scale_integers(source, int(scale), place)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = source.astype(np.float64) * scale
+    if len(bad := np.flatnonzero(~np.isfinite(scaled))):
+        raise place.error(bad[0], f"the time {source[bad[0]]} is not a finite number; mend or remove the row")
+    stored = np.round(scaled)
+    # Reading and scaling a decimal costs at most two units in the last place; a fraction of 0.1 is never just that.
+    slack = np.minimum(0.1, np.maximum(TIME_TOLERANCE, 2 * np.spacing(np.abs(scaled))))
+    bad = np.flatnonzero((np.abs(scaled - stored) > slack) | (np.abs(scaled) > EXACT_FLOAT))
+    if len(bad):
+        raise place.error(
+            bad[0],
+            f"the time {source[bad[0]]} times time_scale {scale:g} is not an integer (or too large to be sure); "
+            "declare a time_scale that makes all times integral, such as 1000 for milliseconds in a file of seconds",
+        )
+    return stored.astype(np.int64)
+
+
+def scale_integers(source: np.ndarray, scale: int, place: Place) -> np.ndarray:
+    """Exact product in int64; FileFormatError when it does not fit."""
+    limit = (2**63 - 1) // scale
+    if len(bad := np.flatnonzero((source > limit) | (source < -limit))):
+        raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} does not fit into 64 bits")
+    return source.astype(np.int64) * scale
+
+
+def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, Place]:
+    """The one part of a scalar column and its place."""
+    if not raw.scalar:
+        raise FileFormatError(f"{file}: an id or a time is one column, not {', '.join(raw.labels) or 'an empty range'}")
+    return raw.parts[0], Place(file, raw.labels[0], first_row)
+
+
+def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:
+    """Text or numbers as an Arrow array."""
+    if isinstance(part, np.ndarray):
+        return pa.array(np.char.decode(part, "utf-8") if part.dtype.kind == "S" else part)
+    return part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
+
+
+def to_numbers(
+    part: pa.Array | np.ndarray, place: Place, fill: float | None, expected: str, fractions: bool = False
+) -> np.ndarray:
+    """Numbers as int64, float64 or the type of the file; text is read as float64 at once if ``fractions``."""
+    if isinstance(part, np.ndarray) and part.dtype.kind in "iufb":
+        return part.astype(np.int8) if part.dtype.kind == "b" else part
+    column = to_arrow(part)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return text_to_numbers(column, place, fill, expected, fractions)
+    if is_list(column.type):
+        return lists_to_matrix(column, place)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise FileFormatError(f"{place.file}: column {place.column} has type {column.type}, expected {expected}")
+    return without_nulls(column, place, fill)
+
+
+def without_nulls(column: pa.Array, place: Place, fill: float | None) -> np.ndarray:
+    """Arrow numbers as NumPy, missing ones replaced by ``fill``."""
+    if column.null_count:
+        if fill is None:
+            missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            raise place.error(missing[0], "the value is missing; mend the row or declare a fill for the column")
+        column = pc.fill_null(column, pa.scalar(fill).cast(column.type))
+    return column.to_numpy(zero_copy_only=False)
+
+
+def text_to_numbers(column: pa.Array, place: Place, fill: float | None, expected: str, fractions: bool) -> np.ndarray:
+    """Parse text as int64, or as float64 when some value is not an integer."""
+    if fill is not None:
+        empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
+        column = pc.if_else(empty, repr(int(fill) if float(fill).is_integer() else fill), column)
+    # A cast that fails costs twenty times one that works, so fractions do not try integers first.
+    kinds = [pa.float64()] if fractions else [pa.int64(), pa.float64()]
+    for attempt in (lambda: column, lambda: pc.utf8_trim_whitespace(column)):
+        for kind in kinds:
+            with contextlib.suppress(pa.ArrowInvalid):
+                return without_nulls(attempt().cast(kind), place, fill)
+    bad = next(index for index, text in enumerate(column.to_pylist()) if not is_number(text))
+    text = column[bad].as_py()
+    raise place.error(bad, f"{text!r} is not {expected}; mend the row, or check delimiter, header and comment")
+
+
+def is_number(text: str | None) -> bool:
+    """Whether Arrow reads a text, trimmed, as a number."""
+    try:
+        pc.utf8_trim_whitespace(pa.array([text], pa.string())).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return text is not None
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds a vector per row."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def lists_to_matrix(column: pa.Array, place: Place) -> np.ndarray:
+    """Vectors per row as a matrix; all must have the same length."""
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    bad = np.flatnonzero(lengths != lengths[0]) if len(lengths) else lengths
+    if len(bad):
+        raise place.error(
+            bad[0], f"the vector has {lengths[bad[0]]} entries, row {place.first_row + 1} has {lengths[0]}"
+        )
+    flat = pc.list_flatten(column)
+    if flat.null_count:
+        raise place.error(0, "a vector in this column has a missing entry")
+    return flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+
+
+def map_words(part: pa.Array | np.ndarray, place: Place, words: Mapping[str, int], fill: float | None) -> np.ndarray:
+    """Integers for the words of a column; an unknown word becomes ``fill`` or is refused."""
+    column = to_arrow(part).cast(pa.string())
+    found = pc.index_in(pc.utf8_trim_whitespace(column), pa.array(list(words), pa.string()))
+    codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+    unknown = np.flatnonzero(codes < 0)
+    if len(unknown) and fill is None:
+        text = column[int(unknown[0])].as_py()
+        raise place.error(unknown[0], f"{text!r} is not one of {', '.join(words)}; add it to values or declare a fill")
+    values = np.array([*words.values(), 0 if fill is None else int(fill)], np.int64)
+    return values[codes]
+
+
+def to_dtype(values: np.ndarray, dtype: np.dtype, place: Place, fill: float | None) -> np.ndarray:
+    """Cast without loss of integers; NaN becomes ``fill`` or is refused, infinities are refused."""
+    if values.dtype.kind == "f":
+        if fill is not None:
+            values = np.where(np.isnan(values), values.dtype.type(fill), values)
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            value = values[tuple(bad[0])]
+            raise place.error(bad[0][0], f"the value is {value}; mend the row or declare a fill for NaN")
+    return values.astype(dtype) if dtype.kind == "f" else to_integers(values, dtype, place)
+
+
+def to_integers(values: np.ndarray, dtype: np.dtype, place: Place) -> np.ndarray:
+    """Cast to an integer dtype; fractions and values out of range are refused."""
+    limits = np.iinfo(dtype)
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            wrong = ~((values == np.round(values)) & (np.abs(values) <= EXACT_FLOAT))
+            wrong |= (values < limits.min) | (values > limits.max)
+    else:
+        wrong = (values > limits.max) | ((values < limits.min) if values.dtype.kind == "i" else False)
+    bad = np.argwhere(wrong)
+    if len(bad):
+        raise place.error(bad[0][0], f"{values[tuple(bad[0])]} is not an integer that fits into {dtype}")
+    return values.astype(dtype)

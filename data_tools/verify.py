@@ -1,0 +1,137 @@
+"""Check a partition set exactly: every byte, row and value, by itself or against its graph file.
+
+Exit code 0: the set is right; 2: each problem found is a line naming file, dataset and row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+
+import h5py
+import numpy as np
+
+from data_tools.cli import run_command
+from data_tools.findings import Findings
+from data_tools.verify_book import BookView, check_files, read_book
+from data_tools.verify_part import Layout, check_part, layout_of, part_layouts
+from data_tools.verify_rows import compare_edges, compare_nodes
+from hpcgnn.store import files
+
+OWN_COLUMNS = {"nodes": ("row",), "edges": ("row", "src", "dst")}
+
+
+def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None) -> list[str]:
+    """Problems of a partition set, one line each; empty when all is right.
+
+    Raises FileFormatError when there is no readable graph file at ``against``.
+    """
+    findings = Findings()
+    view = read_book(pathlib.Path(folder), findings)
+    if view is None:
+        return findings.lines
+    check_files(view, findings)
+    with contextlib.ExitStack() as stack:
+        source = None
+        if against is not None:
+            source = stack.enter_context(files.open_checked(against, files.GRAPH))
+            if not check_source(view, source, findings):
+                return findings.lines
+        check_content(view, source, findings)
+    return findings.lines
+
+
+def check_content(view: BookView, source: h5py.File | None, findings: Findings) -> None:
+    """Check all parts by themselves, then all rows across the parts."""
+    layouts = expected_layouts(view, source, findings)
+    for part in range(view.num_parts):
+        if part not in findings.unusable:
+            check_part(view, part, layouts, findings)
+    row_of, cut = {}, 0
+    for node_type in view.types:
+        width = row_bytes(layouts[f"/nodes/{node_type.name}"])
+        row_of[node_type.name] = compare_nodes(view, node_type, source, width, findings)
+    for relation in view.relations:
+        width = row_bytes(layouts[f"/edges/{relation.name}"])
+        cut += compare_edges(view, relation, row_of, source, width, findings)
+    if not findings.unusable and view.quality.get("cut") != cut:
+        findings.add(view.path, "quality", f"cut is {view.quality.get('cut')!r}, the parts have {cut}")
+
+
+def row_bytes(layout: Layout) -> int:
+    """Bytes of one row with all its columns."""
+    return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
+
+
+def expected_layouts(view: BookView, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
+    """Columns that every part must have: the graph file's, or those of the first readable part; the book names them."""
+    layouts: dict[str, Layout] = {}
+    if source is not None:
+        for kind, names in (("nodes", view.types), ("edges", view.relations)):
+            layouts |= {f"/{kind}/{item.name}": layout_of(source[kind][item.name]) for item in names}
+    for part in range(view.num_parts):
+        if part in findings.unusable or layouts:
+            continue
+        with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
+            layouts = part_layouts(file)
+    for kind, names in (("nodes", view.types), ("edges", view.relations)):
+        for item in names:
+            layout = layouts.setdefault(f"/{kind}/{item.name}", {})
+            layout.update({name: ("<i8", ()) for name in OWN_COLUMNS[kind]})
+    for relation in view.relations:
+        path = f"/edges/{relation.name}"
+        wanted = {*OWN_COLUMNS["edges"], *relation.columns}
+        if set(layouts[path]) != wanted and view.num_parts > len(findings.unusable):
+            findings.add(view.path, f"{path}/columns", f"names {sorted(wanted)}, the data has {sorted(layouts[path])}")
+            findings.unusable.update(range(view.num_parts))
+    return layouts
+
+
+def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
+    """The graph file is the one the set was made from; False: the outlines differ, rows cannot be compared."""
+    found = files.file_hash(source.filename)
+    if found != view.source_hash:
+        findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {found}")
+    outlines = (
+        ("nodes", [(t.name, t.num_nodes) for t in view.types], files.node_types(source), "num_nodes"),
+        ("edges", [(r.name, r.num_edges) for r in view.relations], files.relations(source), "num_edges"),
+    )
+    fine = True
+    for kind, ours, names, attribute in outlines:
+        theirs = [(name, int(source[kind][name].attrs[attribute])) for name in names]
+        if ours != theirs:
+            findings.add(view.path, f"/{kind}", f"{ours}, but {source.filename} has {theirs}")
+            fine = False
+    for relation in view.relations if fine else ():
+        theirs = set(source["edges"][relation.name]) - {"src", "dst"}
+        if theirs != set(relation.columns):
+            path, ours = f"/edges/{relation.name}/columns", sorted(relation.columns)
+            findings.add(view.path, path, f"{ours}, but {source.filename} has {sorted(theirs)}")
+            fine = False
+    return fine
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``python -m data_tools.verify parts/ --against graph.h5``."""
+    parser = argparse.ArgumentParser(prog="python -m data_tools.verify", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="folder of the partition set")
+    parser.add_argument("--against", metavar="GRAPH", help="graph file that the set was made from")
+    args = parser.parse_args(argv)
+    lines = verify(args.folder, args.against)
+    for line in lines:
+        print(line)
+    if lines:
+        print(f"{args.folder}: {len(lines)} problems")
+        return 2
+    view = read_book(pathlib.Path(args.folder), Findings())
+    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    compared = f", equal to {args.against}" if args.against else ""
+    print(f"{args.folder}: fine; {view.num_parts} parts, {num_nodes} nodes, {num_edges} events{compared}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -1,0 +1,143 @@
+"""``python -m hpcgnn.bench``: one training epoch, timed by stage, with the bytes it moves and the memory it takes.
+
+Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
+events. The first epoch warms up; each following one is reported.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn import config as configuration
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World
+from hpcgnn.config import RunConfig
+from hpcgnn.run import launch
+from hpcgnn.run.launch import together
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.session import Session
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.synthetic import make_synthetic
+from hpcgnn.run.trainer import Trainer
+
+STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective."""
+    config, repeat, out = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
+        folder = Path(world.broadcast(own))
+        result = _measure(config, folder, repeat, World(config.comm))
+        world.barrier()
+    if world.rank == 0:
+        print(table(result))
+        if out:
+            Path(out).write_text(json.dumps(result, indent=1) + "\n")
+    world.barrier()
+    return launch.EXIT_DONE
+
+
+def _parse(argv: list[str]) -> tuple[RunConfig, int, str]:
+    parser = configuration.parser("python -m hpcgnn.bench", __doc__)
+    parser.add_argument("--repeat", type=int, default=3, help="epochs to report")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    config, namespace = configuration.parse(parser, argv)
+    if namespace.repeat < 1:
+        raise ValueError("--repeat must be at least 1")
+    return config, namespace.repeat, namespace.out
+
+
+def _measure(config: RunConfig, folder: Path, repeat: int, world: World) -> dict:
+    path = config.data.path or str(folder / "parts")
+    with together(world, "make the synthetic graph"):
+        if not config.data.path and world.local_size < world.size:
+            raise ValueError("the built-in graph is made on one node only: give --data.path on several")
+        if world.rank == 0 and not config.data.path:
+            make_synthetic(Path(path), config.data.synthetic_events)
+    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
+        session = Session(config, path, world, watchdog)
+        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
+        epochs = [_epoch(session, trainer, epoch) for epoch in range(repeat + 1)][1:]
+        trainer.close()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return _summary(session, epochs, world.allgather_array(np.array([peak])).ravel())
+
+
+def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
+    """Collective. Seconds in all, by stage, and bytes of this rank for one training epoch."""
+    for timers in (session.timers, session.plan_timers):
+        timers.clear()
+    session.memory.reset()
+    session.world.barrier()
+    begin, sent = time.perf_counter(), session.sent_bytes()
+    with session.plans("train", epoch) as plans:
+        waited = 0.0
+        ready = time.perf_counter()
+        for plan in plans:
+            waited += time.perf_counter() - ready
+            trainer.train_step(plan)
+            ready = time.perf_counter()
+    session.world.barrier()
+    result = {"seconds": time.perf_counter() - begin, "wait for plan": waited, "bytes": session.sent_bytes() - sent}
+    return (
+        result
+        | {stage: session.timers.seconds[stage] for stage in STAGES}
+        | {"plan (background)": session.plan_timers.seconds["plan"]}
+    )
+
+
+def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray) -> dict:
+    """Collective. Medians over the epochs, stages averaged over ranks."""
+    world, config = session.world, session.config
+    names = list(epochs[0])
+    values = world.allgather_array(np.array([[e[name] for name in names] for e in epochs])).astype(
+        float
+    )  # [R, E, names]
+    median = dict(zip(names, np.median(values, axis=1).mean(axis=0), strict=True))
+    seconds = values[:, :, names.index("seconds")].max(axis=0)
+    steps, events = session.batches["train"].num_steps, int(session.batches["train"].sizes.sum())
+    parameters = sum(p.numel() for p in session.model.parameters())
+    return {
+        "ranks": world.size, "threads": world.threads, "device": world.device.type, "precision": config.train.precision,
+        "update_at": config.memory.update_at, "batch_size": config.train.batch_size, "events": events, "steps": steps,
+        "epoch_seconds": float(np.median(seconds)), "epoch_seconds_best": float(seconds.min()),
+        "events_per_second": events / float(np.median(seconds)),
+        "stages": {n: median[n] for n in (*STAGES, "wait for plan", "plan (background)")},
+        "bytes_sent_per_rank_and_step": median["bytes"] / max(1, steps),
+        "gradient_bytes_per_step": parameters * (8 if config.train.precision == "float64" else 4),
+        "peak_memory_mib": [float(p) for p in peaks],
+    }  # fmt: skip
+
+
+def table(result: dict) -> str:
+    """The result as text."""
+    total = result["epoch_seconds"]
+    lines = [
+        f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['precision']}, batch "
+        f"{result['batch_size']}, memory updated at {result['update_at']}",
+        f"epoch of {result['events']} events in {result['steps']} steps: {total:.2f} s "
+        f"(best {result['epoch_seconds_best']:.2f} s), "
+        f"{result['events_per_second']:.0f} events/s",
+    ]
+    lines += [
+        f"  {name:18s} {seconds:7.2f} s  {100 * seconds / total:5.1f} %" for name, seconds in result["stages"].items()
+    ]
+    peaks = result["peak_memory_mib"]
+    lines.append(
+        f"sent per rank and step: {result['bytes_sent_per_rank_and_step'] / 1024:.1f} KiB in exchanges, "
+        f"{result['gradient_bytes_per_step'] / 1024:.1f} KiB of gradients to sum; "
+        f"peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(launch.run(main))

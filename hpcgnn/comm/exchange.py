@@ -1,0 +1,153 @@
+"""Ragged rows by alltoallv: the one function every exchange goes through.
+
+R ranks. A message is a matrix of rows, grouped by peer; both sides know the counts. Rows of any dtype travel as bytes.
+The first ``limit`` bytes of a pair travel in the alltoallv, which keeps its total below 2 GiB (Open MPI #5383); what is
+left of a large pair follows in point-to-point rounds that both sides can count, so that no further agreement is needed.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+MAX_BYTES = 1 << 30
+POLL_SECONDS = 5e-5
+
+
+class Channel:
+    """A private communicator for one thread's exchanges, with counters of what it moved.
+
+    ``polite`` channels wait by Test and short sleeps: a blocking wait in a background thread would spin on a core that
+    the main thread needs. ``direct`` sends device memory as it is (CUDA-aware MPI); otherwise it is staged in pinned
+    memory.
+    """
+
+    def __init__(self, comm: MPI.Comm, polite: bool = False, direct: bool = False, max_bytes: int = MAX_BYTES):
+        self._comm = comm.Dup()
+        self.rank, self.size = comm.rank, comm.size
+        self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
+        self.sent_bytes = 0
+
+    def close(self) -> None:
+        """Collective. Free the communicator."""
+        self._comm.Free()
+
+    def counts(self, send: np.ndarray) -> np.ndarray:
+        """Collective. Row counts [R] to every rank; returns the counts [R] from every rank."""
+        if self.size == 1:
+            return send.copy()
+        send, receive = np.ascontiguousarray(send, np.int64), np.empty(self.size, np.int64)
+        self._wait(self._comm.Ialltoall(send, receive))
+        return receive
+
+    def rows(self, rows: torch.Tensor, send_counts: np.ndarray, receive_counts: np.ndarray) -> torch.Tensor:
+        """Collective. Send rows [sum(send_counts), ...], grouped by destination; returns [sum(receive_counts), ...] by
+        source."""
+        if self.size == 1:
+            return rows
+        out = torch.empty((int(receive_counts.sum()), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+        rows = rows.contiguous()
+        self._copy_own(rows, out, send_counts, receive_counts)
+        if rows.device.type == "cuda":
+            torch.cuda.current_stream(rows.device).synchronize()
+            if not self.direct:
+                return out.copy_(self._staged(rows, out, send_counts, receive_counts), non_blocking=True)
+        self._move(rows, out, send_counts, receive_counts)
+        return out
+
+    def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
+        """Collective. As ``rows`` for a NumPy array of any dtype, structured ones included."""
+        flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1) if len(rows) else _empty_bytes(rows)
+        received = self.rows(torch.from_numpy(flat), send_counts, receive_counts).numpy()
+        return received.view(rows.dtype).reshape(len(received), *rows.shape[1:])
+
+    def _copy_own(self, rows, out, send_counts, receive_counts) -> None:
+        begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
+        target = int(receive_counts[: self.rank].sum())
+        out[target : target + own].copy_(rows[begin : begin + own])
+
+    def _staged(self, rows, out, send_counts, receive_counts) -> torch.Tensor:
+        host_rows, host_out = (_pinned(self, name, like) for name, like in (("send", rows), ("receive", out)))
+        host_rows.copy_(rows)
+        host_out.copy_(out)
+        self._move(host_rows, host_out, send_counts, receive_counts)
+        return host_out
+
+    def _move(self, rows, out, send_counts, receive_counts) -> None:
+        width = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
+        send, receive = (np.asarray(counts, np.int64) * width for counts in (send_counts, receive_counts))
+        send_start, receive_start = _starts(send), _starts(receive)
+        send[self.rank] = receive[self.rank] = 0
+        self.sent_bytes += int(send.sum())
+        limit = max(1, self.max_bytes // self.size)
+        self._alltoallv(rows, out, (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start))
+        self._remainder(rows, out, (send, send_start), (receive, receive_start), limit)
+
+    def _alltoallv(self, rows, out, send, receive) -> None:
+        largest = np.iinfo(np.int32).max
+        if max(send[1].max(initial=0), receive[1].max(initial=0)) <= largest:
+            self._wait(self._comm.Ialltoallv([_memory(rows), send, MPI.BYTE], [_memory(out), receive, MPI.BYTE]))
+            return
+        # Displacements beyond an int: pack what the collective carries (at most max_bytes) and unpack it afterwards.
+        packed = torch.cat([_piece(rows, start, count) for count, start in zip(*send, strict=True)])
+        received = torch.empty(int(receive[0].sum()), dtype=torch.uint8, device=out.device)
+        starts = _starts(receive[0])
+        self._wait(
+            self._comm.Ialltoallv(
+                [_memory(packed), (send[0], _starts(send[0])), MPI.BYTE],
+                [_memory(received), (receive[0], starts), MPI.BYTE],
+            )
+        )
+        for count, start, begin in zip(*receive, starts, strict=True):
+            _piece(out, start, count).copy_(received[begin : begin + count])
+
+    def _remainder(self, rows, out, send, receive, limit: int) -> None:
+        requests = []
+        for (counts, starts), tensor, post in (
+            (receive, out, self._comm.Irecv),
+            (send, rows, self._comm.Isend),
+        ):
+            for peer in np.flatnonzero(counts > limit).tolist():
+                for begin in range(limit, int(counts[peer]), self.max_bytes):
+                    size = min(self.max_bytes, int(counts[peer]) - begin)
+                    piece = _memory(_piece(tensor, int(starts[peer]) + begin, size))
+                    requests.append(post([piece, size, MPI.BYTE], peer, 7))
+        for request in requests:
+            self._wait(request)
+
+    def _wait(self, request: MPI.Request) -> None:
+        if not self.polite:
+            request.Wait()
+            return
+        while not request.Test():
+            time.sleep(POLL_SECONDS)
+
+
+def _pinned(channel: Channel, name: str, like: torch.Tensor) -> torch.Tensor:
+    """A grow-only pinned buffer of the channel, viewed as ``like``."""
+    nbytes = like.numel() * like.element_size()
+    buffer = getattr(channel, f"_pinned_{name}", None)
+    if buffer is None or buffer.numel() < nbytes:
+        buffer = torch.empty(nbytes + nbytes // 2, dtype=torch.uint8, pin_memory=True)
+        setattr(channel, f"_pinned_{name}", buffer)
+    return buffer[:nbytes].view(like.dtype).view(like.shape)
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate(([0], np.cumsum(counts)[:-1]))
+
+
+def _empty_bytes(rows: np.ndarray) -> np.ndarray:
+    return np.empty((0, rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))), np.uint8)
+
+
+def _piece(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)[start : start + size]
+
+
+def _memory(tensor: torch.Tensor):
+    """MPI's view of a contiguous tensor's memory, on the host or on a device."""
+    return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())

@@ -1,0 +1,121 @@
+"""Parameters and gradients as flat buffers, and their sum over ranks in one all-reduce."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from typing import TYPE_CHECKING
+
+import torch
+from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from hpcgnn.comm.world import World
+
+
+class FlatParameters:
+    """All parameters of a module as views into one buffer, their gradients into another.
+
+    ``parameter`` is one leaf tensor for the optimizer; ``extras`` are a few more elements that travel with the
+    gradients (loss, flags).
+    """
+
+    def __init__(self, module: torch.nn.Module, num_extras: int = 0):
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        dtypes = {p.dtype for p in parameters}
+        if len(dtypes) != 1:
+            raise ValueError(f"all trainable parameters must have one dtype, got {dtypes}")
+        sizes = [p.numel() for p in parameters]
+        first = parameters[0]
+        self.parameter = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        self._buffer = torch.zeros(sum(sizes) + num_extras, dtype=first.dtype, device=first.device)
+        self.gradient, self.extras = self._buffer[: sum(sizes)], self._buffer[sum(sizes) :]
+        self.parameter.grad = self.gradient
+        views = zip(parameters, self.parameter.data.split(sizes), self.gradient.split(sizes), strict=True)
+        for parameter, value, gradient in views:
+            parameter.data = value.view_as(parameter)
+            parameter.grad = gradient.view_as(parameter)
+
+    def zero(self) -> None:
+        """Clear gradients and extras."""
+        self._buffer.zero_()
+
+    def sum(self, reducer: GradientSum) -> None:
+        """Collective. Gradients and extras summed over ranks."""
+        reducer(self._buffer)
+
+    def checksum(self) -> str:
+        """sha256 of the parameters' bytes: must be the same on every rank."""
+        return hashlib.sha256(
+            self.parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        ).hexdigest()
+
+
+class GradientSum:
+    """Collective to create and to call: in-place sum of one flat tensor over ranks, by MPI, gloo or NCCL."""
+
+    def __init__(self, world: World):
+        self._comm = world.mpi.Dup()
+        self.backend = _choose(world)
+        if self.backend in ("gloo", "nccl") and world.size > 1:
+            _join_process_group(self._comm, self.backend)
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        if self._comm.size == 1:
+            return
+        if self.backend in ("gloo", "nccl"):
+            torch.distributed.all_reduce(tensor)
+        elif tensor.device.type == "cpu":
+            self._comm.Allreduce(MPI.IN_PLACE, tensor.detach())
+        else:
+            host = tensor.detach().cpu()
+            self._comm.Allreduce(MPI.IN_PLACE, host)
+            tensor.copy_(host)
+
+    def close(self) -> None:
+        """Collective. Leave the process group, if there is one."""
+        if self.backend in ("gloo", "nccl") and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def _choose(world: World) -> str:
+    """Collective. The configured backend; "auto": NCCL when every rank has a GPU of its own, MPI otherwise."""
+    gpus = world.allgather(_gpu_identity(world))
+    everyone = None not in gpus and len(set(gpus)) == world.size
+    backend, error = "mpi", None
+    try:
+        backend = _backend(world, everyone)
+    except ValueError as caught:
+        error = caught
+    world.agree(error, "choose how gradients are summed")
+    return backend
+
+
+def _backend(world: World, everyone: bool) -> str:
+    wanted = world.config.gradients
+    if wanted == "auto":
+        return "nccl" if everyone and torch.distributed.is_nccl_available() else "mpi"
+    if wanted == "nccl" and not everyone:
+        raise ValueError("comm.gradients is nccl, which needs a GPU of its own for every rank; use mpi or gloo")
+    if wanted == "gloo" and world.device.type == "cuda":
+        raise ValueError("comm.gradients is gloo, which is for CPU ranks; use nccl or mpi with GPUs")
+    return wanted
+
+
+def _gpu_identity(world: World) -> tuple[str, str] | None:
+    """Host and GPU of this rank: ranks may each see one device, or all of them."""
+    if world.device.type != "cuda":
+        return None
+    return world.host, str(torch.cuda.get_device_properties(world.device).uuid)
+
+
+def _join_process_group(comm: MPI.Comm, backend: str) -> None:
+    """Bootstrap torch.distributed from MPI: rank 0 opens a store on a free port and broadcasts where it is."""
+    store, address = None, None
+    if comm.rank == 0:
+        store = torch.distributed.TCPStore(socket.gethostname(), 0, comm.size, is_master=True, wait_for_workers=False)
+        address = (socket.gethostname(), store.port)
+    host, port = comm.bcast(address)
+    if store is None:
+        store = torch.distributed.TCPStore(host, port, comm.size, is_master=False)
+    torch.distributed.init_process_group(backend, store=store, rank=comm.rank, world_size=comm.size)

@@ -1,0 +1,197 @@
+"""Route: one plan for every exchange of rows between owners and users.
+
+A rank *wants* rows by id; their owners *serve* them. Planning costs one count and one id exchange; after that rows can
+be pulled (owner to user) and pushed (user to owner) any number of times with known counts. Push with sum is the adjoint
+of pull.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+
+
+class Ownership(Protocol):
+    """Who owns an id, and in which of its rows."""
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Owning rank and owner's local row of every global id, both int64 [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Built by ``Route.plan``. W wanted ids, M requests served (grouped by requesting rank), S unique rows among them.
+
+    want_counts, serve_counts [R]; order [W] position of each wanted id in owner order, or None when already so;
+    requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in served, with its transpose
+    (indptr [S + 1], members [M]).
+    """
+
+    channel: Channel
+    want_counts: np.ndarray
+    serve_counts: np.ndarray
+    order: torch.Tensor | None
+    requests: torch.Tensor
+    served: torch.Tensor
+    position: torch.Tensor
+    indptr: torch.Tensor
+    members: torch.Tensor
+
+    @classmethod
+    def plan(cls, ownership: Ownership, ids: np.ndarray, channel: Channel) -> Route:
+        """Collective. Plan the exchange of the rows of unique global ``ids`` [W] int64."""
+        owner, local = ownership.locate(ids)
+        return cls.plan_located(owner, local, channel)
+
+    @classmethod
+    def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel) -> Route:
+        """Collective. As ``plan`` for ids that were located already; (owner, local) pairs are unique."""
+        order = None
+        if np.any(owner[1:] < owner[:-1]):
+            by_owner = np.argsort(owner, kind="stable")
+            order, local = by_owner, local[by_owner]
+        want_counts = np.bincount(owner, minlength=channel.size).astype(np.int64)
+        serve_counts = channel.counts(want_counts)
+        requests = channel.array(local.astype(np.int32), want_counts, serve_counts).astype(np.int64)
+        return cls._build(channel, want_counts, serve_counts, order, requests)
+
+    @classmethod
+    def _build(cls, channel, want_counts, serve_counts, order, requests) -> Route:
+        served, position = native.unique_relabel(requests)
+        indptr, members = native.transpose_index(position, len(served))
+        tensors = [torch.from_numpy(a) for a in (requests, served, position.astype(np.int64), indptr, members)]
+        return cls(channel, want_counts, serve_counts, None if order is None else torch.from_numpy(order), *tensors)
+
+    @property
+    def num_wanted(self) -> int:
+        """W."""
+        return int(self.want_counts.sum())
+
+    @property
+    def num_requests(self) -> int:
+        """M."""
+        return int(self.serve_counts.sum())
+
+    def to(self, device: torch.device) -> Route:
+        """The same route with its index tensors on ``device``."""
+        if device.type == "cpu":
+            return self
+        names = ("order", "requests", "served", "position", "indptr", "members")
+        moved = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()})
+
+    def over(self, channel: Channel) -> Route:
+        """The same route, moving its rows through another channel (planned in one thread, executed in another)."""
+        return replace(self, channel=channel)
+
+    def requesters(self) -> np.ndarray:
+        """Requesting rank of every request, int64 [M]."""
+        return np.repeat(np.arange(self.channel.size), self.serve_counts)
+
+    def restrict(self, wanted: np.ndarray, requested: np.ndarray) -> Route:
+        """The sub-route of the wanted ids and requests that the boolean masks [W] and [M] keep; no exchange.
+
+        Both sides must select the same (user, row) pairs; the kept ids keep their order.
+        """
+        in_owner_order = wanted if self.order is None else wanted[self.order.numpy()]
+        order = None
+        if self.order is not None:
+            renumber = np.cumsum(wanted) - 1
+            order = renumber[self.order.numpy()[in_owner_order]]
+        return Route._build(
+            self.channel,
+            _count_groups(in_owner_order, self.want_counts),
+            _count_groups(requested, self.serve_counts),
+            order,
+            self.requests.numpy()[requested],
+        )
+
+    def pull(self, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Collective. Rows of the owners' tables [local rows, ...] for the wanted ids: one [W, ...] a table, one
+        message."""
+        return self._deliver([native.gather_rows(table, self.requests) for table in tables])
+
+    def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Collective. As ``pull`` for values [S, ...] that the owner has for its served rows only."""
+        return self._deliver([native.gather_rows(value, self.position) for value in values])
+
+    def push(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective. Rows [W, ...] of the wanted ids back to their owners, uncombined: [M, ...] in order of
+        ``requests``."""
+        if self.order is not None:
+            rows = native.gather_rows(rows, self.order)
+        return self.channel.rows(rows, self.want_counts, self.serve_counts)
+
+    def push_sum(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective. Rows [W, D] summed at their owners over the users, in rank order: [S, D] in order of
+        ``served``."""
+        received = self.push(rows)
+        if self.num_requests == len(self.served):
+            return received  # every row has one user: requests and served agree
+        return native.segment_sum_rows(received, self.indptr, self.members)
+
+    def push_mean(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective. As ``push_sum``, divided by the number of users."""
+        return self.push_sum(rows) / (self.indptr[1:] - self.indptr[:-1]).unsqueeze(1)
+
+    def differentiable_pull(self, table: torch.Tensor) -> torch.Tensor:
+        """Collective, also in backward. ``pull`` of one table [rows, D] with gradient ``push_sum``."""
+        return _Pull.apply(table, self)
+
+    def _deliver(self, rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        packed = rows[0] if len(rows) == 1 else _pack(rows)
+        received = self.channel.rows(packed, self.serve_counts, self.want_counts)
+        if self.order is not None:
+            ordered = torch.empty_like(received)
+            native.scatter_rows(ordered, self.order, received)
+            received = ordered
+        return (received,) if len(rows) == 1 else _unpack(received, rows)
+
+
+class _Pull(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table, route: Route):
+        ctx.route, ctx.shape = route, table.shape
+        return route.pull(table.detach())[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        out = gradient.new_zeros(ctx.shape)
+        native.scatter_rows(out, ctx.route.served, ctx.route.push_sum(gradient.contiguous()))
+        return out, None
+
+
+def _count_groups(mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """How many of each group of consecutive rows the mask keeps."""
+    kept = np.concatenate(([0], np.cumsum(mask)))
+    stops = np.cumsum(counts)
+    return (kept[stops] - kept[stops - counts]).astype(np.int64)
+
+
+def _pack(rows: list[torch.Tensor]) -> torch.Tensor:
+    """Rows of mixed dtypes side by side as bytes [n, total]."""
+    return torch.cat([r.reshape(r.shape[0], _width(r)).view(torch.uint8) for r in rows], dim=1)
+
+
+def _unpack(packed: torch.Tensor, like: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    out, begin = [], 0
+    for rows in like:
+        size = _width(rows) * rows.element_size()
+        piece = rows.new_empty(
+            (packed.shape[0], *rows.shape[1:])
+        )  # fresh memory: a slice would be misaligned for its dtype
+        if piece.numel():
+            piece.view(-1).view(torch.uint8).view(packed.shape[0], size).copy_(packed[:, begin : begin + size])
+        out.append(piece)
+        begin += size
+    return tuple(out)
+
+
+def _width(rows: torch.Tensor) -> int:
+    return int(np.prod(rows.shape[1:], dtype=np.int64))

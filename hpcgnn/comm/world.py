@@ -1,0 +1,222 @@
+"""World: the ranks of a run, how they are placed on nodes, cores and GPUs, and how they agree and fail together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import mpi4py
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.comm.exchange import MAX_BYTES, Channel
+
+LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+@dataclass
+class CommConfig:
+    """How ranks talk.
+
+    Attributes:
+        device: "auto" (a GPU per rank when there is one), "cpu" or "cuda".
+        threads: compute threads per rank; 0: the cores of the rank (its affinity, or its share of the node).
+        gradients: how gradients are summed: "auto", "mpi", "gloo" or "nccl".
+        gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
+        watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
+        max_message_bytes: size of one round of an exchange.
+    """
+
+    device: str = "auto"
+    threads: int = 0
+    gradients: str = "auto"
+    gpu_direct: str = "auto"
+    watchdog_seconds: float = 1800.0
+    max_message_bytes: int = MAX_BYTES
+
+    def __post_init__(self):
+        _one_of("comm.device", self.device, ("auto", "cpu", "cuda"))
+        _one_of("comm.gradients", self.gradients, ("auto", "mpi", "gloo", "nccl"))
+        _one_of("comm.gpu_direct", self.gpu_direct, ("auto", "on", "off"))
+        if self.threads < 0 or self.watchdog_seconds < 0 or self.max_message_bytes < 1:
+            raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+class DistributedError(RuntimeError):
+    """One rank's error, raised on all ranks; ``user_error`` when the user's input caused it."""
+
+    def __init__(self, message: str, user_error: bool):
+        super().__init__(message)
+        self.user_error = user_error
+
+
+class World:
+    """Collective to create. The communicator of a run; the only object through which other rooms reach MPI."""
+
+    def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
+        self.config = config or CommConfig()
+        self._comm = (comm or MPI.COMM_WORLD).Dup()
+        self.rank, self.size = self._comm.rank, self._comm.size
+        self.host = socket.gethostname()
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
+        self.local_rank, self.local_size = node.rank, node.size
+        self.threads = self.config.threads or _threads(node)
+        node.Free()
+        self.device = self._agree_device()
+        torch.set_num_threads(self.threads)
+
+    @staticmethod
+    def check_singleton() -> None:
+        """Refuse N copies of "rank 0 of 1": a launcher started several tasks, but MPI sees one rank.
+
+        Raises ValueError.
+        """
+        if MPI.COMM_WORLD.size > 1:
+            return
+        for variable in LAUNCHER_SIZES:
+            tasks = os.environ.get(variable, "")
+            if tasks.isdigit():
+                if int(tasks) > 1:
+                    raise ValueError(
+                        f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py "
+                        f"({MPI.Get_library_version().splitlines()[0]}) do not know each other; use the mpirun of that "
+                        "library, or srun with the --mpi plugin it supports (srun --mpi=list)"
+                    )
+                return
+
+    @property
+    def can_prefetch(self) -> bool:
+        """Whether MPI granted calls from several threads."""
+        return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def channel(self, polite: bool = False) -> Channel:
+        """Collective. A channel of its own communicator; ``polite`` for a background thread."""
+        return Channel(self._comm, polite, self.gpu_direct, self.config.max_message_bytes)
+
+    @property
+    def gpu_direct(self) -> bool:
+        """Whether device memory goes straight to MPI. Asked of the library, never probed."""
+        if self.device.type != "cuda" or self.config.gpu_direct == "off":
+            return False
+        return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
+
+    def broadcast(self, value: Any = None, root: int = 0) -> Any:
+        """Collective. Any picklable object from ``root``."""
+        return self._comm.bcast(value, root)
+
+    def gather(self, value: Any) -> list | None:
+        """Collective. One picklable object a rank, on rank 0."""
+        return self._comm.gather(value)
+
+    def allgather(self, value: Any) -> list:
+        """Collective. One picklable object a rank, on every rank."""
+        return self._comm.allgather(value)
+
+    def allgather_array(self, values: np.ndarray) -> np.ndarray:
+        """Collective. Equally shaped arrays of all ranks, [R, ...]."""
+        out = np.empty((self.size, *values.shape), values.dtype)
+        self._comm.Allgather(np.ascontiguousarray(values), out)
+        return out
+
+    def gather_rows(self, rows: np.ndarray) -> np.ndarray | None:
+        """Collective. Rows of all ranks, concatenated in rank order, on rank 0 (None elsewhere)."""
+        pieces = self._comm.gather(rows)
+        return np.concatenate(pieces) if pieces is not None else None
+
+    def reduce_array(self, values: np.ndarray, operation: str = "sum") -> np.ndarray:
+        """Collective. Elementwise "sum", "max", "min" or "or" over ranks, on every rank."""
+        operations = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "or": MPI.BOR}
+        out = np.ascontiguousarray(values).copy()
+        self._comm.Allreduce(MPI.IN_PLACE, out, operations[operation])
+        return out
+
+    def total(self, value: int | float) -> int | float:
+        """Collective. Sum of one number over ranks."""
+        return self._comm.allreduce(value)
+
+    def any(self, flag: bool) -> bool:
+        """Collective. Whether the flag is set on any rank."""
+        return bool(self.reduce_array(np.array([flag], np.int8), "max")[0])
+
+    def barrier(self) -> None:
+        """Collective."""
+        self._comm.Barrier()
+
+    def agree(self, error: BaseException | None, stage: str) -> None:
+        """Collective. When any rank brings an error, raise DistributedError on all, naming rank, host and stage."""
+        verdict = None if error is None else (str(error) or type(error).__name__, isinstance(error, ValueError))
+        if not self._comm.allreduce(error is not None, MPI.LOR):
+            return
+        verdicts = self._comm.allgather(verdict)
+        rank, (message, user_error) = next((r, v) for r, v in enumerate(verdicts) if v is not None)
+        raise DistributedError(f"{message} [{stage}, rank {rank} of {self.size}]", user_error) from error
+
+    def abort(self, code: int) -> None:
+        """End all ranks at once."""
+        sys.stderr.flush()
+        self._comm.Abort(code)
+
+    @property
+    def mpi(self) -> MPI.Comm:
+        """The communicator, for other modules of ``comm``."""
+        return self._comm
+
+    def _agree_device(self) -> torch.device:
+        """Collective. This rank's device; raises DistributedError on all ranks when any has none."""
+        device, error = torch.device("cpu"), None
+        try:
+            device = self._bind_device()
+        except ValueError as caught:
+            error = caught
+        self.agree(error, "choose the device")
+        return device
+
+    def _bind_device(self) -> torch.device:
+        wanted = self.config.device
+        count = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
+        if wanted == "cuda" and count == 0:
+            raise ValueError(
+                "comm.device is cuda, but torch sees no GPU; use --comm.device=cpu or install a CUDA build of torch"
+            )
+        if count == 0:
+            return torch.device("cpu")
+        device = torch.device("cuda", self.local_rank % count)
+        torch.cuda.set_device(device)
+        return device
+
+
+def _threads(node: MPI.Comm) -> int:
+    """Cores of this rank: its own affinity when the launcher bound the ranks apart, else its share of what they
+    have."""
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    sets = node.allgather(sorted(mine))
+    union = set().union(*sets)
+    apart = sum(len(s) for s in sets) == len(union)
+    return max(1, len(mine) if apart and node.size > 1 else len(union) // node.size)
+
+
+def mpi_is_cuda_aware() -> bool:
+    """Ask the MPI library whether it takes device memory (Open MPI's MPIX_Query_cuda_support, Cray MPICH, MVAPICH)."""
+    if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" or os.environ.get("MV2_USE_CUDA") == "1":
+        return True
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(None)
+        return bool(library.MPIX_Query_cuda_support())
+    except (OSError, AttributeError):
+        return False
+
+
+def mpi_version() -> str:
+    """mpi4py and the MPI library's own words, one line."""
+    return f"mpi4py {mpi4py.__version__}, " + MPI.Get_library_version().splitlines()[0].strip("\0 ")

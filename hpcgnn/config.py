@@ -1,0 +1,157 @@
+"""The run file: nested typed dataclasses, read from YAML and the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import yaml
+
+from hpcgnn.comm.world import CommConfig
+from hpcgnn.nn.tgn import ModelConfig
+from hpcgnn.sample.splits import DataConfig
+from hpcgnn.sample.temporal import SamplingConfig
+from hpcgnn.store import files
+from hpcgnn.tasks.temporal_link import MemoryConfig
+
+# What a resumed run may change: nothing that its answer depends on.
+RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
+             "comm.",
+             "data.check_hash", "data.path")  # fmt: skip
+
+
+@dataclass
+class TrainConfig:
+    """The loop.
+
+    Attributes:
+        epochs: passes over the training events.
+        batch_size: events of a global batch, over all ranks.
+        lr: learning rate of Adam.
+        seed: of everything random, below 2^56.
+        precision: float32 or float64, of weights and node memory.
+        patience: epochs without a better validation AP before the run stops; 0: never.
+        log_every: steps between two step lines in metrics.jsonl; 0: none.
+        checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
+    """
+
+    epochs: int = 10
+    batch_size: int = 600
+    lr: float = 1e-3
+    seed: int = 0
+    precision: str = "float32"
+    patience: int = 5
+    log_every: int = 50
+    checkpoint_every: int = 200
+
+    def __post_init__(self):
+        if self.precision not in ("float32", "float64"):
+            raise ValueError(f"train.precision must be float32 or float64, got {self.precision!r}")
+        if self.batch_size < 1 or self.epochs < 0 or self.lr <= 0 or not 0 <= self.seed < 1 << 56:
+            raise ValueError("train.batch_size must be >= 1, train.epochs >= 0, train.lr > 0, 0 <= train.seed < 2^56")
+        if min(self.patience, self.log_every, self.checkpoint_every) < 0:
+            raise ValueError("train.patience, train.log_every and train.checkpoint_every must be >= 0")
+
+
+@dataclass
+class OutputConfig:
+    """Where results go.
+
+    Attributes:
+        dir: the run folder; empty: runs/tgn-<date>-<time>.
+    """
+
+    dir: str = ""
+
+
+@dataclass
+class RunConfig:
+    """All of it."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain dictionaries."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        """The inverse of ``to_dict``. Raises ValueError for an unknown section or key."""
+        sections = {f.name: f.default_factory for f in dataclasses.fields(cls)}
+        unknown = set(values) - set(sections)
+        if unknown:
+            raise ValueError(f"unknown section {', '.join(sorted(unknown))}; sections are {', '.join(sections)}")
+        try:
+            return cls(**{name: sections[name](**(section or {})) for name, section in values.items()})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+def parser(program: str, description: str) -> jsonargparse.ArgumentParser:
+    """A parser of all configuration keys, plus ``--config``."""
+    result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
+    result.add_argument("--config", action="config", help="YAML file with any of the keys below")
+    for section in dataclasses.fields(RunConfig):
+        result.add_class_arguments(section.default_factory, section.name)
+    return result
+
+
+def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jsonargparse.Namespace:
+    """What a parser makes of the command line. Raises ValueError for anything misspelt."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return result.parse_args(argv)
+    except (jsonargparse.ArgumentError, TypeError, OSError) as error:
+        raise ValueError(f"{' '.join(str(error).split())} (see --help)") from error
+
+
+def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[RunConfig, jsonargparse.Namespace]:
+    """The configuration and the raw namespace. Raises ValueError for anything misspelt or out of range."""
+    namespace = parse_arguments(result, argv)
+    sections = {f.name for f in dataclasses.fields(RunConfig)}
+    values = {name: section.as_dict() for name, section in vars(namespace).items() if name in sections}
+    return RunConfig.from_dict(values), namespace
+
+
+def save(config: RunConfig, extra: dict[str, Any], path: Path) -> None:
+    """Write the resolved configuration as YAML; ``extra`` facts about the run stand above it as comments."""
+    lines = [f"# {key}: {value}" for key, value in extra.items()]
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text("\n".join(lines) + "\n" + yaml.safe_dump(config.to_dict(), sort_keys=False))
+    files.commit(temporary, path)
+
+
+def load(path: str | os.PathLike) -> RunConfig:
+    """Read a saved configuration. Raises ValueError when it is missing or unusable."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
+    try:
+        return RunConfig.from_dict(yaml.safe_load(path.read_text()) or {})
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def check_resumable(old: RunConfig, new: RunConfig) -> None:
+    """Refuse to resume with a change that would make it another run. Raises ValueError."""
+    before, after = _flat(old.to_dict()), _flat(new.to_dict())
+    changed = [key for key in before if before[key] != after[key] and not key.startswith(RESUMABLE)]
+    if changed:
+        listed = ", ".join(f"{key} ({before[key]} -> {after[key]})" for key in changed)
+        raise ValueError(f"a resumed run keeps its identity; not changeable: {listed}. Start a new run instead")
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()}

@@ -1,0 +1,1 @@
+"""Pure torch: layers and models. No MPI, no HDF5."""

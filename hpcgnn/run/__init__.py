@@ -1,0 +1,1 @@
+"""The loop: trainer, checkpoint, signals, logging and metrics."""

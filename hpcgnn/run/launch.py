@@ -1,0 +1,90 @@
+"""How a command starts and ends: checks, one message for expected errors, Abort for unexpected ones."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+
+Result = TypeVar("Result")
+
+# How long the planning thread may keep the interpreter while the main thread waits for it to start its next kernel.
+SWITCH_SECONDS = 1e-3
+EXIT_DONE, EXIT_FAILURE, EXIT_USER, EXIT_REQUEUE = 0, 1, 2, 75
+
+
+class Answered(Exception):
+    """Raised on all ranks: the command line asked for text only (--help), and rank 0 has printed it."""
+
+
+@contextmanager
+def together(world: World, stage: str) -> Iterator[None]:
+    """Collective. Run local code; when it raises a ValueError or OSError on any rank, all ranks leave with that one
+    error."""
+    error: Exception | None = None
+    try:
+        yield
+    except (ValueError, OSError) as caught:
+        error = caught
+    world.agree(error, stage)
+
+
+def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) -> int:
+    """Run a command's main function on all ranks; returns its exit code.
+
+    DistributedError leaves together with one message (exit code 2 for the user's input, else 1); anything else on any
+    rank, SystemExit of any code included (the others would wait for that rank), is printed with rank and host and
+    aborts the job.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    sys.setswitchinterval(SWITCH_SECONDS)
+    world = None
+    try:
+        World.check_singleton()
+        world = World(CommConfig(device="cpu"))  # a GPU is bound once the configuration is known
+        return main(world, argv)
+    except Answered:
+        return EXIT_DONE
+    except DistributedError as error:
+        if world.rank == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USER if error.user_error else EXIT_FAILURE
+    except ValueError as error:
+        if world is None:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return EXIT_USER
+        return _abort(world, EXIT_FAILURE)
+    except BaseException:
+        return _abort(world, EXIT_FAILURE)
+
+
+def _abort(world: World | None, code: int) -> int:
+    place = f"rank {world.rank} of {world.size} on {world.host}" if world else "start-up"
+    print(f"hpcgnn: {place}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+    if world is not None and world.size > 1:
+        world.abort(code)
+    return code
+
+
+def on_first_rank(world: World, stage: str, function: Callable[[], Result]) -> Result:
+    """Collective. What ``function`` returns on rank 0, on every rank; its ValueError or OSError leaves together.
+
+    Raises Answered on every rank when it ends with SystemExit(0), as parsers do after --help.
+    """
+    result, answered = None, False
+    with together(world, stage):
+        if world.rank == 0:
+            try:
+                result = function()
+            except SystemExit as error:
+                if error.code:
+                    raise ValueError("wrong arguments (see --help)") from error
+                answered = True
+    result, answered = world.broadcast((result, answered))
+    if answered:
+        raise Answered
+    return result

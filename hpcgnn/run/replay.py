@@ -1,0 +1,78 @@
+"""A finished run, opened again: its best epoch's weights and memory, moved through later events without training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jsonargparse
+import numpy as np
+
+from hpcgnn import config as configuration
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.run import checkpoint
+from hpcgnn.run.checkpoint import Progress
+from hpcgnn.run.launch import on_first_rank
+from hpcgnn.run.session import Session, split_scores
+from hpcgnn.run.trainer import load
+
+
+def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
+    """Arguments of the commands that open a run: its folder, another partition set, and how ranks talk."""
+    parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
+    parser.add_argument("run", type=str, help="run folder")
+    parser.add_argument("--data.path", type=str, default="", help="another partition set of the same graph")
+    parser.add_class_arguments(CommConfig, "comm")
+    return parser
+
+
+def parse(
+    parser: jsonargparse.ArgumentParser, argv: list[str], world: World
+) -> tuple[jsonargparse.Namespace, CommConfig]:
+    """Collective. The arguments and how ranks talk; wrong ones leave together."""
+
+    def read() -> tuple[jsonargparse.Namespace, CommConfig]:
+        arguments = configuration.parse_arguments(parser, argv)
+        return arguments, CommConfig(**arguments.comm.as_dict())
+
+    return on_first_rank(world, "arguments", read)
+
+
+@contextmanager
+def open_run(folder: str, path: str, comm: CommConfig, world: World) -> Iterator[tuple[Session, Progress]]:
+    """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph."""
+    config, best = on_first_rank(world, "open the run", lambda: _find(Path(folder)))
+    world = World(comm)
+    with Watchdog(world, comm.watchdog_seconds) as watchdog:
+        session = Session(config, path or data_path(config, Path(folder)), world, watchdog)
+        yield session, load(session, best).progress
+        world.barrier()
+
+
+def data_path(config: configuration.RunConfig, folder: Path) -> str:
+    """The partition set of a run; the built-in graph lies in the run folder."""
+    return config.data.path or str(folder / "data" / "parts")
+
+
+def _find(folder: Path) -> tuple[configuration.RunConfig, Path]:
+    config = configuration.load(folder / "config.yaml")
+    best = checkpoint.find_best(folder / "checkpoints")
+    if best is None:
+        raise ValueError(
+            f"{folder}: no best checkpoint: the run has not finished an epoch; continue it with --resume {folder}"
+        )
+    return config, best
+
+
+def run_split(session: Session, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Collective. Scores of this rank's events of a split, positive [b], negative [b, k]; memory moves on."""
+    with session.plans(split, 0) as plans:
+        scores = []
+        for plan in plans:
+            session.watchdog.at(split, plan.step)
+            scores.append(session.task.evaluate(plan))
+    if not scores:
+        return np.empty(0), np.empty((0, session.config.sampling.negatives))
+    return split_scores(scores)

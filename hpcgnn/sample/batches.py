@@ -1,0 +1,141 @@
+"""Global batches: step k is the k-th run of events in time order; which rank handles which of them.
+
+A rank handles the events whose source it owns, up to ceil(B / R) a batch; what is over goes to ranks with room by a
+fixed rule that every rank computes from the counts alone. S steps, R ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
+from hpcgnn.sample.splits import SPLITS, Splits, flags_of
+from hpcgnn.store.partition import Events, TemporalPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The events of one split that this rank handles, step after step.
+
+    events in order of (step, row); indptr [S + 1] their range in each step; sizes [S] global batch sizes; first_row [S]
+    row id of each batch's first event; inductive: [events] whether an endpoint was never seen in training.
+    """
+
+    name: str
+    events: Events
+    indptr: np.ndarray
+    sizes: np.ndarray
+    first_row: np.ndarray
+    inductive: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        """S, the same on all ranks."""
+        return len(self.sizes)
+
+    def at(self, step: int) -> slice:
+        """This rank's events of a step."""
+        return slice(int(self.indptr[step]), int(self.indptr[step + 1]))
+
+
+def make_batches(
+    name: str,
+    partition: TemporalPartition,
+    splits: Splits,
+    batch_size: int,
+    batch_by: str,
+    world: World,
+    channel: Channel,
+) -> Batches:
+    """Collective. Batches of one split ("train", "val", "test"); hidden nodes' events are not in "train"."""
+    index = SPLITS.index(name)
+    begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
+    rows = partition.events.row
+    events = partition.events.take(np.flatnonzero((rows >= begin) & (rows < end)))
+    position = events.row - begin
+    if name == "train" and world.total(int(splits.hidden.sum())):
+        events, position = _visible(events, begin, end, splits, partition, world, channel)
+    edges = _edges(position, events.time, int(world.total(len(events))), batch_size, batch_by, world)
+    step = np.searchsorted(edges, position, side="right") - 1
+    sizes = np.diff(edges)
+    events, step = _spill(events, step, sizes, world, channel)
+    indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
+    unseen = flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel).any(axis=0)
+    return Batches(name, events, indptr, sizes, _first_rows(events, indptr, world), unseen)
+
+
+def _visible(events: Events, begin: int, end: int, splits: Splits, partition, world: World, channel: Channel):
+    """Training events without hidden endpoints, and their positions among all such events of all ranks."""
+    hidden = flags_of(splits.hidden, np.stack([events.src, events.dst]), partition, channel).any(axis=0)
+    removed = np.zeros(end - begin, np.uint8)
+    removed[events.row[hidden] - begin] = 1
+    removed = np.unpackbits(world.reduce_array(np.packbits(removed), "or"), count=end - begin)
+    kept = events.take(np.flatnonzero(~hidden))
+    return kept, kept.row - begin - np.cumsum(removed, dtype=np.int64)[kept.row - begin]
+
+
+def _edges(position, time, total: int, batch_size: int, batch_by: str, world: World) -> np.ndarray:
+    """Positions where batches begin, and the total at the end. With batch_by "time", equal times stay in one batch."""
+    edges = np.append(np.arange(0, total, batch_size, dtype=np.int64), total)
+    if batch_by == "events" or total == 0:
+        return edges
+    lowest = np.iinfo(np.int64).min
+    place = np.searchsorted(position, edges[1:])  # my events before each edge
+    last = np.where(place > 0, time[np.maximum(place, 1) - 1], lowest) if len(time) else np.full(len(place), lowest)
+    last = world.reduce_array(last, "max")
+    counts = world.reduce_array(np.searchsorted(time, last, side="right"))
+    return np.unique(np.append(0, counts)).astype(np.int64)
+
+
+def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The fixed rule. counts [S, R] events by owner, sizes [S].
+
+    Returns capacity [S], surplus_start [S, R] (number of the rank's first surplus event within its step) and room_end
+    [S, R] (a surplus event numbered j goes to the first rank whose room_end is above j).
+    """
+    size = counts.shape[1]
+    capacity = -(-sizes // size)
+    surplus = np.maximum(counts - capacity[:, None], 0)
+    room = np.maximum(capacity[:, None] - counts, 0)
+    return capacity, np.cumsum(surplus, axis=1) - surplus, np.cumsum(room, axis=1)
+
+
+def _spill(
+    events: Events, step: np.ndarray, sizes: np.ndarray, world: World, channel: Channel
+) -> tuple[Events, np.ndarray]:
+    """Hand surplus events over; returns the events this rank handles, in order, and their steps."""
+    if world.size == 1:
+        return events, step
+    mine = np.bincount(step, minlength=len(sizes)).astype(np.int64)
+    counts = world.allgather_array(mine).T
+    capacity, surplus_start, room_end = spill_targets(counts, sizes)
+    place = np.arange(len(step)) - (np.cumsum(mine) - mine)[step]
+    surplus = np.flatnonzero(place >= capacity[step])
+    at = step[surplus]
+    number = surplus_start[at, world.rank] + place[surplus] - capacity[at]
+    target = np.full(len(step), world.rank)
+    target[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
+    return _exchange_events(events, step, target, channel)
+
+
+def _exchange_events(
+    events: Events, step: np.ndarray, target: np.ndarray, channel: Channel
+) -> tuple[Events, np.ndarray]:
+    order = np.argsort(target, kind="stable")
+    send = np.bincount(target, minlength=channel.size).astype(np.int64)
+    receive = channel.counts(send)
+    move = lambda column: channel.array(column[order], send, receive)  # noqa: E731
+    fixed = [move(getattr(events, key)) for key in ("row", "src", "dst", "time")]
+    moved = Events(*fixed, columns={key: move(column) for key, column in events.columns.items()})
+    by_row = np.argsort(moved.row, kind="stable")
+    return moved.take(by_row), move(step)[by_row]
+
+
+def _first_rows(events: Events, indptr: np.ndarray, world: World) -> np.ndarray:
+    first = np.full(len(indptr) - 1, np.iinfo(np.int64).max)
+    filled = indptr[1:] > indptr[:-1]
+    first[filled] = events.row[indptr[:-1][filled]]
+    return world.reduce_array(first, "min")

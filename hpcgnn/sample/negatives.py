@@ -1,0 +1,35 @@
+"""Negative destinations, keyed by event: the same on any number of ranks and any partition set."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.world import World
+from hpcgnn.native import Random
+from hpcgnn.sample.directory import NodeDirectory
+from hpcgnn.store.partition import TemporalPartition
+
+POOLS = ("destinations", "all")
+
+
+def negative_pool(
+    kind: str, destinations: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
+) -> NodeDirectory:
+    """Collective. The nodes that negatives are drawn from: unique ``destinations`` (global ids, any rank), or all
+    nodes."""
+    if kind == "all":
+        local = np.arange(partition.num_nodes)
+    else:
+        local = Route.plan(partition.book, np.unique(destinations), channel).served.numpy()
+    ids = partition.book.local_to_global(channel.rank)
+    return NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
+
+
+def draw_negatives(pool: NodeDirectory, event_rows: np.ndarray, per_event: int, random: Random) -> np.ndarray:
+    """Collective. Global ids [events, per_event], uniform over the pool."""
+    if per_event == 0 or pool.size == 0:
+        return np.empty((len(event_rows), 0), np.int64)
+    return pool.lookup(native.random_integers(random, event_rows, per_event, pool.size))

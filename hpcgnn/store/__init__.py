@@ -1,0 +1,1 @@
+"""What a rank holds: files, the book of owners, its partition, node memory."""

@@ -1,0 +1,95 @@
+"""The book: which global ids belong to which part, and with a number of ranks, to which rank."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcgnn.store import files
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOwnership:
+    """Contiguous blocks: rank r owns ids starts[r] .. starts[r + 1] - 1; local row = id - starts[r]."""
+
+    starts: np.ndarray
+
+    @classmethod
+    def even(cls, total: int, size: int) -> BlockOwnership:
+        """``total`` ids in ``size`` blocks of nearly equal length."""
+        return cls(np.arange(size + 1, dtype=np.int64) * total // size)
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Owning rank and local row of every id, int64 [n]."""
+        owner = np.searchsorted(self.starts, ids, side="right") - 1
+        return owner, ids - self.starts[owner]
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Ownership of a partition set's nodes by R ranks.
+
+    offsets [T, P + 1]: absolute global ids, type after type, part after part. Rank r takes parts first_part[r] ..
+    first_part[r + 1] - 1. Local rows of a rank: its nodes type by type, in order of global id.
+    """
+
+    offsets: np.ndarray
+    size: int
+    node_types: tuple[str, ...]
+    first_part: np.ndarray = field(init=False)
+    _starts: np.ndarray = field(init=False)
+    _local_base: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        num_parts = self.offsets.shape[1] - 1
+        if self.size > num_parts:
+            raise ValueError(
+                f"{self.size} ranks but only {num_parts} parts: start at most {num_parts} ranks, or partition again "
+                f"with --parts {self.size} or more"
+            )
+        first_part = np.arange(self.size + 1) * num_parts // self.size
+        starts = self.offsets[:, first_part]  # [T, R + 1]
+        counts = np.diff(starts, axis=1)
+        object.__setattr__(self, "first_part", first_part)
+        object.__setattr__(self, "_starts", starts[:, :-1].reshape(-1))
+        object.__setattr__(self, "_local_base", (np.cumsum(counts, axis=0) - counts).reshape(-1))
+
+    @property
+    def num_nodes(self) -> int:
+        """All nodes of all types."""
+        return int(self.offsets[-1, -1])
+
+    def type_base(self) -> np.ndarray:
+        """First *flat* row id (and first global id) of every type, [T + 1]: flat row id = base + row id within the
+        type."""
+        return np.append(self.offsets[:, 0], self.num_nodes)
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Owning rank and the owner's local row of every global id, int64 [n]. Ids must be valid."""
+        if len(self._starts) == 1:
+            return np.zeros(len(ids), np.int64), ids
+        block = np.searchsorted(self._starts, ids, side="right") - 1
+        return block % self.size, ids - self._starts[block] + self._local_base[block]
+
+    def parts_of(self, rank: int) -> range:
+        """The parts of a rank."""
+        return range(int(self.first_part[rank]), int(self.first_part[rank + 1]))
+
+    def local_to_global(self, rank: int) -> np.ndarray:
+        """Global ids of a rank's local rows, int64 [n]."""
+        begin, end = self.first_part[rank], self.first_part[rank + 1]
+        ranges = [np.arange(row[begin], row[end]) for row in self.offsets]
+        return np.concatenate(ranges).astype(np.int64)
+
+
+def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Offsets [T, P + 1] and node types of a partition set's book. Raises FileFormatError."""
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
+        types = files.node_types(book)
+        offsets = np.stack([book["nodes"][name]["offsets"][()] for name in types]).astype(np.int64)
+        follow = offsets[0, 0] == 0 and np.array_equal(offsets[1:, 0], offsets[:-1, -1])
+        if offsets.shape[1] < 2 or not follow or (np.diff(offsets) < 0).any():
+            raise ValueError("the offsets of the node types must increase from 0 and follow each other")
+    return offsets, tuple(types)

@@ -1,0 +1,131 @@
+"""``python -m hpcgnn.train``: train a temporal graph network; without arguments, on built-in synthetic events."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import hpcgnn
+from hpcgnn import config as configuration
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World, mpi_version
+from hpcgnn.config import RunConfig
+from hpcgnn.run import launch
+from hpcgnn.run.launch import together
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.replay import data_path
+from hpcgnn.run.session import Session
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.synthetic import make_synthetic
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.store import files
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective. Parse, build, run, close."""
+    with StopRequest() as stop:
+        config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
+        world = World(config.comm)
+        with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
+            path = _prepare(config, folder, world)
+            log = RunLog(folder / "log", world.rank)
+            watchdog.at("open the partition set")
+            session = Session(config, path, world, watchdog)
+            for line in session.describe():
+                log(line)
+            log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
+            watchdog.at("build the trainer")
+            trainer = Trainer(session, folder, log, stop)
+            if resume:
+                watchdog.at("resume")
+                trainer.resume()
+            _save_config(config, folder, world)  # last: a start that was refused leaves the old one as it is
+            code = trainer.run()
+            trainer.close()
+            log(f"results in {folder}")
+    world.barrier()
+    return code
+
+
+def _parse(argv: list[str]) -> tuple[RunConfig, Path, bool]:
+    """Configuration, run folder, and whether to resume. Raises ValueError."""
+    parser = configuration.parser("python -m hpcgnn.train", __doc__)
+    parser.add_argument("--resume", type=str, default="", help="run folder to continue")
+    resume = _option(argv, "--resume")
+    if resume is None:
+        config, _ = configuration.parse(parser, argv)
+        config.data.path = config.data.path and os.path.abspath(config.data.path)
+        folder = Path(config.output.dir or f"runs/tgn-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
+            raise ValueError(
+                f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
+            )
+        return config, folder, False
+    if not resume:
+        raise ValueError("--resume needs the run folder to continue")
+    folder = Path(resume)
+    old = configuration.load(folder / "config.yaml")
+    config, _ = configuration.parse(parser, ["--config", str(folder / "config.yaml"), *argv])
+    config.data.path = config.data.path and os.path.abspath(config.data.path)
+    config.output.dir = old.output.dir
+    configuration.check_resumable(old, config)
+    return config, folder, True
+
+
+def _option(argv: list[str], name: str) -> str | None:
+    """Value of one option, before the full parse; None when it is absent."""
+    for place, argument in enumerate(argv):
+        if argument == name and place + 1 < len(argv):
+            return argv[place + 1]
+        if argument.startswith(name + "="):
+            return argument[len(name) + 1 :]
+    return None
+
+
+def _prepare(config: RunConfig, folder: Path, world: World) -> str:
+    """Collective. Make the run folder and, without a data path, the built-in graph; returns the partition set's
+    path."""
+    with together(world, "prepare the run folder"):
+        if world.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+    path = data_path(config, folder)
+    with together(world, "make the synthetic graph"):
+        if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
+            make_synthetic(Path(path), config.data.synthetic_events)
+    return path
+
+
+def _save_config(config: RunConfig, folder: Path, world: World) -> None:
+    """Collective. config.yaml of the run folder, with facts about this start."""
+    hosts = " ".join(dict.fromkeys(world.allgather(world.host)))
+    with together(world, "save the configuration"):
+        if world.rank == 0:
+            configuration.save(config, _facts(world.size, hosts), folder / "config.yaml")
+
+
+def _facts(ranks: int, hosts: str) -> dict[str, str]:
+    return {
+        "hpcgnn": hpcgnn.__version__, "git": _git_revision(), "python": platform.python_version(),
+        "torch": torch.__version__,
+        "mpi": mpi_version(), "ranks": str(ranks), "hosts": hosts,
+        "written": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
+    }  # fmt: skip
+
+
+def _git_revision() -> str:
+    """Revision of the source, "unknown" outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(launch.run(main))

@@ -1,0 +1,186 @@
+# shellcheck shell=bash
+# What all job scripts share: set-up of the site, signals, resuming and requeueing. Sourced from the repository's root.
+#
+#   load_site                                      reads jobs/sites/<site>.sh
+#   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
+#
+# PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint. It answers
+# SIGUSR1 with a checkpoint and exit code 75, which asks to be started again.
+#
+# A site profile may set:
+#   LAUNCH         array: the launcher with its options, to which the program is appended
+#   REQUEUE        scontrol | array | repeat | none: see start_again
+#   MAX_RESTARTS   how often a job may be started again
+
+readonly EXIT_REQUEUE=75
+
+LAUNCH=()
+REQUEUE=scontrol
+MAX_RESTARTS=100
+RESTARTS=${SLURM_RESTART_COUNT:-0}
+LAUNCHER_PID=
+INTERRUPTED=no
+
+say() {
+    echo "[$(date +%H:%M:%S)] $*"
+}
+
+# The profile named by HPCGNN_SITE; without it, generic inside Slurm and workstation outside.
+load_site() {
+    local fallback=workstation
+    [[ -z ${SLURM_JOB_ID:-} ]] || fallback=generic
+    local site=${HPCGNN_SITE:-$fallback}
+    if [[ ! -e jobs/sites/$site.sh ]]; then
+        say "no profile jobs/sites/$site.sh; there are: $(cd jobs/sites && echo *.sh)" >&2
+        exit 2
+    fi
+    # shellcheck source=/dev/null
+    source "jobs/sites/$site.sh"
+    report "$site"
+}
+
+# The repository's virtual environment, when there is one.
+activate_venv() {
+    if [[ -e .venv/bin/activate ]]; then
+        # shellcheck source=/dev/null
+        source .venv/bin/activate
+    fi
+}
+
+# Prints a prefix for mpirun that keeps SIGTERM and SIGINT from it. It would answer them by killing the ranks at once;
+# the job script hears them as well and forwards SIGUSR1. (Empty where env is older than coreutils 8.31.)
+shield() {
+    if env --block-signal=TERM,INT true 2>/dev/null; then
+        echo "env --block-signal=TERM,INT"
+    fi
+}
+
+report() {
+    local cpus
+    cpus=$(awk '/Cpus_allowed_list/ {print $2}' /proc/self/status)
+    say "site $1, job ${SLURM_JOB_ID:-none}, restart $RESTARTS, nodes ${SLURM_JOB_NODELIST:-$(hostname)}," \
+        "tasks per node ${SLURM_TASKS_PER_NODE:-any}, cpus per task ${SLURM_CPUS_PER_TASK:-any}, affinity $cpus"
+}
+
+# What names the run's folder: the same in all restarts of a job and in all elements of a job array.
+run_id() {
+    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}}"
+}
+
+has_checkpoint() {
+    compgen -G "$1/checkpoints/*/manifest.json" >/dev/null
+}
+
+# The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH.
+forward_interrupt() {
+    INTERRUPTED=yes
+    say "interrupted by SIG$1: asking the ranks for a checkpoint"
+    if [[ -n $LAUNCHER_PID ]]; then
+        kill -USR1 "$LAUNCHER_PID" 2>/dev/null || true
+    fi
+}
+
+# The exit code of the launcher. A trap ends `wait` early, so wait again after each.
+wait_for_launcher() {
+    local code
+    while true; do
+        INTERRUPTED=no
+        code=0
+        wait "$LAUNCHER_PID" || code=$?
+        [[ $INTERRUPTED == yes ]] || return "$code"
+    done
+}
+
+# In the background, as a shell runs no trap while it waits for a foreground command.
+launch() {
+    say "starting: ${LAUNCH[*]} $*"
+    "${LAUNCH[@]}" "$@" &
+    LAUNCHER_PID=$!
+    wait_for_launcher
+}
+
+# A start that ended before its first checkpoint, as by the loss of a node, left nothing to go on from. Its folder is
+# kept under another name, as the program refuses one that holds a run.
+put_aside() {
+    if [[ -e $1 ]]; then
+        local kept
+        kept=$1.lost-$(date +%Y%m%d-%H%M%S)
+        say "$1 has no checkpoint: kept as $kept, starting anew"
+        mv "$1" "$kept"
+    fi
+}
+
+# Starts the program once, on the newest checkpoint when there is one.
+run_once() {
+    local dir=$1 program=()
+    shift
+    while [[ $1 != -- ]]; do
+        program+=("$1")
+        shift
+    done
+    shift
+    if has_checkpoint "$dir"; then
+        launch "${program[@]}" --resume "$dir"
+    else
+        put_aside "$dir"
+        launch "${program[@]}" --output.dir "$dir" "$@"
+    fi
+}
+
+# A job that its owner cancelled must stay so, although its ranks answered the signal with "requeue me". Slurm calls it
+# COMPLETING from then on, as it does a job that it preempted at once and queues again by itself.
+is_running() {
+    [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T 2>/dev/null) == RUNNING ]]
+}
+
+# Arranges that an interrupted job goes on; succeeds when the caller should start the program again itself.
+#   scontrol   puts this job back into the queue
+#   array      for sites that forbid that: submit with --array=1-N%1, and the next element goes on
+#   repeat     starts it again here and now
+#   none       leaves it to the user
+start_again() {
+    if [[ $REQUEUE == none ]]; then
+        say "checkpointed; submit again to go on"
+        exit "$EXIT_REQUEUE"
+    elif ((RESTARTS >= MAX_RESTARTS)); then
+        say "checkpointed, but started again $RESTARTS times already (MAX_RESTARTS=$MAX_RESTARTS): giving up" >&2
+        exit "$EXIT_REQUEUE"
+    elif [[ $REQUEUE == repeat ]]; then
+        RESTARTS=$((RESTARTS + 1))
+        return 0
+    elif ! is_running; then
+        say "checkpointed; the job was cancelled or Slurm requeues it, so it is left alone"
+        exit "$EXIT_REQUEUE"
+    elif [[ $REQUEUE == array ]]; then
+        say "checkpointed; the next element of the job array goes on"
+        exit 0
+    fi
+    say "checkpointed; requeueing job $SLURM_JOB_ID"
+    trap '' TERM # requeueing ends this script
+    scontrol requeue "$SLURM_JOB_ID"
+    exit "$EXIT_REQUEUE"
+}
+
+# Elements of a job array that wait for a run which is done.
+cancel_rest_of_array() {
+    if [[ $REQUEUE == array && -n ${SLURM_ARRAY_JOB_ID:-} ]]; then
+        scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
+    fi
+}
+
+# Ends the job script, with the program's exit code.
+run_with_requeue() {
+    local code
+    trap 'forward_interrupt USR1' USR1
+    trap 'forward_interrupt TERM' TERM
+    trap 'forward_interrupt INT' INT
+    while true; do
+        code=0
+        run_once "$@" || code=$?
+        say "finished with exit code $code"
+        [[ $code == "$EXIT_REQUEUE" ]] || break
+        start_again
+    done
+    [[ $code != 0 ]] || cancel_rest_of_array
+    exit "$code"
+}

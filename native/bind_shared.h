@@ -1,0 +1,111 @@
+// Bindings of the operations that both backends have under one signature: `Backend` names the namespace, the device of
+// the arrays and how a call is executed (threads on the CPU, a stream on CUDA, both an integer).
+#pragma once
+
+#include "bindings.h"
+#include "hpcgnn/sample.h"
+
+namespace hpcgnn {
+
+template <typename Device>
+TemporalGraph graph_of(const Array<const int64_t, 1, Device> &indptr, const Array<const int64_t, 1, Device> &time,
+                       const Array<const int64_t, 1, Device> &event) {
+  require(indptr.shape(0) >= 1 && time.shape(0) == event.shape(0), "indptr [nodes + 1], time and event [entries]");
+  return {indptr.data(), time.data(), event.data()};
+}
+
+template <typename Backend> void bind_samplers(nb::module_ &module) {
+  using D = typename Backend::Device;
+  using I64 = Array<const int64_t, 1, D>;
+  module.def(
+      "sample_recent",
+      [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, int64_t event_limit, Array<int64_t, 2, D> positions,
+         Array<int32_t, 1, D> count, int64_t execution) {
+        require(nodes.shape(0) == times.shape(0) && nodes.shape(0) == positions.shape(0) &&
+                    nodes.shape(0) == count.shape(0),
+                "nodes, times, positions and count must have the same first dimension");
+        Backend::sample_recent(graph_of<D>(indptr, time, event), nodes.data(), times.data(), nodes.shape(0),
+                               event_limit, static_cast<int32_t>(positions.shape(1)), positions.data(), count.data(),
+                               execution);
+      },
+      Release());
+  module.def(
+      "sample_uniform",
+      [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, I64 identity, int64_t event_limit, bool replace,
+         const RandomContext &context, Array<int64_t, 2, D> positions, Array<int32_t, 1, D> count, int64_t execution) {
+        require(nodes.shape(0) == times.shape(0) && nodes.shape(0) == identity.shape(0) &&
+                    nodes.shape(0) == positions.shape(0) && nodes.shape(0) == count.shape(0),
+                "nodes, times, identity, positions and count must have the same first dimension");
+        Backend::sample_uniform(graph_of<D>(indptr, time, event), nodes.data(), times.data(), identity.data(),
+                                nodes.shape(0), event_limit, static_cast<int32_t>(positions.shape(1)), replace, context,
+                                positions.data(), count.data(), execution);
+      },
+      Release());
+}
+
+template <typename Backend, typename Real> void bind_dropout(nb::module_ &module) {
+  using D = typename Backend::Device;
+  module.def(
+      "dropout_mask",
+      [](const RandomContext &context, Array<const int64_t, 1, D> identity, double p, Array<Real, 2, D> mask,
+         int64_t execution) {
+        require(identity.shape(0) == mask.shape(0), "identity and mask must have the same first dimension");
+        Backend::template dropout_mask<Real>(context, identity.data(), mask.shape(0),
+                                             static_cast<int32_t>(mask.shape(1)), p, mask.data(), execution);
+      },
+      Release());
+}
+
+template <typename Backend> void bind_random(nb::module_ &module) {
+  using D = typename Backend::Device;
+  module.def(
+      "random_integers",
+      [](const RandomContext &context, Array<const int64_t, 1, D> identity, uint32_t bound, Array<int64_t, 2, D> out,
+         int64_t execution) {
+        require(identity.shape(0) == out.shape(0) && bound > 0,
+                "identity and out must have the same first dimension; bound > 0");
+        Backend::random_integers(context, identity.data(), out.shape(0), static_cast<int32_t>(out.shape(1)), bound,
+                                 out.data(), execution);
+      },
+      Release());
+  bind_dropout<Backend, float>(module);
+  bind_dropout<Backend, double>(module);
+}
+
+template <typename Backend, typename Real> void bind_segment_sum(nb::module_ &module) {
+  using D = typename Backend::Device;
+  using I64 = Array<const int64_t, 1, D>;
+  module.def(
+      "segment_sum_rows",
+      [](Array<const Real, 2, D> rows, I64 indptr, I64 order, Array<Real, 2, D> out, int64_t execution) {
+        require(indptr.shape(0) == out.shape(0) + 1 && rows.shape(1) == out.shape(1),
+                "indptr [segments + 1], equal widths");
+        Backend::template segment_sum_rows<Real>(rows.data(), indptr.data(), order.data(), out.shape(0), out.shape(1),
+                                                 out.data(), execution);
+      },
+      Release());
+}
+
+template <typename Backend> void bind_rows(nb::module_ &module) {
+  using D = typename Backend::Device;
+  using I64 = Array<const int64_t, 1, D>;
+  module.def(
+      "gather_rows",
+      [](Array<const uint8_t, 2, D> table, I64 index, Array<uint8_t, 2, D> out, int64_t execution) {
+        require(index.shape(0) == out.shape(0) && table.shape(1) == out.shape(1),
+                "index and out rows, equal row widths");
+        Backend::gather_rows(table.data(), index.data(), index.shape(0), out.shape(1), out.data(), execution);
+      },
+      Release());
+  module.def(
+      "scatter_rows",
+      [](Array<uint8_t, 2, D> table, I64 index, Array<const uint8_t, 2, D> rows, int64_t execution) {
+        require(index.shape(0) == rows.shape(0) && table.shape(1) == rows.shape(1), "index and rows, equal row widths");
+        Backend::scatter_rows(table.data(), index.data(), rows.data(), index.shape(0), rows.shape(1), execution);
+      },
+      Release());
+  bind_segment_sum<Backend, float>(module);
+  bind_segment_sum<Backend, double>(module);
+}
+
+} // namespace hpcgnn

@@ -1,0 +1,81 @@
+// The CPU build's operations, on raw arrays; checked and wrapped in bindings*.cpp. `threads` is the number of OpenMP
+// threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hpcgnn/philox.h"
+#include "hpcgnn/sample.h"
+
+namespace hpcgnn::cpu {
+
+// Samplers: positions [n, fanout] in the T-CSR (-1 pads), count [n].
+void sample_recent(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, int64_t n,
+                   int64_t event_limit, int32_t fanout, int64_t *positions, int32_t *count, int threads);
+void sample_uniform(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, const int64_t *identity,
+                    int64_t n, int64_t event_limit, int32_t fanout, bool replace, const RandomContext &context,
+                    int64_t *positions, int32_t *count, int threads);
+
+// Random numbers: out [n, slots] in [0, bound); mask [n, columns] of 0 or 1 / (1 - p).
+void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,
+                     int64_t *out, int threads);
+template <typename Real>
+void dropout_mask(const RandomContext &context, const int64_t *identity, int64_t n, int32_t columns, double p,
+                  Real *mask, int threads);
+
+// unique [<= n] in order of first occurrence, inverse [n]; negative ids get inverse -1. Returns the number of unique
+// ids.
+int64_t unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse);
+// winner [n]: 1 for the first entry among those of its node with the largest event.
+void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner);
+// Stable counting sort: for every target the positions that point at it, in order. indptr [targets + 1], order [entries
+// >= 0].
+void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order);
+
+// Rows. A negative index gathers zeros and scatters nothing; scattered indices are unique.
+void gather_rows(const uint8_t *table, const int64_t *index, int64_t n, int64_t row_bytes, uint8_t *out, int threads);
+void scatter_rows(uint8_t *table, const int64_t *index, const uint8_t *rows, int64_t n, int64_t row_bytes, int threads);
+template <typename Real>
+void segment_sum_rows(const Real *rows, const int64_t *indptr, const int64_t *order, int64_t segments, int64_t width,
+                      Real *out, int threads);
+
+// cosine [n, width] of dt * frequency + phase; sine likewise when not null.
+template <typename Real>
+void time_encode(const int64_t *dt, int64_t n, const double *frequency, const double *phase, int64_t width,
+                 Real *cosine, Real *sine, int threads);
+
+// Gated recurrent unit from its two products [n, 3 D] (reset | update | candidate); gates [n, 3 D] are kept for
+// backward.
+template <typename Real>
+void gru_forward(const Real *given, const Real *kept, const Real *state, int64_t n, int64_t width, Real *out,
+                 Real *gates, int threads);
+template <typename Real>
+void gru_backward(const Real *gradient, const Real *kept, const Real *state, const Real *gates, int64_t n,
+                  int64_t width, Real *grad_given, Real *grad_kept, int threads);
+
+// Shapes of temporal attention: N roots, K slots, H heads, D node width, F edge feature width, T time width, W = D + F
+// + T.
+template <typename Real> struct AttentionInput {
+  int64_t roots, unique;
+  int32_t slots, heads, node_width, edge_width, time_width;
+  const Real *query;               // [N, H, W] projected through the key weights and scaled
+  const Real *node;                // [U, D]
+  const int32_t *slot;             // [N, K] row of node, -1 pads
+  const int32_t *count;            // [N] valid slots, which come first
+  const Real *edge;                // [., F] or null
+  const int32_t *edge_of;          // [N, K] row of edge, or null
+  const int64_t *dt;               // [N, K]
+  const double *frequency, *phase; // [T]
+};
+
+template <typename Real>
+void attention_forward(const AttentionInput<Real> &in, Real *aggregate, Real *weight, int threads);
+// slot_indptr [U + 1] and slot_order: transpose of slot. Gradients: query [N, H, W], node [U, D], phase [T] (null: not
+// wanted).
+template <typename Real>
+void attention_backward(const AttentionInput<Real> &in, const Real *weight, const Real *grad_aggregate,
+                        const int64_t *slot_indptr, const int64_t *slot_order, Real *score_gradient, Real *grad_query,
+                        Real *grad_node, double *grad_phase, int threads);
+
+} // namespace hpcgnn::cpu

@@ -1,0 +1,64 @@
+// The CUDA build's operations, on raw device arrays; same results as hpcgnn::cpu, bit for bit. Every call only enqueues
+// work on the stream: nothing allocates device memory or waits. Errors of the runtime are thrown as std::runtime_error.
+#pragma once
+
+#include <cstdint>
+
+#include "hpcgnn/philox.h"
+#include "hpcgnn/sample.h"
+
+namespace hpcgnn::cuda {
+
+// A cudaStream_t as the integer that Python has of it; this header needs no CUDA toolkit.
+struct Stream {
+  int64_t handle;
+  Stream(int64_t handle) : handle(handle) {}
+};
+
+// Device memory for intermediate results, the caller's; its content before and after a call means nothing.
+struct Scratch {
+  uint8_t *data;
+  int64_t bytes;
+};
+
+// Samplers: positions [n, fanout] in the T-CSR (-1 pads), count [n].
+void sample_recent(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, int64_t n,
+                   int64_t event_limit, int32_t fanout, int64_t *positions, int32_t *count, Stream stream);
+void sample_uniform(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, const int64_t *identity,
+                    int64_t n, int64_t event_limit, int32_t fanout, bool replace, const RandomContext &context,
+                    int64_t *positions, int32_t *count, Stream stream);
+
+// Random numbers: out [n, slots] in [0, bound); mask [n, columns] of 0 or 1 / (1 - p).
+void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,
+                     int64_t *out, Stream stream);
+template <typename Real>
+void dropout_mask(const RandomContext &context, const int64_t *identity, int64_t n, int32_t columns, double p,
+                  Real *mask, Stream stream);
+
+// The three operations below take fewer than 2^31 entries and a scratch of at least so many bytes. The sizes of
+// unique_relabel and transpose_index are asked of the current device.
+int64_t unique_relabel_scratch_bytes(int64_t n);
+int64_t last_event_scratch_bytes(int64_t n);
+int64_t transpose_index_scratch_bytes(int64_t n, int64_t targets);
+
+// unique [n], of which count [1] are written, in order of first occurrence, inverse [n]; negative ids get inverse -1.
+void unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse, int64_t *count, Scratch scratch,
+                    Stream stream);
+// winner [n]: 1 for the first entry among those of its node with the largest event; negative nodes never win.
+void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner, Scratch scratch,
+                Stream stream);
+// For every target the positions that point at it, in order. indptr [targets + 1], order [n]: entries that point
+// nowhere last.
+void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order, Scratch scratch,
+                     Stream stream);
+
+// Rows. A negative index gathers zeros and scatters nothing; scattered indices are unique.
+void gather_rows(const uint8_t *table, const int64_t *index, int64_t n, int64_t row_bytes, uint8_t *out, Stream stream);
+void scatter_rows(uint8_t *table, const int64_t *index, const uint8_t *rows, int64_t n, int64_t row_bytes,
+                  Stream stream);
+// Every column of a segment is summed by one thread in list order: the additions of the CPU, in the same order.
+template <typename Real>
+void segment_sum_rows(const Real *rows, const int64_t *indptr, const int64_t *order, int64_t segments, int64_t width,
+                      Real *out, Stream stream);
+
+} // namespace hpcgnn::cuda

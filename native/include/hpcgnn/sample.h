@@ -1,0 +1,96 @@
+// Element functions of the temporal samplers: one root, its history in a T-CSR (entries of a node are sorted by event
+// row id, hence by time), the positions of the chosen entries in increasing order.
+#pragma once
+
+#include "hpcgnn/philox.h"
+
+namespace hpcgnn {
+
+struct TemporalGraph {
+  const int64_t *indptr; // [nodes + 1]
+  const int64_t *time;   // [entries]
+  const int64_t *event;  // [entries]
+};
+
+// First position in [begin, end) whose value is not below the limit.
+HPCGNN_HD int64_t first_not_below(const int64_t *values, int64_t begin, int64_t end, int64_t limit) {
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (values[middle] < limit) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+// End of what a root may see: entries strictly before its time, and of events below event_limit.
+HPCGNN_HD int64_t visible_end(const TemporalGraph &graph, int64_t node, int64_t time, int64_t event_limit) {
+  const int64_t begin = graph.indptr[node];
+  const int64_t end = first_not_below(graph.time, begin, graph.indptr[node + 1], time);
+  return first_not_below(graph.event, begin, end, event_limit);
+}
+
+// The newest `fanout` entries; returns how many there are. out[fanout], padded with -1.
+HPCGNN_HD int32_t sample_recent_one(const TemporalGraph &graph, int64_t node, int64_t time, int64_t event_limit,
+                                    int32_t fanout, int64_t *out) {
+  const int64_t begin = graph.indptr[node];
+  const int64_t end = visible_end(graph, node, time, event_limit);
+  const int32_t count = static_cast<int32_t>(end - begin < fanout ? end - begin : fanout);
+  for (int32_t slot = 0; slot < fanout; ++slot) {
+    out[slot] = slot < count ? end - count + slot : -1;
+  }
+  return count;
+}
+
+HPCGNN_HD void insert_sorted(int64_t *values, int32_t size, int64_t value) {
+  while (size > 0 && values[size - 1] > value) {
+    values[size] = values[size - 1];
+    --size;
+  }
+  values[size] = value;
+}
+
+HPCGNN_HD bool contains_sorted(const int64_t *values, int32_t size, int64_t value) {
+  for (int32_t i = 0; i < size; ++i) {
+    if (values[i] == value) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// `fanout` entries drawn uniformly, with replacement, or without (Floyd's algorithm: Bentley and Floyd, CACM 1987); all
+// of them when there are no more than fanout and replacement is off. Slot s of the counter is the s-th draw.
+HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, int64_t node, int64_t time, int64_t event_limit,
+                                     int32_t fanout, bool replace, const RandomContext &context, uint64_t identity,
+                                     int64_t *out) {
+  const int64_t begin = graph.indptr[node];
+  const int64_t degree = visible_end(graph, node, time, event_limit) - begin;
+  int32_t count = 0;
+  if (degree > 0 && replace) {
+    for (; count < fanout; ++count) {
+      insert_sorted(out, count, begin + random_below(context, identity, count, static_cast<uint32_t>(degree)));
+    }
+  } else if (degree <= fanout) {
+    for (; count < degree; ++count) {
+      out[count] = begin + count;
+    }
+  } else {
+    for (; count < fanout; ++count) {
+      const int64_t last = degree - fanout + count;
+      int64_t choice = begin + random_below(context, identity, count, static_cast<uint32_t>(last + 1));
+      if (contains_sorted(out, count, choice)) {
+        choice = begin + last;
+      }
+      insert_sorted(out, count, choice);
+    }
+  }
+  for (int32_t slot = count; slot < fanout; ++slot) {
+    out[slot] = -1;
+  }
+  return count;
+}
+
+} // namespace hpcgnn

@@ -1,0 +1,57 @@
+"""Small random temporal graph files with all that is rare: loops, multi-edges, lone nodes, empty types, relations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.store import files
+
+
+def write_graph(path, node_columns: dict, edges: dict, kind: str = "temporal"):
+    """Write a graph file.
+
+    node_columns: type -> columns, the first one gives num_nodes; edges: (src, rel, dst) -> columns.
+    """
+    with files.writing(path, files.GRAPH, kind=kind, sources="[]") as file:
+        nodes, relations = file.create_group("nodes"), file.create_group("edges")
+        for type_id, (name, columns) in enumerate(node_columns.items()):
+            group = nodes.create_group(name)
+            group.attrs["num_nodes"], group.attrs["type_id"] = len(next(iter(columns.values()))), type_id
+            write_columns(group, columns)
+        for relation_id, (names, columns) in enumerate(edges.items()):
+            group = relations.create_group(files.relation_name(*names))
+            group.attrs["num_edges"], group.attrs["relation_id"] = len(columns["src"]), relation_id
+            write_columns(group, columns)
+    return path
+
+
+def write_columns(group, columns: dict) -> None:
+    """Write the columns of one group."""
+    for name, values in columns.items():
+        files.create_column(group, name, len(values), values.shape[1:], values.dtype)[:] = values
+
+
+def random_edges(rng: np.random.Generator, num_src: int, num_dst: int, num_edges: int) -> dict:
+    """Columns of a relation: many ties in time, many repeated pairs."""
+    num_edges = num_edges if num_src and num_dst else 0
+    return {
+        "src": rng.integers(0, max(1, num_src), num_edges) // 2,
+        "dst": rng.integers(0, max(1, num_dst), num_edges),
+        "time": np.sort(rng.integers(0, 20, num_edges)),
+        "feat": rng.standard_normal((num_edges, 3)).astype(np.float32),
+        "tag": np.array([b"t%d" % value for value in rng.integers(0, 5, num_edges)], "S4"),
+    }
+
+
+def random_graph(path, seed: int, sizes: tuple[int, ...] = (9, 7, 0), num_edges: int = 40):
+    """A graph of three types (sizes of a, b and c) and two relations: a.meets.a with self-loops, and a.likes.b."""
+    rng = np.random.default_rng(seed)
+    nodes = {
+        name: {"id": 1000 + 3 * np.arange(size), "feat": rng.standard_normal((size, 2))}
+        for name, size in zip("abc", sizes, strict=True)
+    }
+    edges = {
+        ("a", "meets", "a"): random_edges(rng, sizes[0], sizes[0], num_edges),
+        ("a", "likes", "b"): random_edges(rng, sizes[0], sizes[1], num_edges // 2),
+    }
+    return write_graph(path, nodes, edges)

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Sets up .venv and runs the checks: `bash tests/run.sh [STAGE...]`
+#
+#   lint    ruff, clang-format, shellcheck
+#   unit    pytest on one rank
+#   mpi     pytest on 2, 3 and 4 ranks (or one of: mpi2 mpi3 mpi4)
+#   slurm   the job scripts under a real Slurm, started when this is root on Debian or Ubuntu
+#
+# Without arguments: all of them. PYTEST_ADDOPTS reaches every pytest.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Hard limits in seconds: a stage that hangs is a failure.
+readonly LIMIT_UNIT=2400 LIMIT_MPI=900 LIMIT_SLURM=900
+
+SUMMARY=()
+FAILED=0
+
+lint() {
+    local native scripts status=0
+    mapfile -t native < <(git ls-files -- 'native/*.h' 'native/*.cpp' 'native/*.cu' 'native/*.cuh')
+    mapfile -t scripts < <(git ls-files -- '*.sh' '*.slurm' .ci/run)
+    ruff check . || status=1
+    ruff format --check . || status=1
+    if ((${#native[@]})); then
+        clang-format --dry-run --Werror "${native[@]}" || status=1
+    fi
+    if command -v shellcheck >/dev/null; then
+        shellcheck -x "${scripts[@]}" || status=1
+    else
+        echo "shellcheck is not installed: shell scripts are not checked"
+    fi
+    return "$status"
+}
+
+unit() {
+    timeout --kill-after=10 "$LIMIT_UNIT" python -m pytest -m "not slurm"
+}
+
+# Python's own dump of all threads is the only word from a rank that is stuck inside MPI.
+mpi() {
+    local flags=(-np "$1")
+    if [[ $(mpirun --version) == *"Open MPI"* ]]; then
+        flags+=(--oversubscribe)
+        [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
+    fi
+    timeout --kill-after=10 "$LIMIT_MPI" mpirun "${flags[@]}" python -m pytest --with-mpi -p no:cacheprovider \
+        -m "not launcher" --color=no --timeout=240 -o faulthandler_timeout=200
+}
+
+slurm() {
+    if ! bash tests/slurm/setup.sh; then
+        return 77
+    fi
+    timeout --kill-after=10 "$LIMIT_SLURM" python -m pytest -m slurm
+}
+
+# Runs a stage and notes how it went; 77 means skipped.
+stage() {
+    local name=$1 start=$SECONDS code=0 verdict
+    shift
+    echo "=== $name ==="
+    "$@" || code=$?
+    case $code in
+        0) verdict=passed ;;
+        77) verdict=skipped ;;
+        124 | 137) verdict="FAILED (ran past its time limit)" FAILED=1 ;;
+        *) verdict="FAILED (exit code $code)" FAILED=1 ;;
+    esac
+    SUMMARY+=("$(printf '%-6s %4d s  %s' "$name" $((SECONDS - start)) "$verdict")")
+}
+
+run_stage() {
+    case $1 in
+        lint | unit | slurm) stage "$1" "$1" ;;
+        mpi) for ranks in 2 3 4; do stage "mpi$ranks" mpi "$ranks"; done ;;
+        mpi[2-9]) stage "$1" mpi "${1#mpi}" ;;
+        *)
+            echo "unknown stage $1: lint unit mpi mpi2 mpi3 mpi4 slurm" >&2
+            exit 2
+            ;;
+    esac
+}
+
+main() {
+    bash tests/setup.sh
+    # shellcheck source=/dev/null
+    source .venv/bin/activate
+    (($#)) || set -- lint unit mpi slurm
+    for name in "$@"; do
+        run_stage "$name"
+    done
+    echo "=== summary ==="
+    printf '%s\n' "${SUMMARY[@]}"
+    return "$FAILED"
+}
+
+main "$@"

@@ -1,0 +1,211 @@
+"""Exchange, routes, gradient sums: size-agnostic, against what each rank can compute alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.gradients import FlatParameters, GradientSum
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.watchdog import describe
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.store.book import BlockOwnership, Book
+
+DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def world(comm):
+    return World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm)
+
+
+def value_of(rank, peer, index):
+    return 1000 * rank + 100 * peer + index
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tail", [(), (3,)])
+@pytest.mark.parametrize("max_bytes", [1 << 30, 40])
+@pytest.mark.parametrize("polite", [False, True])
+def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite):
+    """max_bytes = 40 forces rounds; some pairs exchange nothing, and rank 0 sends nothing at all."""
+    channel = Channel(comm, polite=polite, max_bytes=max_bytes)
+    count = lambda source, peer: (source * (3 * peer + 2)) % 7  # noqa: E731
+    send = np.array([count(comm.rank, peer) for peer in range(comm.size)])
+    receive = channel.counts(send)
+    assert receive.tolist() == [count(source, comm.rank) for source in range(comm.size)]
+    build = lambda source, peer: [value_of(source, peer, i) for i in range(count(source, peer))]  # noqa: E731
+    flat = [v for peer in range(comm.size) for v in build(comm.rank, peer)]
+    rows = torch.tensor(flat, dtype=torch.int64).to(dtype).view(-1, *[1] * len(tail)).expand(-1, *tail)
+    got = channel.rows(rows, send, receive)
+    expected = torch.tensor([v for source in range(comm.size) for v in build(source, comm.rank)], dtype=torch.int64)
+    assert torch.equal(got, expected.to(dtype).view(-1, *[1] * len(tail)).expand(-1, *tail))
+    channel.close()
+
+
+def test_exchange_packs_displacements_beyond_an_int(comm, monkeypatch):
+    import hpcgnn.comm.exchange as exchange
+
+    class Tiny:
+        max = 16
+
+    monkeypatch.setattr(exchange.np, "iinfo", lambda _: Tiny)
+    channel = Channel(comm, max_bytes=64)
+    send = np.full(comm.size, 9)
+    rows = torch.arange(9 * comm.size, dtype=torch.int64) + 100 * comm.rank
+    got = channel.rows(rows, send, send)
+    monkeypatch.undo()
+    expected = [9 * comm.rank + i + 100 * source for source in range(comm.size) for i in range(9)]
+    assert got.tolist() == expected
+
+
+def test_structured_arrays_travel(comm):
+    channel = Channel(comm)
+    record = np.dtype([("a", "i4"), ("b", "i8", (2,))])
+    rows = np.zeros(comm.size, record)
+    rows["a"], rows["b"] = np.arange(comm.size), comm.rank
+    got = channel.array(rows, np.ones(comm.size, np.int64), np.ones(comm.size, np.int64))
+    assert got["a"].tolist() == [comm.rank] * comm.size
+    assert got["b"][:, 1].tolist() == list(range(comm.size))
+    empty = channel.array(rows[:0], np.zeros(comm.size, np.int64), np.zeros(comm.size, np.int64))
+    assert empty.dtype == record
+    assert len(empty) == 0
+
+
+def random_route(world, seed, total=57, wanted=20):
+    """A route over ``total`` ids in blocks; every rank wants other ids, rank 1 none, unsorted."""
+    ownership = BlockOwnership.even(total, world.size)
+    rng = np.random.default_rng([seed, world.rank])
+    ids = rng.choice(total, 0 if world.rank == 1 else wanted, replace=False)
+    return ownership, ids, Route.plan(ownership, ids, world.channel())
+
+
+def table_of(ids, width):
+    return torch.from_numpy(np.sin(ids[:, None] * 1.0 + np.arange(width)))
+
+
+def test_route_pull_gives_the_rows_of_the_wanted_ids(world):
+    ownership, ids, route = random_route(world, 0)
+    mine = np.arange(ownership.starts[world.rank], ownership.starts[world.rank + 1])
+    values, flags = route.pull(table_of(mine, 3), torch.from_numpy(mine % 2 == 0))
+    assert torch.equal(values, table_of(ids, 3))
+    assert flags.tolist() == (ids % 2 == 0).tolist()
+    assert route.num_wanted == len(ids)
+    (again,) = route.pull_served(table_of(mine, 3)[route.served])
+    assert torch.equal(again, values)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_push_sum_is_the_adjoint_of_pull(world, seed):
+    ownership, ids, route = random_route(world, seed)
+    owned = int(ownership.starts[world.rank + 1] - ownership.starts[world.rank])
+    generator = torch.Generator().manual_seed(100 * seed + world.rank)
+    x = torch.randn(owned, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    y = torch.randn(len(ids), 4, dtype=torch.float64, generator=generator)
+    (pulled,) = route.pull(x.detach())
+    pushed = torch.zeros(owned, 4, dtype=torch.float64)
+    pushed[route.served] = route.push_sum(y)
+    left, right = (pulled * y).sum().item(), (x.detach() * pushed).sum().item()
+    assert world.total(left) == pytest.approx(world.total(right), rel=1e-12)
+    (route.differentiable_pull(x) * y).sum().backward()
+    assert torch.allclose(x.grad, pushed)
+
+
+def test_push_mean_divides_by_the_users(world):
+    _, ids, route = random_route(world, 3)
+    ones = torch.ones(len(ids), 1, dtype=torch.float64)
+    assert torch.allclose(route.push_mean(ones), torch.ones(len(route.served), 1, dtype=torch.float64))
+
+
+def test_restrict_keeps_a_subset_without_exchange(world):
+    ownership, ids, route = random_route(world, 4)
+    start = int(ownership.starts[world.rank])
+    keep = lambda x: np.asarray(x) % 3 == 0  # noqa: E731
+    part = route.restrict(keep(ids), keep(route.requests.numpy() + start))
+    mine = np.arange(start, ownership.starts[world.rank + 1])
+    (values,) = part.pull(table_of(mine, 2))
+    assert torch.equal(values, table_of(ids[keep(ids)], 2))
+    assert part.push(values).shape[0] == part.num_requests
+
+
+def test_book_locates_every_node_for_any_number_of_ranks():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 5, (3, 16))  # some parts without nodes of a type
+    ends = np.cumsum(counts.ravel()).reshape(3, 16)
+    offsets = np.concatenate([(ends[:, :1] - counts[:, :1]), ends], axis=1)
+    for size in (1, 2, 3, 4, 7, 16):
+        book = Book(offsets, size, ("a", "b", "c"))
+        seen = []
+        for rank in range(size):
+            ids = book.local_to_global(rank)
+            owner, local = book.locate(ids)
+            assert (owner == rank).all()
+            assert local.tolist() == list(range(len(ids)))
+            seen += ids.tolist()
+        assert sorted(seen) == list(range(book.num_nodes))
+    with pytest.raises(ValueError, match="17 ranks but only 16 parts"):
+        Book(offsets, 17, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("gradients", ["mpi", "gloo"])
+def test_gradient_sum(comm, gradients):
+    world = World(CommConfig(device="cpu", threads=1, gradients=gradients), comm)
+    module = torch.nn.Linear(3, 2)
+    flat = FlatParameters(module, num_extras=1)
+    module(torch.full((1, 3), float(comm.rank + 1))).sum().backward()
+    flat.extras[0] = 1
+    reducer = GradientSum(world)
+    flat.sum(reducer)
+    total = sum(range(1, comm.size + 1))
+    assert module.weight.grad.tolist() == [[total] * 3] * 2
+    assert flat.extras.tolist() == [comm.size]
+    before = flat.checksum()
+    torch.optim.SGD([flat.parameter], lr=1.0).step()
+    assert torch.equal(module.bias.detach(), flat.parameter[6:])
+    assert flat.checksum() != before
+    reducer.close()
+
+
+def test_agree_raises_everywhere_with_rank_and_stage(world):
+    bad = world.size - 1
+    error = ValueError("column missing") if world.rank == bad else None
+    with pytest.raises(DistributedError, match=rf"column missing \[open, rank {bad} of {world.size}\]") as caught:
+        world.agree(error, "open")
+    assert caught.value.user_error
+    world.agree(None, "nothing wrong")
+
+
+def test_reductions_and_gathers(world):
+    ranks = world.allgather_array(np.array([world.rank]))
+    assert ranks.ravel().tolist() == list(range(world.size))
+    assert world.reduce_array(np.array([world.rank + 1.0]), "max").tolist() == [world.size]
+    rows = world.gather_rows(np.full((world.rank, 2), world.rank))
+    assert (rows is None) == (world.rank > 0)
+    if rows is not None:
+        assert len(rows) == world.size * (world.size - 1) // 2
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_copies_of_rank_zero_of_one_are_refused(world, monkeypatch, variable):
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    World.check_singleton()
+    monkeypatch.setenv(variable, "4")
+    if world.size == 1:
+        with pytest.raises(ValueError, match=f"{variable}=4, but MPI sees a single rank"):
+            World.check_singleton()
+    else:
+        World.check_singleton()
+
+
+@pytest.mark.parametrize("field", ["device", "gradients", "gpu_direct"])
+def test_comm_config_refuses_unknown_choices(field):
+    with pytest.raises(ValueError, match=f"comm.{field}"):
+        CommConfig(**{field: "sometimes"})
+
+
+def test_watchdog_message_names_the_late_rank():
+    text = describe({0: ("val", 2, 8, 9.0), 1: ("train", 6, 7, 9.5), 2: ("val", 2, 8, 9.1)}, 3, 0, "node1", 5)
+    assert "late: rank 1" in text
+    assert "rank 1: train, step 6" in text
+    assert "no answer from rank 2" in describe({0: ("a", 1, 1, 1.0), 1: ("a", 1, 1, 1.0)}, 3, 0, "node1", 5)

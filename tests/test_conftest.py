@@ -1,0 +1,211 @@
+"""The agreement between ranks, seen from outside: small pytest sessions under mpirun."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.launcher
+
+HEADER = """
+import os
+import pytest
+from mpi4py import MPI
+
+RANK = MPI.COMM_WORLD.rank
+"""
+
+
+@pytest.fixture
+def session(mpirun, tmp_path):
+    """A callable that runs the given tests on two ranks, with this folder's conftest.py."""
+    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = launcher\n")
+
+    def run(tests: str, *options: str, ranks: int = 2):
+        (tmp_path / "test_inner.py").write_text(HEADER + tests)
+        arguments = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "--color=no", *options, "test_inner.py"]
+        return mpirun(ranks, *arguments, cwd=tmp_path, check=False, timeout=60)
+
+    return run
+
+
+@pytest.mark.parametrize("options", [[], ["--with-mpi"]])
+def test_agreeing_ranks_report_once(session, options):
+    result = session(
+        """
+def test_sum(comm, mpi_tmp_path):
+    assert comm.allreduce(1) == comm.size == 2
+    assert len(set(comm.allgather(mpi_tmp_path))) == 1
+
+def test_skipped():
+    pytest.skip("everywhere")
+
+@pytest.mark.xfail
+def test_expected_to_fail():
+    assert False
+
+@pytest.mark.launcher
+def test_launcher():
+    assert False
+""",
+        *options,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "1 passed, 2 skipped, 1 xfailed" in result.stdout
+    assert result.stdout.count("test session starts") == 1
+    assert "on one rank only" in result.stdout
+
+
+def test_failure_on_one_rank_fails_all_and_names_the_rank(session):
+    result = session(
+        """
+def test_before(comm):
+    comm.Barrier()
+
+def test_guilty():
+    print("a clue")
+    assert RANK == 0, "wrong here"
+
+def test_after(comm):
+    comm.Barrier()
+    open(f"{RANK}.after", "w").close()
+"""
+    )
+    assert result.returncode == 1
+    assert "1 failed, 2 passed" in result.stdout
+    assert result.stdout.count("FAILED test_inner.py::test_guilty") == 1
+    assert "rank 0 passed, rank 1 failed" in result.stdout
+    assert "wrong here" in result.stdout
+    assert "a clue" in result.stdout
+
+
+def test_failing_rank_exits_with_failure_everywhere(session, tmp_path):
+    session(
+        """
+import atexit
+
+@pytest.fixture(scope="session", autouse=True)
+def codes(request):
+    yield
+    atexit.register(lambda: open(f"{RANK}.code", "w").write(str(int(request.session.exitstatus))))
+
+def test_guilty():
+    assert RANK == 0
+"""
+    )
+    assert [(tmp_path / f"{rank}.code").read_text() for rank in range(2)] == ["1", "1"]
+
+
+def test_fixture_that_fails_on_one_rank_keeps_the_test_from_running(session):
+    result = session(
+        """
+@pytest.fixture
+def broken():
+    assert RANK == 1
+
+def test_collective(comm, broken):
+    comm.Barrier()
+"""
+    )
+    assert result.returncode == 1
+    assert "ERROR test_inner.py::test_collective" in result.stdout
+    assert "rank 0 failed, rank 1 passed" in result.stdout
+
+
+def test_skip_on_one_rank_is_a_failure(session):
+    result = session(
+        """
+def test_half_skipped():
+    if RANK == 1:
+        pytest.skip("only here")
+"""
+    )
+    assert result.returncode == 1
+    assert "rank 0 passed, rank 1 skipped" in result.stdout
+    assert "only here" in result.stdout
+
+
+def test_failure_while_peers_are_blocked_aborts_soon(session):
+    start = time.monotonic()
+    result = session(
+        """
+def test_blocks(comm):
+    assert RANK == 0, "wrong here"
+    comm.Barrier()
+"""
+    )
+    assert result.returncode != 0
+    assert time.monotonic() - start < 30
+    assert "rank 1 of 2: test_inner.py::test_blocks (call) failed here" in result.stderr
+    assert "wrong here" in result.stderr
+
+
+def test_dying_rank_ends_the_session(session):
+    start = time.monotonic()
+    result = session(
+        """
+def test_dies(comm):
+    if RANK == 1:
+        os._exit(3)
+    comm.Barrier()
+"""
+    )
+    assert result.returncode != 0
+    assert time.monotonic() - start < 30
+
+
+def test_ranks_with_different_tests_are_refused(session):
+    result = session(
+        """
+@pytest.mark.parametrize("number", range(3 + RANK))
+def test_number(number):
+    pass
+"""
+    )
+    assert result.returncode != 0
+    assert "the ranks collected different tests" in result.stderr
+    assert "rank 1: 4 tests" in result.stderr
+
+
+def test_import_error_on_one_rank_is_shown(session):
+    result = session(
+        """
+if RANK == 1:
+    raise RuntimeError("cannot be imported here")
+
+def test_anything():
+    pass
+"""
+    )
+    assert result.returncode != 0
+    assert "cannot be imported here" in result.stderr
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a dead one whose parent is dead too may stay as a zombie for a while."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_mpirun_kills_everything_at_its_timeout(mpirun, tmp_path):
+    script = tmp_path / "sleeper.py"
+    script.write_text(
+        "import os, time\n"
+        "from mpi4py import MPI\n"
+        "open(f'{MPI.COMM_WORLD.rank}.pid', 'w').write(str(os.getpid()))\n"
+        "time.sleep(100)\n"
+    )
+    with pytest.raises(pytest.fail.Exception, match="ran past 4 s"):
+        mpirun(2, script, cwd=tmp_path, timeout=4)
+    pids = [int(path.read_text()) for path in tmp_path.glob("*.pid")]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 10
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

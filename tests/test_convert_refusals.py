@@ -1,0 +1,140 @@
+"""Input that cannot be converted is refused by file, column, row, value and remedy."""
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import yaml
+from convert_sources import EDGE, SPEC_BY_NAME, random_table, refused, refused_text, run_spec, spec_for, write_text
+
+from data_tools.values import Raw, parse_times
+from hpcgnn.store.files import FileFormatError
+
+
+def test_unsorted_times_name_row_values_and_remedy(tmp_path, capsys):
+    text = "src,dst,time\n" + "".join(f"1,2,{t}\n" for t in [1, 5, 5, 7, 4, 9])
+    message = refused_text(tmp_path, capsys, text)
+    for part in ("events.csv", "'time'", "row 5", "from 7 to 4", "--sort"):
+        assert part in message
+
+
+def test_time_order_is_checked_across_batches(tmp_path, capsys):
+    times = [*range(10**6), 3]
+    text = "1 2 " + "\n1 2 ".join(map(str, times)) + "\n"
+    assert "row 1000001" in refused_text(tmp_path, capsys, text, "snap-temporal")
+
+
+BAD_ROWS = {
+    "negative id": ("1,2,3\n1,-2,4\n", ["'dst'", "row 2", "-2", "negative"]),
+    "text id": ("1,2,3\n1,x7,4\n", ["'dst'", "row 2", "'x7'", "ids: string"]),
+    "fraction of an id": ("1.5,2,3\n", ["'src'", "row 1", "1.5"]),
+    "empty time": ("1,2,3\n1,2,\n", ["'time'", "row 2", "''"]),
+    "NaN time": ("1,2,3\n1,2,nan\n", ["'time'", "row 2", "nan"]),
+    "fraction of a time": ("1,2,3\n1,2,3.5\n", ["'time'", "row 2", "3.5", "time_scale"]),
+    "short row": ("1,2,3\n1,2\n", ["row 2", "2 fields instead of 3"]),
+    "long row": ("1,2,3\n1,2,3\n1,2,3,4\n", ["row 3", "4 fields instead of 3"]),
+    "no rows": ("", ["no edges", "empty"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_bad_rows_are_refused_by_name(tmp_path, capsys, case):
+    text, parts = BAD_ROWS[case]
+    message = refused_text(tmp_path, capsys, "src,dst,time\n" + text)
+    for part in ["events.csv", *parts]:
+        assert part in message
+
+
+def test_missing_column_names_the_available_ones(tmp_path, capsys):
+    message = refused_text(tmp_path, capsys, "from,to,time\n1,2,3\n")
+    for part in ("events.csv", "no column 'src'", "'from', 'to', 'time'"):
+        assert part in message
+
+
+def test_header_that_does_not_fit_the_rows(tmp_path, capsys):
+    message = refused_text(tmp_path, capsys, "src,dst\n1,2,3\n")
+    assert "names 2 columns" in message
+    assert "header: skip" in message
+
+
+def test_truncated_gz_is_refused(tmp_path, capsys):
+    write_text(tmp_path / "e.csv.gz", random_table(0), ",")
+    (tmp_path / "e.csv.gz").write_bytes((tmp_path / "e.csv.gz").read_bytes()[:-200])
+    message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv.gz'}")
+    assert "e.csv.gz" in message
+    assert "truncated" in message
+
+
+def test_missing_file_and_missing_assignment(tmp_path, capsys):
+    assert "no such file" in refused(tmp_path, capsys, "--preset", "jodie", "--set", f"events={tmp_path / 'none.csv'}")
+    assert "--set events=PATH" in refused(tmp_path, capsys, "--preset", "jodie")
+    assert "not one of events" in refused(tmp_path, capsys, "--preset", "jodie", "--set", "event=x")
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"edgez": []}, ["unknown key 'edgez'", "edges"]),
+        ({"edges": [{**EDGE, "tyme": 1}]}, ["edges[0]", "unknown key 'tyme'", "time_scale"]),
+        ({"edges": [{key: EDGE[key] for key in ("relation", "file", "src")}]}, ["edges[0]", "'dst' is missing"]),
+        ({"edges": [{**EDGE, "sort": "yes"}]}, ["edges[0]", "sort", "expected bool"]),
+        ({"edges": [{**EDGE, "relation": "user.rates.film"}]}, ["'film'", "user, item"]),
+        ({"edges": [{**EDGE, "columns": {"score": 3}}]}, ["edges[0].columns.score", "dtype"]),
+        ({"edges": [{**EDGE, "reverse": "by"}]}, ["reverse", "history of both ends"]),
+        ({"edges": [{**EDGE, "duplicates": "merge"}]}, ["duplicates", "keep, drop, error"]),
+        ({"edges": [EDGE, EDGE]}, ["a name is used twice"]),
+        ({"nodes": [{"type": "user", "ids": "uuid"}]}, ["nodes[0]", "'uuid'", "int, string, row"]),
+        ({"files": {"events": {"delimiter": "||"}}}, ["files.events", "delimiter"]),
+    ],
+)
+def test_bad_specs_are_refused_by_name(tmp_path, capsys, change, parts):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC_BY_NAME | change))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"), "--set", "events=x.csv")
+    for part in ["spec.yaml", *parts]:
+        assert part in message
+
+
+def test_time_scale(tmp_path, capsys):
+    spec = spec_for(tmp_path / "e.csv")
+    spec["edges"][0] |= {"time_scale": 1000, "columns": {}}
+    (tmp_path / "e.csv").write_text("u,i,t\n0,0,1.001\n0,0,2.5\n0,0,1289241911.728\n")
+    with h5py.File(run_spec(tmp_path, spec)) as file:
+        assert file["edges/user.rates.item/time"][...].tolist() == [1001, 2500, 1289241911728]
+        assert file["edges/user.rates.item"].attrs["time_scale"] == 1000
+    (tmp_path / "e.csv").write_text("u,i,t\n0,0,1.001\n0,0,2.0005\n")
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    for part in ("'t'", "row 2", "2.0005", "time_scale 1000"):
+        assert part in message
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_decimal_times_are_scaled_exactly(seed):
+    """Times of up to six decimals come back as the integers they were written from."""
+    rng = np.random.default_rng(seed)
+    decimals = int(rng.integers(1, 7))
+    stored = rng.integers(-(10**14), 10**14, 1000)
+    text = [
+        f"{'-' if x < 0 else ''}{abs(x) // 10**decimals}.{abs(x) % 10**decimals:0{decimals}d}" for x in stored.tolist()
+    ]
+    raw = Raw([pa.array(text)], ["t"], True, len(text))
+    assert np.array_equal(parse_times(raw, "e.csv", 0, 10**decimals), stored)
+
+
+@pytest.mark.parametrize("value", ["1.5", "1700000000000000.25", "inf", "-1e300", "99999999999999999999"])
+def test_times_that_would_be_rounded_are_refused(value):
+    raw = Raw([pa.array(["1", value])], ["t"], True, 2)
+    with pytest.raises(FileFormatError, match=r"e\.csv: column t, row 12"):
+        parse_times(raw, "e.csv", 10, 1)
+
+
+@pytest.mark.parametrize(("name", "row"), [("y", "row 1"), ("f", "row 2")])
+def test_missing_values_are_refused_without_fill(tmp_path, capsys, name, row):
+    table = {"u": [0, 0], "i": [0, 0], "t": [1, 2], "y": [None, 5], "f": [float("nan"), None]}
+    pyarrow.parquet.write_table(pa.table(table), tmp_path / "e.parquet")
+    spec = spec_for(tmp_path / "e.parquet")
+    spec["edges"][0]["columns"] = {"label": name}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    for part in ("e.parquet", repr(name), row, "fill"):
+        assert part in message

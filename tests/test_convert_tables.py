@@ -1,0 +1,156 @@
+"""Options of relations and tables of nodes."""
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import yaml
+from convert_sources import refused, run_spec, spec_for
+
+from hpcgnn.store.files import relations
+
+
+def convert_edges(folder: Path, pairs, **options) -> dict[str, list]:
+    """src, dst and label (the source row) of each relation that comes from these pairs of row ids."""
+    np.savez(folder / "e.npz", pairs=np.array(pairs), row=np.arange(len(pairs)))
+    spec = {
+        "files": {"e": {"path": "e.npz"}},
+        "nodes": [{"type": "n", "ids": "row", "count": 9}, {"type": "m", "ids": "row", "count": 9}],
+        "edges": [{"relation": "n.to.n", "file": "e", "src": "pairs[:,0]", "dst": "pairs[:,1]", **options}],
+    }
+    spec["edges"][0]["columns"] = {"label": "row"}
+    with h5py.File(run_spec(folder, spec)) as file:
+        assert "id" not in file["nodes/n"]
+        columns = {
+            name: [file[f"edges/{name}/{column}"] for column in ("src", "dst", "label")] for name in relations(file)
+        }
+        return {name: np.stack([column[...] for column in three], 1).tolist() for name, three in columns.items()}
+
+
+PAIRS = [(0, 1), (2, 2), (1, 0), (0, 1), (3, 8)]
+
+
+def test_duplicates_and_self_loops(tmp_path, capsys):
+    kept = convert_edges(tmp_path, PAIRS, duplicates="drop", self_loops="drop")["n.to.n"]
+    assert kept == [[0, 1, 0], [1, 0, 2], [3, 8, 4]]
+    assert "1 self-loop dropped; n.to.n: 1 duplicate edge dropped" in capsys.readouterr().out
+
+
+def test_undirected_is_stored_in_both_directions(tmp_path):
+    kept = convert_edges(tmp_path, PAIRS, undirected=True, duplicates="drop")["n.to.n"]
+    assert kept == [[0, 1, 0], [1, 0, 0], [2, 2, 1], [3, 8, 4], [8, 3, 4]]
+
+
+def test_reverse_adds_a_relation(tmp_path):
+    graph = convert_edges(tmp_path, PAIRS, relation="n.to.m", reverse="from")
+    assert list(graph) == ["n.to.m", "m.from.n"]
+    assert graph["n.to.m"] == [[u, v, row] for row, (u, v) in enumerate(PAIRS)]
+    assert graph["m.from.n"] == [[v, u, row] for row, (u, v) in enumerate(PAIRS)]
+
+
+@pytest.mark.parametrize(("option", "row"), [("duplicates", "row 4"), ("self_loops", "row 2")])
+def test_error_policies_name_the_row(tmp_path, capsys, option, row):
+    with pytest.raises(AssertionError):
+        convert_edges(tmp_path, PAIRS, **{option: "error"})
+    assert row in capsys.readouterr().err
+
+
+def test_fill_replaces_empty_and_nan(tmp_path):
+    """In text and in parquet alike; without a fill such values are refused."""
+    (tmp_path / "e.csv").write_text("u,i,t,y,f\n0,0,1,,nan\n0,0,2,5,\n")
+    pyarrow.parquet.write_table(
+        pa.table({"u": [0, 0], "i": [0, 0], "t": [1, 2], "y": [None, 5], "f": [float("nan"), None]}),
+        tmp_path / "e.parquet",
+    )
+    for name in ("e.csv", "e.parquet"):
+        spec = spec_for(tmp_path / name)
+        spec["edges"][0]["columns"] = {"label": {"column": "y", "fill": -1}, "feat": {"column": "f", "fill": 0.5}}
+        with h5py.File(run_spec(tmp_path, spec)) as file:
+            assert file["edges/user.rates.item/label"][...].tolist() == [-1, 5]
+            assert file["edges/user.rates.item/feat"][...].tolist() == [[0.5], [0.5]]
+
+
+def test_snapshots_in_both_directions(tmp_path):
+    (tmp_path / "e.csv").write_text("0,0,1\n0,2,2\n3,1,0\n")
+    spec = {
+        "kind": "snapshots",
+        "files": {"e": {"path": "e.csv", "header": "none"}},
+        "nodes": [{"type": "n"}],
+        "edges": [{"relation": "n.to.n", "file": "e", "time": 0, "src": 1, "dst": 2, "undirected": True}],
+    }
+    with h5py.File(run_spec(tmp_path, spec)) as file:
+        edges = [file[f"edges/n.to.n/{name}"][...].tolist() for name in ("src", "dst", "time")]
+        assert edges == [[0, 1, 2, 1, 0], [1, 0, 2, 0, 1], [0, 0, 0, 3, 3]]
+        assert file.attrs["kind"] == "snapshots"
+
+
+NODE_SPEC = {
+    "files": {"n": {"path": "n.csv"}, "e": {"path": "e.csv"}},
+    "nodes": [
+        {
+            "type": "n",
+            "file": "n",
+            "id": "name",
+            "ids": "string",
+            "columns": {
+                "feat": "2:",
+                "label": "class",
+                "split": {"column": "set", "values": {"tr": 0, "te": 2}, "fill": -1},
+            },
+        }
+    ],
+    "edges": [{"relation": "n.to.n", "file": "e", "src": 0, "dst": 1, "columns": {"weight": "w"}}],
+}
+NODE_CSV = "name,class,x,y,set\nc,1,0.5,1,te\na,0,2,3,tr\nb,2,4,5,\n"
+
+
+def test_node_table(tmp_path):
+    """Rows of a node table are brought into the order of the ids; nodes without edges stay."""
+    spec = json.loads(json.dumps(NODE_SPEC))
+    spec["nodes"][0]["columns"]["feat"] = ["x", 3]
+    (tmp_path / "n.csv").write_text(NODE_CSV)
+    (tmp_path / "e.csv").write_text("s,d,w\nc,a,0.25\n")
+    with h5py.File(run_spec(tmp_path, spec)) as file:
+        nodes = file["nodes/n"]
+        assert nodes["id"][...].tolist() == [b"a", b"b", b"c"]
+        assert nodes["label"][...].tolist() == [0, 2, 1]
+        assert nodes["split"][...].tolist() == [0, -1, 2]
+        assert nodes["feat"][...].tolist() == [[2, 3], [4, 5], [0.5, 1]]
+        assert file["edges/n.to.n/src"][...].tolist() == [2]
+        assert file["edges/n.to.n/weight"][...].tolist() == [0.25]
+
+
+def test_node_table_refuses_others_unless_told(tmp_path, capsys):
+    spec = json.loads(json.dumps(NODE_SPEC))
+    spec["nodes"][0]["columns"] = {"label": {"column": "class", "fill": -1}}
+    (tmp_path / "n.csv").write_text(NODE_CSV)
+    (tmp_path / "e.csv").write_text("s,d,w\na,c,1\nc,zz,1\n")
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    for part in ("e.csv", "row 2", "'zz'", "others: add"):
+        assert part in message
+    spec["nodes"][0]["others"] = "add"
+    with h5py.File(run_spec(tmp_path, spec)) as file:
+        assert file["nodes/n/label"][...].tolist() == [0, 2, 1, -1]
+
+
+def test_sparse_features_and_sets(tmp_path):
+    dense = np.array([[0, 1.5, 0], [0, 0, 0], [2, 0, 3]], np.float32)
+    row, col = np.nonzero(dense)
+    csr = {"x_data": dense[row, col], "x_indices": col, "x_indptr": [0, 1, 1, 3], "x_shape": dense.shape}
+    coo = {"c_data": dense[row, col][::-1], "c_row": row[::-1], "c_col": col[::-1], "c_shape": dense.shape}
+    np.savez(tmp_path / "g.npz", **csr, **coo, edges=[[0, 2]], train=[1], test=[False, False, True])
+    for prefix in ("x_", "c_"):
+        columns = {"feat": {"sparse": prefix}, "split": {"sets": {"train": "train", "test": "test"}}}
+        spec = {
+            "files": {"g": {"path": "g.npz"}},
+            "nodes": [{"type": "n", "ids": "row", "file": "g", "columns": columns}],
+            "edges": [{"relation": "n.to.n", "file": "g", "src": "edges[:,0]", "dst": "edges[:,1]"}],
+        }
+        with h5py.File(run_spec(tmp_path, spec)) as file:
+            assert np.array_equal(file["nodes/n/feat"], dense)
+            assert file["nodes/n/split"][...].tolist() == [-1, 0, 2]

@@ -1,0 +1,241 @@
+"""The kernels against plain NumPy and torch references."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+
+
+def random_history(rng, num_nodes=40, num_entries=600):
+    """A T-CSR with equal times and empty nodes: (indptr, time, event)."""
+    owner = np.sort(rng.integers(0, num_nodes - 5, num_entries))
+    event = np.empty(num_entries, np.int64)
+    indptr = np.searchsorted(owner, np.arange(num_nodes + 1))
+    for begin, end in itertools.pairwise(indptr):
+        event[begin:end] = np.sort(rng.choice(10 * num_entries, end - begin, replace=False))
+    return indptr.astype(np.int64), event // 7, event
+
+
+def reference_visible(graph, node, time, limit):
+    indptr, times, events = graph
+    window = np.arange(indptr[node], indptr[node + 1])
+    return window[(times[window] < time) & (events[window] < limit)]
+
+
+@pytest.mark.parametrize("limit", [native.NO_LIMIT, 3000])
+def test_sample_recent_equals_reference(limit):
+    rng = np.random.default_rng(0)
+    graph = random_history(rng)
+    nodes, times = rng.integers(0, 40, 200), rng.integers(0, 900, 200)
+    positions, count = native.sample_recent(graph, nodes, times, 7, limit)
+    for i in range(200):
+        expected = reference_visible(graph, nodes[i], times[i], limit)[-7:]
+        assert positions[i, : count[i]].tolist() == expected.tolist()
+        assert (positions[i, count[i] :] == -1).all()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_sample_uniform_stays_in_the_visible_history_and_is_keyed(replace):
+    rng = np.random.default_rng(1)
+    graph = random_history(rng)
+    nodes, times, identity = rng.integers(0, 40, 300), rng.integers(0, 900, 300), rng.permutation(300)
+    key = Random(seed=3, stream=Stream.SAMPLE, step=5)
+    positions, count = native.sample_uniform(graph, nodes, times, identity, 5, key, replace=replace)
+    for i in range(300):
+        visible = reference_visible(graph, nodes[i], times[i], native.NO_LIMIT)
+        chosen = positions[i, : count[i]]
+        assert set(chosen) <= set(visible)
+        assert count[i] == (5 if replace and len(visible) else min(5, len(visible)))
+        assert replace or len(set(chosen)) == count[i]
+    order = rng.permutation(300)
+    shuffled, _ = native.sample_uniform(
+        graph, nodes[order], times[order], identity[order], 5, key, replace=replace, threads=2
+    )
+    assert np.array_equal(shuffled, positions[order])
+
+
+@pytest.mark.parametrize(("degree", "fanout"), [(2, 1), (4, 3), (7, 3), (11, 10), (40, 10)])
+def test_sample_uniform_without_replacement_is_uniform(degree, fanout):
+    """Chi-square of the entries' frequencies, and of the pairs' where they are few."""
+    trials = 40_000
+    graph = (np.array([0, degree]), np.arange(degree), np.arange(degree))
+    zeros = np.zeros(trials, np.int64)
+    key = Random(seed=11, stream=Stream.SAMPLE)
+    positions, _ = native.sample_uniform(graph, zeros, zeros + degree, np.arange(trials), fanout, key)
+    observed = np.bincount(positions.ravel(), minlength=degree)
+    expected = trials * fanout / degree
+    # Entries of one trial are correlated: the variance of a count is trials * f/d * (1 - f/d).
+    z = (observed - expected) / np.sqrt(expected * (1 - fanout / degree))
+    chi_square = float((z**2).sum() * (degree - 1) / degree)
+    assert chi_square < (degree - 1) + 5 * np.sqrt(2 * (degree - 1)) + 5
+
+
+def test_philox_equals_numpy():
+    """Against NumPy's Philox would need 4x64; the published known-answer vectors of Philox4x32-10 instead (zero and
+    ones)."""
+    zero = native.random_integers(Random(0, 0), np.zeros(1, np.int64), 4, (1 << 32) - 1)
+    words = np.array([0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], np.uint64)
+    assert zero[0].tolist() == ((words * np.uint64((1 << 32) - 1)) >> np.uint64(32)).tolist()
+
+
+def test_random_integers_are_unbiased_at_awkward_bounds():
+    """With bound = 3 * 2^30, plain multiply-shift would hit every third value twice as often."""
+    bound = 3 << 30
+    values = native.random_integers(Random(5, Stream.NEGATIVE), np.arange(60_000), 4, bound)
+    thirds = np.bincount((values.ravel() % 3), minlength=3)
+    assert values.min() >= 0
+    assert values.max() < bound
+    assert np.abs(thirds - 80_000).max() < 5 * np.sqrt(80_000)
+
+
+@pytest.mark.parametrize("field", ["seed", "step", "epoch", "hop", "relation", "stream"])
+def test_random_fields_out_of_range_are_refused(field):
+    with pytest.raises(ValueError, match=field):
+        Random(**{"seed": 0, "stream": 0, field: 1 << 60})
+
+
+def test_unique_relabel_equals_reference():
+    rng = np.random.default_rng(2)
+    for size in (0, 1, 1000):
+        ids = rng.integers(-1, 300, size) * (1 << 33)
+        unique, inverse = native.unique_relabel(ids)
+        expected = list(dict.fromkeys(ids[ids >= 0].tolist()))
+        assert unique.tolist() == expected
+        assert np.array_equal(unique[inverse[ids >= 0]], ids[ids >= 0])
+        assert (inverse[ids < 0] == -1).all()
+
+
+def test_last_event_has_one_winner_a_node():
+    rng = np.random.default_rng(3)
+    nodes, events = rng.integers(0, 50, 400), rng.integers(0, 100, 400)
+    winner = native.last_event(nodes, events)
+    assert sorted(nodes[winner]) == sorted(set(nodes.tolist()))
+    for node, event in zip(nodes[winner], events[winner], strict=True):
+        assert event == events[nodes == node].max()
+
+
+def test_transpose_index_round_trip():
+    rng = np.random.default_rng(4)
+    index = rng.integers(-1, 20, 200).astype(np.int32)
+    indptr, order = native.transpose_index(index, 20)
+    for target in range(20):
+        assert order[indptr[target] : indptr[target + 1]].tolist() == np.flatnonzero(index == target).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+@pytest.mark.parametrize("tail", [(), (1,), (5,), (3, 2)])
+def test_gather_and_scatter_rows(dtype, tail):
+    table = torch.randint(0, 2, (30, *tail)).to(dtype)
+    index = torch.tensor([3, -1, 7, 29])
+    rows = native.gather_rows(table, index)
+    assert torch.equal(rows[[0, 2, 3]], table[[3, 7, 29]])
+    assert not rows[1].any()
+    target = torch.zeros_like(table)
+    native.scatter_rows(target, index, rows)
+    assert torch.equal(target[[3, 7, 29]], table[[3, 7, 29]])
+    assert torch.equal(native.gather_rows(table, index[:0]), table[:0])
+
+
+def test_gather_rows_gradient():
+    index = np.array([0, 3, 3, 1], np.int32)
+    transpose = [torch.from_numpy(a) for a in native.transpose_index(index, 5)]
+    table = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    gather = lambda t: native.GatherRows.apply(t, torch.from_numpy(index).long(), *transpose)  # noqa: E731
+    assert torch.autograd.gradcheck(gather, table)
+
+
+def test_dropout_mask_is_keyed_by_row_identity_and_keeps_the_mean():
+    key = Random(1, Stream.DROPOUT, step=9, relation=2)
+    identity = torch.arange(5000)
+    mask = native.dropout_mask(key, identity, 50, 0.3, torch.float64)
+    assert set(mask.unique().tolist()) == {0.0, 1 / (1 - 0.3)}
+    assert abs(mask.mean().item() - 1) < 5e-3
+    order = torch.randperm(5000)
+    assert torch.equal(native.dropout_mask(key, identity[order], 50, 0.3, torch.float64), mask[order])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_time_encode_is_exact_for_large_times(dtype):
+    dt = torch.randint(0, 10**9, (500,))
+    frequency = torch.logspace(0, -9, 30, dtype=torch.float64)
+    phase = torch.randn(30, dtype=torch.float64)
+    value = native.TimeEncode.apply(dt, frequency, phase, dtype)
+    expected = native.time_encode_reference(dt, frequency, phase, torch.float64)
+    assert (value.double() - expected).abs().max() < (3e-7 if dtype is torch.float32 else 1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gru_gates_equal_reference(dtype):
+    given, kept = (4 * torch.randn(37, 21, dtype=dtype) for _ in range(2))
+    state = torch.randn(37, 7, dtype=dtype)
+    given[0], kept[1] = 500, -500  # saturated
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-13
+    results = []
+    for function in (native.GruGates.apply, native.gru_gates_reference):
+        inputs = [given.clone().requires_grad_(), kept.clone().requires_grad_()]
+        out = function(*inputs, state)
+        results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+    for mine, reference in zip(*results, strict=True):
+        assert torch.allclose(mine, reference, atol=tolerance, rtol=tolerance)
+
+
+def test_gru_gates_gradcheck():
+    given, kept = (torch.randn(3, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    state = torch.randn(3, 2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda g, k: native.GruGates.apply(g, k, state), (given, kept))
+
+
+def attention_case(dtype, roots=13, slots=4, heads=2, unique=9, node_width=5, edge_width=3, time_width=4):
+    generator = torch.Generator().manual_seed(0)
+    count = torch.randint(0, slots + 1, (roots,), generator=generator, dtype=torch.int32)
+    slot = torch.randint(0, unique, (roots, slots), generator=generator, dtype=torch.int32)
+    slot[torch.arange(slots) >= count.unsqueeze(1)] = -1
+    edge_of = torch.randint(0, 6, (roots, slots), generator=generator, dtype=torch.int32)
+    dt = torch.randint(0, 1000, (roots, slots), generator=generator)
+    transpose = [torch.from_numpy(a) for a in native.transpose_index(slot.numpy().ravel(), unique)]
+    plan = native.AttentionPlan(slot, count, dt, edge_of, *transpose)
+    width = node_width + edge_width + time_width
+    query = torch.randn(roots, heads, width, generator=generator, dtype=dtype, requires_grad=True)
+    node = torch.randn(unique, node_width, generator=generator, dtype=dtype, requires_grad=True)
+    phase = torch.randn(time_width, generator=generator, dtype=dtype, requires_grad=True)
+    edge = torch.randn(6, edge_width, generator=generator, dtype=dtype)
+    frequency = torch.logspace(0, -3, time_width, dtype=torch.float64)
+    return query, node, phase, edge, frequency, plan
+
+
+@pytest.mark.parametrize("edge_width", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_temporal_attention_equals_reference(dtype, edge_width):
+    case = attention_case(dtype, roots=301, slots=10, unique=57, node_width=20, time_width=18, edge_width=edge_width)
+    results = []
+    for function in (native.TemporalAttention.apply, native.temporal_attention_reference):
+        out = function(*case)
+        weights = torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out)
+        results.append([out, *torch.autograd.grad((out * weights).sum(), case[:3])])
+    tolerance = 2e-4 if dtype is torch.float32 else 1e-11
+    for mine, reference in zip(*results, strict=True):
+        assert torch.allclose(mine, reference, atol=tolerance, rtol=tolerance)
+
+
+def test_temporal_attention_gradcheck():
+    query, node, phase, *rest = attention_case(torch.float64)
+    function = lambda q, n, p: native.TemporalAttention.apply(q, n, p, *rest)  # noqa: E731
+    assert torch.autograd.gradcheck(function, (query, node, phase))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_temporal_attention_does_not_depend_on_threads(threads):
+    case = attention_case(torch.float32, roots=500, unique=100)
+    before = torch.get_num_threads()
+    gradients = []
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            gradients.append(torch.autograd.grad(native.TemporalAttention.apply(*case).square().sum(), case[:3]))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

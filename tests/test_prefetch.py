@@ -1,0 +1,55 @@
+"""The background planner: order, errors, and a window that does not depend on timing."""
+
+import threading
+import time
+
+import pytest
+
+from hpcgnn.sample.prefetch import Prefetcher
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3, 100])
+def test_plans_come_in_order(depth):
+    with Prefetcher(lambda i: i * i, 2, 9, depth) as plans:
+        assert list(plans) == [i * i for i in range(2, 9)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("consumed", [0, 1, 4])
+def test_an_early_end_makes_exactly_the_window(depth, consumed):
+    """All ranks must make the same plans, whatever their speed: consumed + depth of them."""
+    for pause in (0.0, 0.003):
+        made = []
+
+        def make(index, pause=pause, made=made):
+            time.sleep(pause)
+            made.append(index)
+            return index
+
+        with Prefetcher(make, 0, 50, depth) as plans:
+            iterator = iter(plans)
+            for _ in range(consumed):
+                next(iterator)
+        assert made == list(range(consumed + depth))
+
+
+def test_no_more_plans_than_there_are():
+    made = []
+    with Prefetcher(made.append, 0, 3, 10) as plans:
+        next(iter(plans))
+    assert len(made) == 3
+
+
+def test_an_error_in_the_planner_reaches_the_consumer():
+    def make(index):
+        if index == 2:
+            raise RuntimeError("no such node")
+        return index
+
+    with pytest.raises(RuntimeError, match="no such node"):
+        list(Prefetcher(make, 0, 5, 2))
+
+
+def test_planning_happens_in_another_thread():
+    with Prefetcher(lambda _: threading.current_thread().name, 0, 1, 1) as plans:
+        assert next(iter(plans)) == "planner"

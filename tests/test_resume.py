@@ -1,0 +1,237 @@
+"""Nothing is lost: a run that is killed or asked to stop anywhere ends with the numbers of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training_runs import bipartite
+
+from data_tools.partition import partition
+
+pytestmark = pytest.mark.launcher
+
+CHILD = Path(__file__).with_name("interrupted_train.py")
+TIMES = ("train_seconds", "events_per_second")
+EPOCHS = 2
+ARGUMENTS = [
+    "--train.batch_size=50", "--train.precision=float64", "--train.checkpoint_every=3", "--train.log_every=1",
+    "--train.seed=11", "--model.memory_dim=8", "--model.time_dim=8", "--model.embed_dim=8", "--sampling.fanout=5",
+    "--data.new_node_fraction=0.1", "--comm.threads=1", "--comm.device=cpu",
+]  # fmt: skip
+
+
+class Runs:
+    """Starts training jobs on one graph and reads what they leave."""
+
+    def __init__(self, mpirun, root: Path):
+        self._mpirun, self.root = mpirun, root
+        graph = bipartite(root / "graph.h5", edge_width=2)
+        self.parts, self.other_parts = root / "parts", root / "other"
+        partition(graph, self.parts, 16)
+        partition(graph, self.other_parts, 9, method="random")
+
+    def start(self, folder: Path, ranks: int, *more, at=("step", 0, 0, "SIGKILL"), check=False, epochs=EPOCHS):
+        """Start a run, or continue the one that the folder holds; ``at``: what interrupts it."""
+        if (folder / "config.yaml").exists():
+            return self._run(ranks, at, ["--resume", folder, *more], check)
+        first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={epochs}", *ARGUMENTS]
+        return self._run(ranks, at, [*first, *more], check)
+
+    def train(self, ranks: int, *arguments):
+        """The plain command, with these arguments only."""
+        return self._mpirun(ranks, "-m", "hpcgnn.train", *arguments, check=False, timeout=120)
+
+    def evaluate(self, ranks: int, *arguments) -> dict:
+        """The line that hpcgnn.evaluate prints."""
+        return json.loads(self._mpirun(ranks, "-m", "hpcgnn.evaluate", *arguments, timeout=120).stdout.splitlines()[-1])
+
+    def _run(self, ranks, at, arguments, check):
+        return self._mpirun(ranks, CHILD, *at, *arguments, check=check, timeout=120)
+
+
+def read(folder: Path) -> list[dict]:
+    """The lines of metrics.jsonl, without how long things took."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
+
+
+def assert_same(folder: Path, reference: list[dict]) -> None:
+    """The same lines in the same order, numbers to 1e-9."""
+    found = read(folder)
+    place = [[record.get(key) for key in ("kind", "epoch", "step")] for record in found]
+    assert place == [[record.get(key) for key in ("kind", "epoch", "step")] for record in reference]
+    for one, other in zip(found, reference, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in other.items():
+            number = isinstance(value, float)
+            assert one[key] == (pytest.approx(value, rel=1e-9) if number else value), (key, one)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Whole step checkpoints, oldest first."""
+    return [p.parent for p in sorted((folder / "checkpoints").glob("step-*/manifest.json"))]
+
+
+@pytest.fixture(scope="module")
+def runs(mpirun, tmp_path_factory):
+    return Runs(mpirun, tmp_path_factory.mktemp("resume"))
+
+
+@pytest.fixture(scope="module")
+def reference(runs):
+    """The lines of one undisturbed run on one rank."""
+    folder = runs.root / "reference"
+    runs.start(folder, 1, check=True)
+    lines = read(folder)
+    steps = [record["step"] for record in lines if record["kind"] == "step"]
+    assert 8 <= len(steps) / EPOCHS <= 12
+    assert steps == 2 * list(range(len(steps) // 2))
+    assert lines[-1]["kind"] == "test"
+    assert lines[-1]["test_inductive_ap"] is not None
+    return lines
+
+
+@pytest.fixture
+def finished(runs, reference, tmp_path):
+    """A copy of the undisturbed run, to do something to."""
+    return Path(shutil.copytree(runs.root / "reference", tmp_path / "run"))
+
+
+def random_interruption(rng: np.random.Generator, ranks: int) -> tuple:
+    """A kill at a random step for two of three; else while a checkpoint is written or the split evaluated."""
+    rank = int(rng.integers(ranks))
+    if rng.random() < 0.66:
+        return "step", int(rng.integers(2, 10)), rank, "SIGKILL"
+    points = {"evaluation": 5, "file": 6, "manifest": 4, "rename": 4, "prune": 4, "folder removal": 4, "metrics": 14}
+    point = list(points)[rng.integers(len(points))]
+    everywhere = point in ("evaluation", "file")
+    return point, int(rng.integers(1, points[point])), rank if everywhere else 0, "SIGKILL"
+
+
+def test_killed_twenty_times(runs, reference, tmp_path):
+    """Kill -9 of one rank at random moments; the run goes on, on as many ranks or on others, until it is done."""
+    rng, kills, attempt, folder = np.random.default_rng(2), 0, 0, tmp_path / "run-0"
+    finished_runs = 0
+    while kills < 20:
+        ranks = (2, 2, 3, 1, 1, 2, 4, 3)[attempt % 8]
+        at, attempt = random_interruption(rng, ranks), attempt + 1
+        result = runs.start(folder, ranks, at=at)
+        if result.returncode == 0:  # done before it came to that
+            assert_same(folder, reference)
+            finished_runs, folder = finished_runs + 1, tmp_path / f"run-{attempt}"
+            continue
+        kills += 1
+        assert attempt < 40
+    runs.start(folder, 2, check=True)
+    assert_same(folder, reference)
+
+
+@pytest.mark.parametrize("point", [("manifest", 3), ("rename", 5), ("prune", 3), ("file", 9), ("evaluation", 5)])
+def test_killed_in_a_checkpoint_or_in_validation(runs, reference, tmp_path, point):
+    """When files, manifest or rename of a later checkpoint are due, or in the second validation."""
+    result = runs.start(tmp_path / "run", 2, at=(*point, 0, "SIGKILL"))
+    assert result.returncode not in (0, 75)
+    assert checkpoints(tmp_path / "run")
+    runs.start(tmp_path / "run", 3, check=True)
+    assert_same(tmp_path / "run", reference)
+
+
+def test_signals_stop_the_run_and_resume_finishes_it(runs, reference, tmp_path):
+    """USR1 and TERM on one rank, in training, validation and test: exit code 75, a checkpoint, and the same numbers."""
+    folder, before = tmp_path / "run", -1
+    interruptions = [
+        (2, ("step", 5, 1, "SIGUSR1")),
+        (3, ("step", 6, 0, "SIGTERM")),  # the last steps of the epoch, or validation
+        (2, ("evaluation", 2, 1, "SIGTERM")),
+        (1, ("evaluation", 4, 0, "SIGUSR1")),
+        (2, ("evaluation", 5, 1, "SIGTERM")),  # in the test: validation has three steps
+    ]
+    for ranks, at in interruptions:
+        result = runs.start(folder, ranks, at=at)
+        assert result.returncode == 75, (at, result.stdout, result.stderr)
+        assert "Traceback" not in result.stderr
+        newest = json.loads((checkpoints(folder)[-1] / "manifest.json").read_text())["progress"]["global_step"]
+        assert newest >= before
+        before = newest
+    runs.start(folder, 2, check=True)
+    assert_same(folder, reference)
+
+
+def test_more_epochs_on_other_parts(runs, reference, tmp_path):
+    """A finished shorter run goes on, on another partition set of the graph, as if it had been the longer one."""
+    runs.start(tmp_path / "run", 2, epochs=1, check=True)
+    assert read(tmp_path / "run")[-1]["kind"] == "test"
+    more = [f"--data.path={runs.other_parts}", f"--train.epochs={EPOCHS}"]
+    runs.start(tmp_path / "run", 3, *more, check=True)
+    assert_same(tmp_path / "run", reference)
+
+
+def test_half_written_checkpoints_are_not_read(runs, reference, finished):
+    """The newest folder without its manifest and with half its files: the older one is taken."""
+    newest = checkpoints(finished)[-1]
+    (newest / "manifest.json").unlink()
+    state = newest / "state.safetensors"
+    state.write_bytes(state.read_bytes()[: state.stat().st_size // 2])
+    result = runs.start(finished, 2, check=True)
+    assert f"resumed from {checkpoints(runs.root / 'reference')[-2].name}" in result.stdout
+    assert_same(finished, reference)
+
+
+def test_damaged_checkpoint_is_refused(runs, finished):
+    """A flipped byte: named, with what to do; nothing is overwritten."""
+    state = checkpoints(finished)[-1] / "state.safetensors"
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
+    lines = read(finished)
+    result = runs.start(finished, 2)
+    assert result.returncode == 2
+    assert f"{state}: missing or damaged; remove {state.parent}" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert read(finished) == lines
+
+
+def test_resume_of_a_finished_run(runs, reference, finished):
+    """Tests once more, and leaves the same lines."""
+    runs.start(finished, 2, check=True)
+    assert_same(finished, reference)
+
+
+def test_refusals(runs, reference, finished):
+    """Another learning rate, a folder that holds a run, a folder that holds none, another graph."""
+    before = (finished / "config.yaml").read_text()
+    for arguments, words in (
+        ([f"--resume={finished}", "--train.lr=0.5"], ["train.lr (0.001 -> 0.5)", "Start a new run"]),
+        ([f"--output.dir={finished}", f"--data.path={runs.parts}"], [f"{finished} holds a run already", "--resume"]),
+        ([f"--resume={finished.parent}"], [f"{finished.parent / 'config.yaml'}: no such file"]),
+    ):
+        result = runs.train(2, *arguments)
+        assert result.returncode == 2, result.stderr
+        (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        assert all(word in message for word in words)
+    assert (finished / "config.yaml").read_text() == before
+    assert read(finished) == reference
+
+
+def test_another_graph_is_refused(runs, finished, tmp_path):
+    """A checkpoint's node memory means nothing on another graph."""
+    partition(bipartite(tmp_path / "graph.h5", edge_width=2, seed=99), tmp_path / "parts", 4)
+    result = runs.train(2, f"--resume={finished}", f"--data.path={tmp_path / 'parts'}")
+    assert result.returncode == 2
+    assert "written for another graph" in result.stderr
+    assert "Traceback" not in result.stderr
+    runs.start(finished, 1, f"--data.path={runs.parts}", check=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_evaluate_equals_the_test_line(runs, reference, ranks):
+    """On any number of ranks, also from another partition set."""
+    path = [f"--data.path={runs.other_parts}"] if ranks == 3 else []
+    result = runs.evaluate(ranks, runs.root / "reference", *path)
+    for key, value in reference[-1].items():
+        if key != "kind":
+            assert result[key] == pytest.approx(value, rel=1e-9), key

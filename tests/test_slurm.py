@@ -1,0 +1,162 @@
+"""The job scripts under a real Slurm: interrupted, requeued, resumed, finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+pytestmark = [pytest.mark.slurm, pytest.mark.launcher, pytest.mark.timeout(300)]
+
+
+class Job:
+    """A batch job, cancelled when the test ends."""
+
+    def __init__(self, output: Path, *arguments, site: str = "generic"):
+        """Submit `sbatch arguments...` from the repository's root."""
+        self.output = output
+        command = ["sbatch", "--parsable", f"--output={output}", f"--chdir={REPOSITORY}", *map(str, arguments)]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMIX_"))}
+        environment["HPCGNN_SITE"] = site
+        run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, run.stderr
+        self.id = run.stdout.strip().split(";")[0]
+
+    def show(self) -> dict[str, str]:
+        text = subprocess.run(["scontrol", "show", "job", self.id], capture_output=True, text=True, timeout=60).stdout
+        return dict(re.findall(r"(\w+)=(\S*)", text))
+
+    def text(self) -> str:
+        return self.output.read_text() if self.output.exists() else ""
+
+    def wait_for(self, condition, what: str, timeout: float = 90):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"no {what} in {timeout} s: {self.show()}\n{self.text()}")
+            time.sleep(0.2)
+
+    def wait_for_state(self, *states: str):
+        self.wait_for(lambda: self.show().get("JobState") in states, " or ".join(states))
+
+    def signal(self, *flags: str):
+        subprocess.run(["scancel", *flags, self.id], check=True, timeout=60)
+
+    def start_requeued(self):
+        """Wait until the job is queued again, and do not wait for the two minutes it would have to rest."""
+        self.wait_for(lambda: self.show().get("Restarts") == "1", "requeue")
+        self.wait_for_state("PENDING")
+        time.sleep(2)  # Slurm refuses a start in the second in which it revoked the job's credential
+        subprocess.run(["scontrol", "update", f"JobId={self.id}", "StartTime=now"], capture_output=True, timeout=60)
+
+    def cancel(self):
+        subprocess.run(["scancel", "--signal=KILL", "--full", self.id], capture_output=True, timeout=60)
+        subprocess.run(["scancel", self.id], capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def submit(tmp_path):
+    jobs = []
+
+    def submit(*arguments, **options) -> Job:
+        jobs.append(Job(tmp_path / f"job-{len(jobs)}.out", *arguments, **options))
+        return jobs[-1]
+
+    yield submit
+    for job in jobs:
+        job.cancel()
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def steps_of(run: Path) -> list[tuple[int, int]]:
+    lines = lines_of(run / "metrics.jsonl")
+    return [(line["epoch"], line["step"]) for line in lines if "step" in line]
+
+
+def srun_speaks_pmix() -> bool:
+    run = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, timeout=60)
+    return "pmix" in run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("site", "flags"),
+    [
+        pytest.param("generic", ["--batch", "--signal=USR1"], id="time limit, mpirun"),
+        pytest.param("generic", ["--batch", "--signal=TERM"], id="TERM to the script, mpirun"),
+        pytest.param("generic", ["--full", "--signal=TERM"], id="TERM to all processes, mpirun"),
+        pytest.param("srun-pmix", ["--batch", "--signal=USR1"], id="time limit, srun"),
+        pytest.param("srun-pmix", ["--signal=TERM"], id="TERM to the ranks, srun"),
+    ],
+)
+def test_interrupted_job_is_requeued_and_goes_on_without_gap(submit, tmp_path, site, flags):
+    if site == "srun-pmix" and not srun_speaks_pmix():
+        pytest.skip("srun --mpi=list names no pmix")
+    run = tmp_path / "run"
+    job = submit("tests/slurm/stub.slurm", run, "--steps", 40, site=site)
+    job.wait_for(lambda: len(steps_of(run)) > 3, "steps")
+    job.signal(*flags)
+    job.start_requeued()
+    job.wait_for_state("COMPLETED", "FAILED")
+    text = job.text()
+    assert job.show()["ExitCode"] == "0:0", text
+    assert steps_of(run) == [(0, step) for step in range(40)]
+    resumed = re.findall(r"rank (\d) of 2 starts at step (\d+)", text)
+    assert sorted(resumed)[0] == ("0", "0"), text
+    assert len(resumed) == 4, text
+    assert "--resume" in text
+
+
+def test_cancelled_job_is_not_requeued(submit, tmp_path):
+    run = tmp_path / "run"
+    job = submit("tests/slurm/stub.slurm", run, "--steps", 600)
+    job.wait_for(lambda: len(steps_of(run)) > 3, "steps")
+    job.signal()
+    job.wait_for_state("CANCELLED")
+    time.sleep(3)
+    assert job.show()["JobState"] == "CANCELLED"
+    assert job.show()["Restarts"] == "0"
+
+
+def test_failure_is_passed_on_and_not_requeued(submit, tmp_path):
+    job = submit("tests/slurm/stub.slurm", tmp_path / "run", "--unknown")
+    job.wait_for_state("FAILED", "COMPLETED")
+    assert job.show()["ExitCode"] == "2:0", job.text()
+    assert job.show()["Restarts"] == "0"
+
+
+def test_unknown_site_names_those_there_are(submit, tmp_path):
+    job = submit("tests/slurm/stub.slurm", tmp_path / "run", site="nowhere")
+    job.wait_for_state("FAILED", "COMPLETED")
+    assert job.show()["ExitCode"] == "2:0"
+    assert "generic.sh" in job.text()
+
+
+@pytest.mark.parametrize("flags", [["--batch", "--signal=USR1"], ["--full", "--signal=TERM"]], ids=["USR1", "TERM"])
+def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
+    """The recipe as it is, with a line in metrics.jsonl for every step."""
+    epochs = 4
+    job = submit("jobs/train_tgn.slurm", "--train.epochs", epochs, "--train.patience", epochs, "--train.log_every", 1)
+    run = REPOSITORY / "runs" / f"tgn-{job.id}"
+    job.wait_for(lambda: len(steps_of(run)) > 3, "steps")
+    job.signal(*flags)
+    job.start_requeued()
+    job.wait_for_state("COMPLETED", "FAILED")
+    assert job.show()["ExitCode"] == "0:0", job.text()
+    assert f"--resume runs/{run.name}" in job.text()
+    steps = steps_of(run)
+    assert steps == [(epoch, step) for epoch in range(epochs) for step in range(len(steps) // epochs)]
+    tests = [line for line in lines_of(run / "metrics.jsonl") if line.get("kind") == "test"]
+    assert len(tests) == 1
+    assert 0 < tests[0]["test_ap"] <= 1
+    shutil.rmtree(run)

@@ -1,0 +1,368 @@
+"""The answer does not depend on the number of ranks or the partition set, and it is the right one.
+
+Every run is made twice: on all ranks of this job, and on rank 0 alone in the same process.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference_tgn import Graph, Reference, Settings
+from scipy.stats import chisquare
+from sklearn.metrics import average_precision_score, roc_auc_score
+from training_runs import (
+    ROW_SCALE,
+    assert_same,
+    bipartite,
+    by_flat_row,
+    homogeneous,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    read_plain,
+    record_epoch,
+)
+
+from data_tools.synthesize import synthesize_events
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.sample.batches import spill_targets
+from hpcgnn.store.partition import open_partition
+from hpcgnn.tasks.metrics import link_metrics
+
+PLAIN, TIES, RICH = {}, {"ticks": 60}, {"edge_width": 3, "node_width": 4}
+
+# name: (options of the graph, changes of the configuration)
+CASES = {
+    "plain": (PLAIN, {}),
+    "update at user": (PLAIN, {"memory__update_at": "user"}),
+    "uniform": (RICH, {"sampling__strategy": "uniform"}),
+    "in-batch neighbours off": (RICH, {"sampling__in_batch_neighbors": False}),
+    "uniform, in-batch off, user": (
+        RICH,
+        {"sampling__strategy": "uniform", "sampling__in_batch_neighbors": False, "memory__update_at": "user"},
+    ),
+    "ties in time": (TIES, {}),
+    "batches by time": (TIES, {"sampling__batch_by": "time"}),
+    "three negatives of all nodes": (PLAIN, {"sampling__negatives": 3, "sampling__negative_pool": "all"}),
+    "hidden nodes": (PLAIN, {"data__new_node_fraction": 0.1}),
+    "hidden nodes, batches by time": (TIES, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
+    "edge features": ({"edge_width": 6}, {}),
+    "node features": ({"node_width": 4}, {"memory__update_at": "user"}),
+    "one neighbour, fixed phase": (RICH, {"sampling__fanout": 1, "model__learn_phase": False}),
+    "learnt phase": (RICH, {"model__learn_phase": True}),
+    "nothing made ahead": (PLAIN, {"sampling__prefetch": 0}),
+    "batches smaller than ranks": ({"num_events": 100, **RICH}, {"train__batch_size": 2}),
+}
+
+
+def compare_with_one_rank(comm, parts, config):
+    """Collective. Run on all ranks and on rank 0 alone; the records must agree. Returns the first, on rank 0."""
+    together = record_epoch(comm, parts, config)
+    if comm.rank == 0:
+        assert_same(together, record_epoch(MPI.COMM_SELF, parts, config))
+    return together
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case):
+    """Samples, negatives and dropout masks bit for bit; losses, weights, memory and validation scores to rounding."""
+    graph_options, changes = CASES[case]
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, **graph_options) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    record = compare_with_one_rank(comm, parts, make_config(**changes))
+    if comm.rank == 0:
+        assert len(record.losses) > 10
+        assert len(np.unique(record.losses)) == len(record.losses)
+
+
+@pytest.mark.parametrize("feature_dim", [0, 6])
+def test_synthetic_events(comm, mpi_tmp_path, feature_dim):
+    """The built-in generator's graphs, over two epochs' worth of batches."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: synthesize_events(graph, 1500, 75, 15, 1, feature_dim))
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", 8)
+    compare_with_one_rank(comm, parts, make_config(train__batch_size=100))
+
+
+def test_partition_sets_do_not_change_the_answer(comm, mpi_tmp_path):
+    """Few parts or many, cut by METIS or at random: all of it bit for bit, on every number of ranks."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, **RICH) and None)
+    config, first = make_config(sampling__strategy="uniform", sampling__negatives=2, data__new_node_fraction=0.1), None
+    for parts, method in ((8, "metis"), (16, "metis"), (64, "metis"), (8, "random"), (64, "random")):
+        folder = make_parts(comm, graph, mpi_tmp_path / f"{method}-{parts}", parts, method)
+        record = record_epoch(comm, folder, config)
+        first = first or record
+        if comm.rank == 0:
+            assert_same(first, record)
+
+
+def test_empty_ranks(comm, mpi_tmp_path):
+    """Two nodes, as many parts as ranks: most ranks own nothing and still take part."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, num_events=120, num_users=1, num_items=1, **RICH) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", comm.size, "random")
+    compare_with_one_rank(comm, parts, make_config(train__batch_size=10))
+
+
+def test_more_ranks_than_parts(comm, mpi_tmp_path):
+    """Refused on all ranks, with the remedy."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", max(1, comm.size - 1))
+    if comm.size == 1:
+        open_session(comm, parts, make_config())
+        return
+    with pytest.raises(
+        DistributedError, match=f"{comm.size} ranks but only {comm.size - 1} parts.*--parts {comm.size}"
+    ):
+        open_session(comm, parts, make_config())
+
+
+# -------------------------------------------------------------------------------------------------- against plain loops
+
+REFERENCE_CASES = {
+    "bipartite": (bipartite, PLAIN, {"model__dropout": 0.0, "model__learn_phase": True}),
+    "ties, features, dropout": (
+        bipartite,
+        TIES | RICH,
+        {"model__dropout": 0.3, "model__learn_phase": True, "memory__update_at": "user"},
+    ),
+    "uniform": (
+        bipartite,
+        RICH,
+        {"sampling__strategy": "uniform", "sampling__negatives": 3, "train__seed": (7 << 40) + 9},
+    ),
+    "in-batch off": (bipartite, PLAIN, {"sampling__in_batch_neighbors": False}),
+    "self-loops": (homogeneous, RICH, {"model__heads": 4}),
+    "self-loops, uniform": (
+        homogeneous,
+        TIES,
+        {"sampling__strategy": "uniform", "sampling__in_batch_neighbors": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFERENCE_CASES)
+def test_training_equals_plain_loops(comm, mpi_tmp_path, case):
+    """Losses of the first steps, and node memory after them, equal those of an independent reference."""
+    make_graph, graph_options, changes = REFERENCE_CASES[case]
+    steps, graph = 6, mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: make_graph(graph, **graph_options) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    config = make_config(**{"train__batch_size": 25, "train__lr": 0.01, **changes})
+    initial = dict(open_session(comm, parts, config).model.named_parameters())
+    record = record_epoch(comm, parts, config, steps)
+    if comm.rank > 0:
+        return
+    plain = read_plain(graph)
+    train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
+    settings = Settings(
+        config.train.batch_size, train_events, config.sampling.fanout, config.model.heads, config.sampling.negatives,
+        config.sampling.strategy, config.sampling.in_batch_neighbors, config.model.dropout, config.train.lr,
+        config.train.seed,
+    )  # fmt: skip
+    reference = Reference(initial, Graph(**vars(plain)), settings)
+    losses = [reference.train_step(step) for step in range(steps)]
+    assert len(set(losses)) == steps
+    np.testing.assert_allclose(record.losses, losses, rtol=1e-9)
+
+
+def test_self_loop_is_one_entry_and_one_mail(comm, mpi_tmp_path):
+    """In the history an event counts once per distinct endpoint; the mail of a loop is [self | self | event]."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: homogeneous(graph, **RICH) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    config = make_config()
+    partition = open_partition(parts, comm.rank, comm.size)
+    degree = np.diff(partition.history.indptr)
+    session = open_session(comm, parts, config)
+    degree = by_flat_row(session, degree)
+    record = record_epoch(comm, parts, config)
+    if comm.rank > 0:
+        return
+    plain, width = read_plain(graph), config.model.memory_dim
+    loops = plain.src == plain.dst
+    expected = np.bincount(plain.src, minlength=plain.num_nodes) + np.bincount(
+        plain.dst[~loops], minlength=plain.num_nodes
+    )
+    assert np.array_equal(degree, expected)
+    last = last_events(plain, len(record.events["row"]))
+    ended_in_loop = [node for node, event in last.items() if loops[event]]
+    assert ended_in_loop
+    for node in ended_in_loop:
+        mail = record.memory["mail"][node]
+        assert np.array_equal(mail[:width], mail[width : 2 * width])
+        np.testing.assert_allclose(mail[2 * width :], plain.feature[last[node]], rtol=1e-7)
+
+
+def last_events(plain, stop: int, start: int = 0) -> dict[int, int]:
+    """The last event of every node among event rows start .. stop - 1."""
+    last = {}
+    for event in range(start, stop):
+        last[int(plain.src[event])] = last[int(plain.dst[event])] = event
+    return last
+
+
+# ----------------------------------------------------------------------------------------------------------- no leakage
+
+
+@pytest.mark.parametrize("strategy", ["recent", "uniform"])
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_nothing_comes_from_the_future(comm, mpi_tmp_path, strategy, in_batch):
+    """Neighbours are events of the root strictly before its time, and without in-batch neighbours of earlier batches;
+    after every step a node's mail is that of its last event so far."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, ticks=200, edge_width=2) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    config = make_config(sampling__strategy=strategy, sampling__in_batch_neighbors=in_batch)
+    record = record_epoch(comm, parts, config)
+    if comm.rank > 0:
+        return
+    plain, events, size = read_plain(graph), record.events, config.train.batch_size
+    valid = events["neighbor"] >= 0
+    neighbor_event = np.rint(events["edge"][..., 0] * ROW_SCALE).astype(np.int64)
+    row = np.broadcast_to(events["row"][:, None, None], valid.shape)
+    root = np.broadcast_to(events["root"][:, :, None], valid.shape)
+    chosen, at = neighbor_event[valid], row[valid]
+    assert (plain.time[chosen] < plain.time[at]).all()
+    assert np.array_equal(plain.time[at] - plain.time[chosen], events["dt"][valid])
+    pair = {(min(a, b), max(a, b)) for a, b in zip(root[valid], events["neighbor"][valid], strict=True)}
+    assert pair <= {(min(a, b), max(a, b)) for a, b in zip(plain.src, plain.dst, strict=True)}
+    assert ((plain.src[chosen] == root[valid]) | (plain.dst[chosen] == root[valid])).all()
+    in_same_batch = chosen // size == at // size
+    assert in_same_batch.any() == in_batch
+    check_mail_times(plain, record.mailed, size)
+
+
+def check_mail_times(plain, mailed: list[np.ndarray], batch_size: int) -> None:
+    """After step k the mail of a node has the time of its last event in batches 0 .. k."""
+    expected, begin = np.full(plain.num_nodes, -1), 0
+    train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
+    for times in mailed:
+        end = min(begin + batch_size, train_events)
+        for node, event in last_events(plain, end, begin).items():
+            expected[node] = plain.time[event]
+        assert np.array_equal(times, expected)
+        begin = end
+
+
+def test_batches_by_time_keep_ties_together(comm, mpi_tmp_path):
+    """Equal times are in one step, steps are in order of time, and every training event is in exactly one."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, **TIES) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    record = record_epoch(comm, parts, make_config(sampling__batch_by="time"))
+    if comm.rank > 0:
+        return
+    time = read_plain(graph).time
+    rows, step = record.events["row"], record.events["step"]
+    assert np.array_equal(rows, np.arange(len(rows)))
+    assert (np.diff(step) >= 0).all()
+    assert ((np.diff(step) == 0) | (np.diff(time[rows]) > 0)).all()
+
+
+def test_hidden_nodes_are_not_shown(comm, mpi_tmp_path):
+    """In training they are no endpoint, no negative and no neighbour, and events of all others are all there."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    record = record_epoch(comm, parts, make_config(data__new_node_fraction=0.15))
+    if comm.rank > 0:
+        return
+    plain, hidden = read_plain(graph), record.hidden
+    assert 1 <= len(hidden) <= 0.4 * plain.num_nodes
+    assert not hidden & set(record.events["root"].ravel().tolist())
+    assert not hidden & set(record.events["neighbor"].ravel().tolist())
+    train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
+    touched = np.isin(plain.src, list(hidden)) | np.isin(plain.dst, list(hidden))
+    assert np.array_equal(record.events["row"], np.flatnonzero(~touched[:train_events]))
+    later = set(plain.src[train_events:]) | set(plain.dst[train_events:])
+    assert hidden <= later
+
+
+# --------------------------------------------------------------------------------------------------- batches, negatives
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 40, 10_000])
+def test_every_event_is_handled_once_and_no_rank_gets_more_than_its_share(comm, mpi_tmp_path, batch_size):
+    """At most ceil(B / R) events of a step on a rank, although one user causes most events."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, num_users=3) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    session = open_session(comm, parts, make_config(train__batch_size=batch_size))
+    for name in ("train", "val", "test"):
+        batches = session.batches[name]
+        mine = np.diff(batches.indptr)
+        assert (mine <= -(-batches.sizes // comm.size)).all()
+        assert np.array_equal(session.world.reduce_array(mine), batches.sizes)
+        rows = session.world.gather_rows(batches.events.row)
+        if comm.rank == 0:
+            assert len(np.unique(rows)) == len(rows) == batches.sizes.sum()
+        step = np.repeat(np.arange(len(mine)), mine)
+        begin = batches.first_row[0]
+        assert np.array_equal((batches.events.row - begin) // batch_size, step)
+    total = sum(int(batches.sizes.sum()) for batches in session.batches.values())
+    assert total == session.partition.num_events
+
+
+def test_spill_rule():
+    """For any counts: every surplus event finds a rank with room, and none is filled over its capacity."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        steps, size = rng.integers(1, 6), rng.integers(1, 9)
+        counts = rng.integers(0, 30, (steps, size)) * rng.integers(0, 2, (steps, size))
+        sizes = counts.sum(axis=1)
+        capacity, start, room_end = spill_targets(counts, sizes)
+        for step in range(steps):
+            surplus = np.maximum(counts[step] - capacity[step], 0)
+            numbers = np.concatenate([start[step, r] + np.arange(surplus[r]) for r in range(size)])
+            assert np.array_equal(np.sort(numbers), np.arange(surplus.sum()))
+            target = [int((room_end[step] <= number).sum()) for number in numbers]
+            handled = np.minimum(counts[step], capacity[step]) + np.bincount(target, minlength=size).astype(int)
+            assert handled.sum() == sizes[step]
+            assert (handled <= capacity[step]).all()
+
+
+@pytest.mark.parametrize("pool", ["destinations", "all"])
+def test_negatives_are_uniform_over_the_pool(comm, mpi_tmp_path, pool):
+    """Chi-square over all nodes of the pool, in training; evaluation draws other numbers, the same in every epoch."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    session = open_session(comm, parts, make_config(sampling__negatives=40, sampling__negative_pool=pool))
+    partition, world = session.partition, session.world
+    drawn = [session.negatives("train", epoch) for epoch in (0, 1)]
+    assert not np.array_equal(*drawn) or len(drawn[0]) == 0
+    assert np.array_equal(session.negatives("val", 0), session.negatives("val", 1))
+    flat = world.gather_rows(partition.flat_row), world.gather_rows(partition.book.local_to_global(comm.rank))
+    ids = world.gather_rows(np.concatenate(drawn).ravel())
+    if comm.rank > 0:
+        return
+    plain = read_plain(graph)
+    train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
+    members = np.unique(plain.dst[:train_events]) if pool == "destinations" else np.arange(plain.num_nodes)
+    flat_of = np.empty(plain.num_nodes, np.int64)
+    flat_of[flat[1]] = flat[0]
+    counts = np.bincount(flat_of[ids], minlength=plain.num_nodes)
+    assert counts.sum() == counts[members].sum() == 2 * 40 * train_events
+    assert chisquare(counts[members]).pvalue > 1e-4
+
+
+def test_metrics_are_exact(comm):
+    """Average precision and AUC over the scores of all ranks, ties included, equal scikit-learn's over the whole."""
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    rng = np.random.default_rng(comm.rank)
+    count = 0 if comm.rank == 1 else 50 + 13 * comm.rank
+    positive, negative = rng.integers(3, 20, count) / 4, rng.integers(0, 17, (count, 3)) / 4
+    inductive = rng.random(count) < 0.3
+    result = link_metrics(positive, negative, inductive, world)
+    pieces = [np.concatenate(comm.allgather(values)) for values in (positive, negative, inductive)]
+    for prefix, keep in (("", np.ones(len(pieces[0]), bool)), ("inductive_", pieces[2])):
+        scores = np.concatenate([pieces[0][keep], pieces[1][keep].ravel()])
+        labels = np.repeat([1, 0], [keep.sum(), 3 * keep.sum()])
+        assert result[prefix + "ap"] == pytest.approx(average_precision_score(labels, scores), rel=1e-12)
+        assert result[prefix + "auc"] == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)

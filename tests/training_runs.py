@@ -1,0 +1,222 @@
+"""Small graphs, and an epoch of training on them in this process, recorded event by event. Used by test_training.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from random_graphs import write_graph
+
+from data_tools.partition import partition
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.config import RunConfig
+from hpcgnn.native import Random, Stream
+from hpcgnn.run.session import Session, split_scores
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.store import files
+
+ROW_SCALE = 1024  # column 0 of the event features is the event's row id divided by this: exact in float32
+
+
+def bipartite(path, num_events=700, num_users=40, num_items=15, ticks=10_000, edge_width=0, node_width=0, seed=3):
+    """Users and items with repeats; with few ``ticks`` many events share a time. Times start at 10^9."""
+    rng = np.random.default_rng(seed)
+    src = (num_users * rng.random(num_events) ** 2).astype(np.int64)
+    dst = np.where(rng.random(num_events) < 0.6, src % num_items, rng.integers(0, num_items, num_events))
+    nodes = {"user": _node_columns(rng, num_users, node_width), "item": _node_columns(rng, num_items, node_width)}
+    columns = _event_columns(rng, src, dst, ticks, edge_width)
+    return write_graph(path, nodes, {("user", "takes", "item"): columns})
+
+
+def homogeneous(path, num_events=500, num_nodes=30, ticks=10_000, edge_width=0, node_width=0, seed=4):
+    """One node type; every fifth event is a self-loop."""
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(0, num_nodes, (2, num_events))
+    dst = np.where(np.arange(num_events) % 5 == 0, src, dst)
+    nodes = {"person": _node_columns(rng, num_nodes, node_width)}
+    return write_graph(path, nodes, {("person", "meets", "person"): _event_columns(rng, src, dst, ticks, edge_width)})
+
+
+def _node_columns(rng, count: int, width: int) -> dict:
+    columns = {"id": 1000 + 3 * np.arange(count)}
+    return columns | ({"feat": rng.standard_normal((count, width)).astype(np.float32)} if width else {})
+
+
+def _event_columns(rng, src, dst, ticks: int, width: int) -> dict:
+    columns = {"src": src, "dst": dst, "time": 10**9 + np.sort(rng.integers(0, ticks, len(src)))}
+    if width:
+        columns["feat"] = rng.standard_normal((len(src), width)).astype(np.float32)
+        columns["feat"][:, 0] = np.arange(len(src)) / ROW_SCALE
+    return columns
+
+
+@dataclass
+class Plain:
+    """A graph file's events with flat row ids."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    time: np.ndarray
+    feature: np.ndarray
+    num_nodes: int
+    node_feature: np.ndarray | None
+
+
+def read_plain(path) -> Plain:
+    """Everything of a small graph file."""
+    with h5py.File(path) as file:
+        types, (relation,) = files.node_types(file), files.relations(file)
+        counts = [file["nodes"][name].attrs["num_nodes"] for name in types]
+        base = dict(zip(types, np.concatenate(([0], np.cumsum(counts)))[:-1], strict=True))
+        source, _, destination = files.split_relation(relation)
+        edges = {name: column[()] for name, column in file["edges"][relation].items()}
+        features = [file["nodes"][name]["feat"][()] for name in types if "feat" in file["nodes"][name]]
+    feature = edges.get("feat", np.empty((len(edges["src"]), 0), np.float32))
+    return Plain(
+        edges["src"] + base[source], edges["dst"] + base[destination], edges["time"], feature, int(sum(counts)),
+        np.concatenate(features) if features else None,
+    )  # fmt: skip
+
+
+def on_rank_0(comm, make):
+    """Collective. What ``make()`` returns on rank 0, on all ranks."""
+    return comm.bcast(make() if comm.rank == 0 else None)
+
+
+def make_parts(comm, graph: Path, folder: Path, parts: int = 16, method: str = "metis") -> Path:
+    """Collective. A partition set, made by rank 0."""
+    on_rank_0(comm, lambda: partition(graph, folder, parts, method) and None)
+    return folder
+
+
+def make_config(**changes) -> RunConfig:
+    """A small float64 model; ``changes`` by key with "__" for the dot, such as sampling__fanout=3."""
+    values = {
+        "train__batch_size": 40, "train__precision": "float64", "train__seed": 5, "sampling__fanout": 5,
+        "model__memory_dim": 8, "model__time_dim": 6, "model__embed_dim": 8, "model__dropout": 0.2,
+    }  # fmt: skip
+    sections: dict[str, dict] = {}
+    for key, value in (values | changes).items():
+        section, name = key.split("__")
+        sections.setdefault(section, {})[name] = value
+    return RunConfig.from_dict(sections)
+
+
+def open_session(comm, parts: Path, config: RunConfig) -> Session:
+    """Collective. A session on a communicator."""
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    return Session(config, str(parts), world, Watchdog(world, 0))
+
+
+@dataclass
+class Record:
+    """An epoch. losses [steps]; events: by name one array [events, ...] in order of event row; memory: columns in order
+    of flat row id; mailed: the mail times of all nodes after each step; scores of validation in order of event row;
+    hidden: flat row ids."""
+
+    losses: list[float]
+    events: dict[str, np.ndarray]
+    memory: dict[str, np.ndarray]
+    mailed: list[np.ndarray]
+    scores: np.ndarray
+    hidden: set[int]
+    parameters: np.ndarray
+
+
+def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None) -> Record | None:
+    """Collective. Train the first ``steps`` steps (default: all) of epoch 0, then validate; the record is on rank 0."""
+    session = open_session(comm, parts, config)
+    trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
+    losses, pieces, mailed = [], [], []
+    with session.plans("train", 0) as plans:
+        for plan in plans:
+            pieces.append(describe(session, plan))
+            losses.append(trainer.train_step(plan)[0])
+            mailed.append(by_flat_row(session, _mail_times(session)))
+            if len(losses) == steps:
+                break
+    memory = {
+        name: by_flat_row(session, getattr(session.memory.table, name).numpy())
+        for name in session.memory.table.__slots__
+    }
+    hidden = session.world.gather(session.partition.flat_row[session.splits.hidden])
+    events, scores = gather_by_row(session.world, pieces), _validate(session)
+    trainer.close()
+    if session.world.rank > 0:
+        return None
+    flat = trainer.flat.parameter.detach().numpy().copy()
+    return Record(losses, events, memory, mailed, scores, set(np.concatenate(hidden).tolist()), flat)
+
+
+def _mail_times(session: Session) -> np.ndarray:
+    table = session.memory.table
+    return np.where(table.has_mail.numpy(), table.mailed.numpy(), -1)
+
+
+def by_flat_row(session: Session, values: np.ndarray) -> np.ndarray | None:
+    """Collective. Local rows of all ranks in order of flat row id, on rank 0."""
+    rows = session.world.gather_rows(session.partition.flat_row)
+    values = session.world.gather_rows(values)
+    return None if rows is None else values[np.argsort(rows)]
+
+
+def describe(session: Session, plan) -> dict[str, np.ndarray]:
+    """Collective. A plan event by event, its nodes as flat row ids."""
+    (flat,) = plan.route.pull(torch.from_numpy(session.partition.flat_row))
+    flat, attention, roles = flat.numpy(), plan.attention, 2 + plan.num_negatives
+    slot = attention.slot.numpy()
+    session.model.train()
+    random = Random(session.config.train.seed, Stream.DROPOUT, plan.step, plan.epoch)
+    mask, flat_root = session.model.dropout(random, plan.identity), flat[plan.root.numpy()]
+    edge, width = attention.edge_of.numpy(), plan.edge.shape[1]
+    columns = {
+        "root": flat_root,
+        "neighbor": np.where(slot >= 0, np.append(flat, -1)[slot], -1),
+        "dt": attention.dt.numpy(),
+        "edge": np.where(edge[..., None] >= 0, np.append(plan.edge.numpy(), np.zeros((1, width)), 0)[edge], 0),
+        "mask": np.ones((len(flat_root), 1)) if mask is None else mask.numpy(),
+    }
+    by_event = {name: _roles_last(values, roles) for name, values in columns.items()}
+    return {"row": plan.event_row, "step": np.full(plan.num_events, plan.step), **by_event}
+
+
+def _roles_last(values: np.ndarray, roles: int) -> np.ndarray:
+    """[roles * b, ...] to [b, roles, ...]."""
+    return np.moveaxis(values.reshape(roles, len(values) // roles, *values.shape[1:]), 0, 1)
+
+
+def gather_by_row(world: World, pieces: list[dict]) -> dict[str, np.ndarray] | None:
+    merged = {name: world.gather_rows(np.concatenate([piece[name] for piece in pieces])) for name in pieces[0]}
+    if world.rank > 0:
+        return None
+    order = np.argsort(merged["row"], kind="stable")
+    return {name: values[order] for name, values in merged.items()}
+
+
+def _validate(session: Session) -> np.ndarray | None:
+    """Collective. Scores [events, 1 + k] of validation, in order of event row, on rank 0."""
+    with session.plans("val", 0) as plans:
+        scores = [session.task.evaluate(plan) for plan in plans]
+    positive, negative = split_scores(scores)
+    rows = session.world.gather_rows(session.batches["val"].events.row)
+    values = session.world.gather_rows(np.concatenate([positive[:, None], negative], axis=1))
+    return None if rows is None else values[np.argsort(rows)]
+
+
+def assert_same(one: Record, other: Record) -> None:
+    """Samples bit-identical, numbers equal to rounding."""
+    assert one.events.keys() == other.events.keys()
+    for name, values in one.events.items():
+        assert np.array_equal(values, other.events[name]), name
+    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-9)
+    np.testing.assert_allclose(one.parameters, other.parameters, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-8, atol=1e-9)
+    for name, values in one.memory.items():
+        np.testing.assert_allclose(values, other.memory[name], rtol=1e-9, atol=1e-9, err_msg=name)
+    assert one.hidden == other.hidden
+    assert all(np.array_equal(a, b) for a, b in zip(one.mailed, other.mailed, strict=True))
