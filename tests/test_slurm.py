@@ -51,11 +51,21 @@ class Job:
         subprocess.run(["scancel", *flags, self.id], check=True, timeout=60)
 
     def start_requeued(self):
-        """Wait until the job is queued again, and do not wait for the two minutes it would have to rest."""
+        """Wait until the job is queued again, and do not wait for the two minutes it would have to rest.
+
+        The rest has its reason: a new start takes the late word of the old one's end for its own, and is refused in the
+        second in which the old credential was revoked.
+        """
         self.wait_for(lambda: self.show().get("Restarts") == "1", "requeue")
         self.wait_for_state("PENDING")
-        time.sleep(2)  # Slurm refuses a start in the second in which it revoked the job's credential
+        self.wait_for(lambda: not self.step_daemons(), "end of the first start")
+        time.sleep(5)
         subprocess.run(["scontrol", "update", f"JobId={self.id}", "StartTime=now"], capture_output=True, timeout=60)
+
+    def step_daemons(self) -> list[str]:
+        """Slurm's processes that still watch over a step of this job."""
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=60).stdout
+        return [line for line in listed.splitlines() if line.startswith(f"slurmstepd: [{self.id}.")]
 
     def cancel(self):
         subprocess.run(["scancel", "--signal=KILL", "--full", self.id], capture_output=True, timeout=60)
