@@ -14,7 +14,7 @@ import jsonargparse
 import yaml
 
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.nn.tgn import ModelConfig
+from hpcgnn.nn.temporal import ModelConfig
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.sample.temporal import SamplingConfig
 from hpcgnn.store import files

@@ -9,7 +9,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.tgn import TGN
+from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.run.launch import together
 from hpcgnn.sample.batches import make_batches
 from hpcgnn.sample.negatives import draw_negatives, negative_pool
@@ -57,7 +57,7 @@ class Session:
     def _build_model(self) -> None:
         config, partition, device = self.config, self.partition, self.world.device
         torch.manual_seed(config.train.seed % (1 << 63))
-        model = TGN(config.model, partition.node_width, partition.edge_width)
+        model = TemporalModel(config.model, partition.node_width, partition.edge_width)
         self.model = model.to(device=device, dtype=self.dtype)
         self.memory = NodeMemory(partition.num_nodes, model.state_width, model.mail_width, self.dtype, device)
         feature = partition.node_feature

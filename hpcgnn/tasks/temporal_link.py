@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.tgn import TGN
+from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.sample.temporal import StepPlan
 from hpcgnn.store.memory import MemoryRows, NodeMemory
 from hpcgnn.timers import Timers
@@ -59,7 +59,7 @@ class TemporalLinkTask:
 
     def __init__(
         self,
-        model: TGN,
+        model: TemporalModel,
         memory: NodeMemory,
         node_feature: torch.Tensor | None,
         update_at: str,

@@ -1,0 +1,58 @@
+"""Temporal attention. U rows below, N queries, K slots, H heads, D width of the rows, F edge features, T time width, Z out."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn import native
+from hpcgnn.native import AttentionPlan
+from hpcgnn.nn.linear import linear
+from hpcgnn.nn.time_encoding import TimeEncoding
+
+
+class TemporalAttentionLayer(nn.Module):
+    """Multi-head attention of a root over its neighbours' [node | edge | time], merged with the root's own row.
+
+    The products of neighbouring weights are formed first (they are small), so that a root's row meets one matrix before
+    the fused kernel and one after it: query and key weights become [H W, D], value and merge weights [Z, H W].
+    """
+
+    def __init__(self, node_width: int, edge_width: int, out_width: int, heads: int, time: TimeEncoding):
+        super().__init__()
+        self.time, self.heads, self.node_width = time, heads, node_width
+        head_width, time_width = out_width // heads, len(time.phase)
+        key_width = node_width + edge_width + time_width
+        self.scale = head_width**-0.5
+        self.query = nn.Linear(node_width + time_width, out_width)
+        self.key = nn.Parameter(torch.empty(heads, head_width, key_width))
+        self.value = nn.Parameter(torch.empty(heads, head_width, key_width))
+        self.merge = nn.Linear(out_width + node_width, out_width)
+        self.norm = nn.LayerNorm(out_width)
+        for weight in (self.key, self.value):
+            nn.init.uniform_(weight, -(key_width**-0.5), key_width**-0.5)
+
+    def forward(self, node, own, edge, plan: AttentionPlan, dropout=None) -> torch.Tensor:
+        """node [U, D], own [N, D] the roots' rows, edge [., F]; dropout [N, Z] multipliers or None. Returns [N, Z].
+
+        A key bias would cancel in the softmax and a value bias is the merge's own, so there are none.
+        """
+        projected = self._project(own).view(len(own), self.heads, self.key.shape[2])
+        weighted = native.temporal_attention(projected, node, self.time.phase, edge, self.time.frequency, plan)
+        merged = linear(weighted.flatten(1), self._out_weight()) + linear(
+            own, self.merge.weight[:, -self.node_width :], self.merge.bias
+        )
+        return self.norm(torch.relu(merged if dropout is None else merged * dropout))
+
+    def _project(self, own) -> torch.Tensor:
+        """Queries through the key weights, scaled, [N, H W]; the root's own time difference is 0."""
+        weight, bias = self.query.weight, self.query.bias
+        now = bias + weight[:, self.node_width :] @ self.time.phase.cos()
+        key = self.key.transpose(1, 2) * self.scale  # [H, W, Z / H]
+        composed = key @ weight[:, : self.node_width].view(self.heads, -1, self.node_width)
+        shift = key @ now.view(self.heads, -1, 1)
+        return linear(own, composed.flatten(0, 1), shift.flatten())
+
+    def _out_weight(self) -> torch.Tensor:
+        merge = self.merge.weight[:, : -self.node_width].view(self.merge.out_features, self.heads, -1)
+        return torch.einsum("zhd,hdw->zhw", merge, self.value).flatten(1)

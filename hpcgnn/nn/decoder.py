@@ -1,0 +1,25 @@
+"""Decoders: from embeddings to scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcgnn.nn.linear import linear
+
+
+class LinkDecoder(nn.Module):
+    """Score of a pair from its embeddings."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.source, self.destination = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, source, destination) -> torch.Tensor:
+        """source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n]."""
+        given = linear(source, self.source.weight, self.source.bias)
+        asked = linear(destination.flatten(0, -2), self.destination.weight)
+        asked = asked.view(*destination.shape[:-1], self.destination.out_features)
+        return functional.linear(torch.relu(given + asked), self.out.weight, self.out.bias).squeeze(-1)
