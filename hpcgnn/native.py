@@ -68,26 +68,29 @@ def features() -> dict:
 # planning
 
 
-def sample_recent(graph, nodes, times, fanout: int, event_limit: int = NO_LIMIT, threads: int = 1):
+def sample_recent(graph, nodes, times, fanout: int, event_limit: int = NO_LIMIT, since=None, threads: int = 1):
     """The newest ``fanout`` history entries strictly before each root's time and of events below ``event_limit``.
 
-    graph: (indptr [n + 1], time [m], event [m]) int64, a T-CSR. nodes, times: [N] int64. Returns positions [N, fanout]
-    int64, increasing, valid first, padded with -1, and count [N] int32.
+    graph: (indptr [n + 1], time [m], event [m]) int64, a T-CSR. nodes, times: [N] int64; since [N] int64: no entry
+    before that time either, None: no lower bound. Returns positions [N, fanout] int64, increasing, valid first, padded
+    with -1, and count [N] int32.
     """
     positions, count = _sample_buffers(nodes, fanout)
     kernels, execution = _planning_backend(nodes, threads)
-    kernels.sample_recent(*graph, nodes, times, event_limit, positions, count, execution)
+    kernels.sample_recent(*graph, nodes, times, since, event_limit, positions, count, execution)
     return positions, count
 
 
 def sample_uniform(
-    graph, nodes, times, identity, fanout: int, random: Random, *, replace=False, event_limit=NO_LIMIT, threads=1
-):
+    graph, nodes, times, identity, fanout: int, random: Random, *, replace=False, event_limit=NO_LIMIT, since=None,
+    threads=1,
+):  # fmt: skip
     """As sample_recent, but ``fanout`` entries drawn uniformly; ``identity`` [N] int64 keys the draws of each root."""
     positions, count = _sample_buffers(nodes, fanout)
     kernels, execution = _planning_backend(nodes, threads)
     key = random.native()
-    kernels.sample_uniform(*graph, nodes, times, identity, event_limit, replace, key, positions, count, execution)
+    roots = (nodes, times, since, identity)
+    kernels.sample_uniform(*graph, *roots, event_limit, replace, key, positions, count, execution)
     return positions, count
 
 

@@ -2,6 +2,10 @@
 // the arrays and how a call is executed (threads on the CPU, a stream on CUDA, both an integer).
 #pragma once
 
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
 #include "bindings.h"
 #include "hpcgnn/sample.h"
 
@@ -14,31 +18,42 @@ TemporalGraph graph_of(const Array<const int64_t, 1, Device> &indptr, const Arra
   return {indptr.data(), time.data(), event.data()};
 }
 
+template <typename Device> using Since = std::optional<Array<const int64_t, 1, Device>>;
+
+// since: none where history has no lower bound.
+template <typename Device>
+TemporalRoots roots_of(const Array<const int64_t, 1, Device> &nodes, const Array<const int64_t, 1, Device> &times,
+                       const Since<Device> &since, int64_t event_limit) {
+  require(nodes.shape(0) == times.shape(0) && (!since || since->shape(0) == nodes.shape(0)),
+          "nodes, times and since must have the same first dimension");
+  return {nodes.data(), times.data(), since ? since->data() : nullptr, event_limit};
+}
+
 template <typename Backend> void bind_samplers(nb::module_ &module) {
   using D = typename Backend::Device;
   using I64 = Array<const int64_t, 1, D>;
   module.def(
       "sample_recent",
-      [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, int64_t event_limit, Array<int64_t, 2, D> positions,
-         Array<int32_t, 1, D> count, int64_t execution) {
-        require(nodes.shape(0) == times.shape(0) && nodes.shape(0) == positions.shape(0) &&
-                    nodes.shape(0) == count.shape(0),
-                "nodes, times, positions and count must have the same first dimension");
-        Backend::sample_recent(graph_of<D>(indptr, time, event), nodes.data(), times.data(), nodes.shape(0),
-                               event_limit, static_cast<int32_t>(positions.shape(1)), positions.data(), count.data(),
+      [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, Since<D> since, int64_t event_limit,
+         Array<int64_t, 2, D> positions, Array<int32_t, 1, D> count, int64_t execution) {
+        require(nodes.shape(0) == positions.shape(0) && nodes.shape(0) == count.shape(0),
+                "nodes, positions and count must have the same first dimension");
+        Backend::sample_recent(graph_of<D>(indptr, time, event), roots_of<D>(nodes, times, since, event_limit),
+                               nodes.shape(0), static_cast<int32_t>(positions.shape(1)), positions.data(), count.data(),
                                execution);
       },
       Release());
   module.def(
       "sample_uniform",
-      [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, I64 identity, int64_t event_limit, bool replace,
-         const RandomContext &context, Array<int64_t, 2, D> positions, Array<int32_t, 1, D> count, int64_t execution) {
-        require(nodes.shape(0) == times.shape(0) && nodes.shape(0) == identity.shape(0) &&
-                    nodes.shape(0) == positions.shape(0) && nodes.shape(0) == count.shape(0),
-                "nodes, times, identity, positions and count must have the same first dimension");
-        Backend::sample_uniform(graph_of<D>(indptr, time, event), nodes.data(), times.data(), identity.data(),
-                                nodes.shape(0), event_limit, static_cast<int32_t>(positions.shape(1)), replace, context,
-                                positions.data(), count.data(), execution);
+      [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, Since<D> since, I64 identity, int64_t event_limit,
+         bool replace, const RandomContext &context, Array<int64_t, 2, D> positions, Array<int32_t, 1, D> count,
+         int64_t execution) {
+        require(nodes.shape(0) == identity.shape(0) && nodes.shape(0) == positions.shape(0) &&
+                    nodes.shape(0) == count.shape(0),
+                "nodes, identity, positions and count must have the same first dimension");
+        Backend::sample_uniform(graph_of<D>(indptr, time, event), roots_of<D>(nodes, times, since, event_limit),
+                                identity.data(), nodes.shape(0), static_cast<int32_t>(positions.shape(1)), replace,
+                                context, positions.data(), count.data(), execution);
       },
       Release());
 }

@@ -20,53 +20,79 @@ def random_history(rng, num_nodes=40, num_entries=600):
     return indptr.astype(np.int64), event // 7, event
 
 
-def reference_visible(graph, node, time, limit):
+def reference_visible(graph, node, time, limit, since=-1):
     indptr, times, events = graph
     window = np.arange(indptr[node], indptr[node + 1])
-    return window[(times[window] < time) & (events[window] < limit)]
+    return window[(times[window] < time) & (times[window] >= since) & (events[window] < limit)]
 
 
+def random_since(rng, times, windowed):
+    """Lower bounds around the times, some of them above (an empty window); all -1 stands for None."""
+    since = times - rng.integers(-20, 300, len(times)) if windowed else np.full(len(times), -1)
+    return since, since if windowed else None
+
+
+@pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("limit", [native.NO_LIMIT, 3000])
-def test_sample_recent_equals_reference(limit):
+def test_sample_recent_equals_reference(limit, windowed):
     rng = np.random.default_rng(0)
     graph = random_history(rng)
     nodes, times = rng.integers(0, 40, 200), rng.integers(0, 900, 200)
-    positions, count = native.sample_recent(graph, nodes, times, 7, limit)
+    since, argument = random_since(rng, times, windowed)
+    positions, count = native.sample_recent(graph, nodes, times, 7, limit, argument)
     for i in range(200):
-        expected = reference_visible(graph, nodes[i], times[i], limit)[-7:]
+        expected = reference_visible(graph, nodes[i], times[i], limit, since[i])[-7:]
         assert positions[i, : count[i]].tolist() == expected.tolist()
         assert (positions[i, count[i] :] == -1).all()
+    threaded = native.sample_recent(graph, nodes, times, 7, limit, argument, threads=2)
+    assert all(map(np.array_equal, threaded, (positions, count)))
 
 
+@pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
-def test_sample_uniform_stays_in_the_visible_history_and_is_keyed(replace):
+def test_sample_uniform_stays_in_the_visible_history_and_is_keyed(replace, windowed):
     rng = np.random.default_rng(1)
     graph = random_history(rng)
     nodes, times, identity = rng.integers(0, 40, 300), rng.integers(0, 900, 300), rng.permutation(300)
+    since, argument = random_since(rng, times, windowed)
     key = Random(seed=3, stream=Stream.SAMPLE, step=5)
-    positions, count = native.sample_uniform(graph, nodes, times, identity, 5, key, replace=replace)
+    positions, count = native.sample_uniform(graph, nodes, times, identity, 5, key, replace=replace, since=argument)
     for i in range(300):
-        visible = reference_visible(graph, nodes[i], times[i], native.NO_LIMIT)
+        visible = reference_visible(graph, nodes[i], times[i], native.NO_LIMIT, since[i])
         chosen = positions[i, : count[i]]
         assert set(chosen) <= set(visible)
         assert count[i] == (5 if replace and len(visible) else min(5, len(visible)))
         assert replace or len(set(chosen)) == count[i]
     order = rng.permutation(300)
     shuffled, _ = native.sample_uniform(
-        graph, nodes[order], times[order], identity[order], 5, key, replace=replace, threads=2
-    )
+        graph, nodes[order], times[order], identity[order], 5, key,
+        replace=replace, since=since[order] if windowed else None, threads=2,
+    )  # fmt: skip
     assert np.array_equal(shuffled, positions[order])
+
+
+def test_samplers_take_no_roots_and_refuse_a_since_of_another_length():
+    graph, empty = random_history(np.random.default_rng(2)), np.empty(0, np.int64)
+    key = Random(3, Stream.SAMPLE)
+    assert native.sample_recent(graph, empty, empty, 4, since=empty)[0].shape == (0, 4)
+    assert native.sample_uniform(graph, empty, empty, empty, 4, key, since=empty)[0].shape == (0, 4)
+    with pytest.raises(ValueError, match="since"):
+        native.sample_recent(graph, np.zeros(2, np.int64), np.zeros(2, np.int64), 4, since=np.zeros(1, np.int64))
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(2, 1), (4, 3), (7, 3), (11, 10), (40, 10)])
 def test_sample_uniform_without_replacement_is_uniform(degree, fanout):
-    """Chi-square of the entries' frequencies, and of the pairs' where they are few."""
+    """Chi-square of the entries' frequencies inside a window of ``degree`` entries, with 3 before and 2 after it."""
     trials = 40_000
-    graph = (np.array([0, degree]), np.arange(degree), np.arange(degree))
+    graph = (np.array([0, degree + 5]), np.arange(degree + 5), np.arange(degree + 5))
     zeros = np.zeros(trials, np.int64)
     key = Random(seed=11, stream=Stream.SAMPLE)
-    positions, _ = native.sample_uniform(graph, zeros, zeros + degree, np.arange(trials), fanout, key)
-    observed = np.bincount(positions.ravel(), minlength=degree)
+    positions, _ = native.sample_uniform(
+        graph, zeros, zeros + degree + 3, np.arange(trials), fanout, key, since=zeros + 3
+    )
+    assert positions.min() >= 3
+    assert positions.max() < degree + 3
+    observed = np.bincount(positions.ravel() - 3, minlength=degree)
     expected = trials * fanout / degree
     # Entries of one trial are correlated: the variance of a count is trials * f/d * (1 - f/d).
     z = (observed - expected) / np.sqrt(expected * (1 - fanout / degree))

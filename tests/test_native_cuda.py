@@ -132,8 +132,11 @@ def test_sample_recent(size, fanout, limit):
     rng = np.random.default_rng(0)
     graph = random_history(rng, 500, 50_000)
     nodes, times = rng.integers(0, 500, size), rng.integers(0, 100, size)
-    device = native.sample_recent(on_device(*graph), *on_device(nodes, times), fanout, limit)
-    assert_same(device, native.sample_recent(graph, nodes, times, fanout, limit))
+    for since in (None, times - rng.integers(-2, 40, size)):
+        bounds = {"event_limit": limit, "since": since}
+        on_gpu = bounds | {"since": None if since is None else on_device(since)[0]}
+        device = native.sample_recent(on_device(*graph), *on_device(nodes, times), fanout, **on_gpu)
+        assert_same(device, native.sample_recent(graph, nodes, times, fanout, **bounds))
 
 
 @pytest.mark.gpu
@@ -146,9 +149,11 @@ def test_sample_uniform(size, fanout, replace):
     nodes, times, identity = rng.integers(0, 500, size), rng.integers(0, 100, size), rng.integers(0, 1 << 48, size)
     key = Random(seed=(1 << 55) + 3, stream=Stream.SAMPLE, step=5, epoch=2, hop=1, relation=4)
     arrays = on_device(nodes, times, identity)
-    options = {"replace": replace, "event_limit": 500}
-    device = native.sample_uniform(on_device(*graph), *arrays, fanout, key, **options)
-    assert_same(device, native.sample_uniform(graph, nodes, times, identity, fanout, key, **options))
+    for since in (None, times - rng.integers(-2, 40, size)):
+        options = {"replace": replace, "event_limit": 500, "since": since}
+        on_gpu = options | {"since": None if since is None else on_device(since)[0]}
+        device = native.sample_uniform(on_device(*graph), *arrays, fanout, key, **on_gpu)
+        assert_same(device, native.sample_uniform(graph, nodes, times, identity, fanout, key, **options))
 
 
 @pytest.mark.gpu

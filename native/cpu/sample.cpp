@@ -3,21 +3,21 @@
 
 namespace hpcgnn::cpu {
 
-void sample_recent(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, int64_t n,
-                   int64_t event_limit, int32_t fanout, int64_t *positions, int32_t *count, int threads) {
+void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64_t n, int32_t fanout,
+                   int64_t *positions, int32_t *count, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < n; ++i) {
-    count[i] = sample_recent_one(graph, nodes[i], times[i], event_limit, fanout, positions + i * fanout);
+    count[i] = sample_recent_one(graph, roots, i, fanout, positions + i * fanout);
   }
 }
 
-void sample_uniform(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, const int64_t *identity,
-                    int64_t n, int64_t event_limit, int32_t fanout, bool replace, const RandomContext &context,
-                    int64_t *positions, int32_t *count, int threads) {
+void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, const int64_t *identity, int64_t n,
+                    int32_t fanout, bool replace, const RandomContext &context, int64_t *positions, int32_t *count,
+                    int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < n; ++i) {
-    count[i] = sample_uniform_one(graph, nodes[i], times[i], event_limit, fanout, replace, context,
-                                  static_cast<uint64_t>(identity[i]), positions + i * fanout);
+    count[i] = sample_uniform_one(graph, roots, i, fanout, replace, context, static_cast<uint64_t>(identity[i]),
+                                  positions + i * fanout);
   }
 }
 

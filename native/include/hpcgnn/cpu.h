@@ -11,11 +11,11 @@
 namespace hpcgnn::cpu {
 
 // Samplers: positions [n, fanout] in the T-CSR (-1 pads), count [n].
-void sample_recent(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, int64_t n,
-                   int64_t event_limit, int32_t fanout, int64_t *positions, int32_t *count, int threads);
-void sample_uniform(const TemporalGraph &graph, const int64_t *nodes, const int64_t *times, const int64_t *identity,
-                    int64_t n, int64_t event_limit, int32_t fanout, bool replace, const RandomContext &context,
-                    int64_t *positions, int32_t *count, int threads);
+void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64_t n, int32_t fanout,
+                   int64_t *positions, int32_t *count, int threads);
+void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, const int64_t *identity, int64_t n,
+                    int32_t fanout, bool replace, const RandomContext &context, int64_t *positions, int32_t *count,
+                    int threads);
 
 // Random numbers: out [n, slots] in [0, bound); mask [n, columns] of 0 or 1 / (1 - p).
 void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,

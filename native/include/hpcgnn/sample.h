@@ -25,21 +25,33 @@ HPCGNN_HD int64_t first_not_below(const int64_t *values, int64_t begin, int64_t 
   return begin;
 }
 
-// End of what a root may see: entries strictly before its time, and of events below event_limit.
-HPCGNN_HD int64_t visible_end(const TemporalGraph &graph, int64_t node, int64_t time, int64_t event_limit) {
-  const int64_t begin = graph.indptr[node];
-  const int64_t end = first_not_below(graph.time, begin, graph.indptr[node + 1], time);
-  return first_not_below(graph.event, begin, end, event_limit);
+// What the roots of one call may see: entries of their node, not before `since`, strictly before their time, and of
+// events below the limit.
+struct TemporalRoots {
+  const int64_t *nodes, *times; // [n]
+  const int64_t *since;         // [n], null where history has no lower bound
+  int64_t event_limit;
+};
+
+struct Window {
+  int64_t begin, end;
+};
+
+HPCGNN_HD Window visible_window(const TemporalGraph &graph, const TemporalRoots &roots, int64_t i) {
+  const int64_t begin = graph.indptr[roots.nodes[i]];
+  const int64_t before = first_not_below(graph.time, begin, graph.indptr[roots.nodes[i] + 1], roots.times[i]);
+  const int64_t end = first_not_below(graph.event, begin, before, roots.event_limit);
+  return {roots.since == nullptr ? begin : first_not_below(graph.time, begin, end, roots.since[i]), end};
 }
 
 // The newest `fanout` entries; returns how many there are. out[fanout], padded with -1.
-HPCGNN_HD int32_t sample_recent_one(const TemporalGraph &graph, int64_t node, int64_t time, int64_t event_limit,
-                                    int32_t fanout, int64_t *out) {
-  const int64_t begin = graph.indptr[node];
-  const int64_t end = visible_end(graph, node, time, event_limit);
-  const int32_t count = static_cast<int32_t>(end - begin < fanout ? end - begin : fanout);
+HPCGNN_HD int32_t sample_recent_one(const TemporalGraph &graph, const TemporalRoots &roots, int64_t i, int32_t fanout,
+                                    int64_t *out) {
+  const Window window = visible_window(graph, roots, i);
+  const int64_t degree = window.end - window.begin;
+  const int32_t count = static_cast<int32_t>(degree < fanout ? degree : fanout);
   for (int32_t slot = 0; slot < fanout; ++slot) {
-    out[slot] = slot < count ? end - count + slot : -1;
+    out[slot] = slot < count ? window.end - count + slot : -1;
   }
   return count;
 }
@@ -63,11 +75,10 @@ HPCGNN_HD bool contains_sorted(const int64_t *values, int32_t size, int64_t valu
 
 // `fanout` entries drawn uniformly, with replacement, or without (Floyd's algorithm: Bentley and Floyd, CACM 1987); all
 // of them when there are no more than fanout and replacement is off. Slot s of the counter is the s-th draw.
-HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, int64_t node, int64_t time, int64_t event_limit,
-                                     int32_t fanout, bool replace, const RandomContext &context, uint64_t identity,
-                                     int64_t *out) {
-  const int64_t begin = graph.indptr[node];
-  const int64_t degree = visible_end(graph, node, time, event_limit) - begin;
+HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, const TemporalRoots &roots, int64_t i, int32_t fanout,
+                                     bool replace, const RandomContext &context, uint64_t identity, int64_t *out) {
+  const Window window = visible_window(graph, roots, i);
+  const int64_t begin = window.begin, degree = window.end - begin;
   int32_t count = 0;
   if (degree > 0 && replace) {
     for (; count < fanout; ++count) {
