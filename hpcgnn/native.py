@@ -33,8 +33,10 @@ class Stream(IntEnum):
     SAMPLE = 2
     DROPOUT = 3
     HIDDEN_NODE = 4
+    DECAY = 5
     EVAL_NEGATIVE = 65
     EVAL_SAMPLE = 66
+    EVAL_DECAY = 69
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,20 @@ def sample_uniform(
     roots = (nodes, times, since, identity)
     kernels.sample_uniform(*graph, *roots, event_limit, replace, key, positions, count, execution)
     return positions, count
+
+
+def decay_keep(positions, count, remote, age, half_life: int, random: Random, identity, threads: int = 1) -> None:
+    """Drop sampled neighbours in other parts the likelier, the older they are (boundary decay, StarryGL); in place.
+
+    positions [N, K], count [N] as the samplers return them: survivors move to the front in order. remote [N, K] bool
+    or uint8; age [N, K] int64. A remote slot is kept with probability 2^-min(32, age // half_life), drawn by
+    ``random``, ``identity`` [N] and its place in the row.
+    """
+    if half_life < 1:
+        raise ValueError(f"half_life must be at least 1, got {half_life}")
+    kernels, execution = _planning_backend(positions, threads)
+    flags = remote.view(torch.uint8 if _on_cuda(remote) else np.uint8)
+    kernels.decay_keep(flags, age, identity, half_life, random.native(), positions, count, execution)
 
 
 def _on_cuda(array) -> bool:

@@ -58,6 +58,24 @@ template <typename Backend> void bind_samplers(nb::module_ &module) {
       Release());
 }
 
+template <typename Backend> void bind_decay(nb::module_ &module) {
+  using D = typename Backend::Device;
+  module.def(
+      "decay_keep",
+      [](Array<const uint8_t, 2, D> remote, Array<const int64_t, 2, D> age, Array<const int64_t, 1, D> identity,
+         int64_t half_life, const RandomContext &context, Array<int64_t, 2, D> positions, Array<int32_t, 1, D> count,
+         int64_t execution) {
+        const auto n = positions.shape(0), fanout = positions.shape(1);
+        require(remote.shape(0) == n && remote.shape(1) == fanout && age.shape(0) == n && age.shape(1) == fanout,
+                "positions, remote and age must have the same shape");
+        require(identity.shape(0) == n && count.shape(0) == n && half_life > 0,
+                "identity and count as many as positions have rows; half_life > 0");
+        Backend::decay_keep(Decay{remote.data(), age.data(), identity.data(), half_life}, context, n,
+                            static_cast<int32_t>(fanout), positions.data(), count.data(), execution);
+      },
+      Release());
+}
+
 template <typename Backend, typename Real> void bind_dropout(nb::module_ &module) {
   using D = typename Backend::Device;
   module.def(

@@ -10,6 +10,7 @@ struct Cuda {
   using Device = nb::device::cuda;
   static constexpr auto sample_recent = &cuda::sample_recent;
   static constexpr auto sample_uniform = &cuda::sample_uniform;
+  static constexpr auto decay_keep = &cuda::decay_keep;
   static constexpr auto random_integers = &cuda::random_integers;
   template <typename Real> static constexpr auto dropout_mask = &cuda::dropout_mask<Real>;
   static constexpr auto gather_rows = &cuda::gather_rows;
@@ -61,6 +62,7 @@ void bind_relabel(nb::module_ &module) {
 
 void bind_cuda(nb::module_ &module) {
   bind_samplers<Cuda>(module);
+  bind_decay<Cuda>(module);
   bind_random<Cuda>(module);
   bind_rows<Cuda>(module);
   bind_relabel(module);

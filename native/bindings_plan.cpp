@@ -9,6 +9,7 @@ struct Cpu {
   using Device = nb::device::cpu;
   static constexpr auto sample_recent = &cpu::sample_recent;
   static constexpr auto sample_uniform = &cpu::sample_uniform;
+  static constexpr auto decay_keep = &cpu::decay_keep;
   static constexpr auto random_integers = &cpu::random_integers;
   template <typename Real> static constexpr auto dropout_mask = &cpu::dropout_mask<Real>;
 };
@@ -19,6 +20,7 @@ using I64 = Array<const int64_t, 1, nb::device::cpu>;
 
 void bind_plan(nb::module_ &module) {
   bind_samplers<Cpu>(module);
+  bind_decay<Cpu>(module);
   bind_random<Cpu>(module);
   module.def(
       "unique_relabel",

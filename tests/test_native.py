@@ -100,6 +100,52 @@ def test_sample_uniform_without_replacement_is_uniform(degree, fanout):
     assert chi_square < (degree - 1) + 5 * np.sqrt(2 * (degree - 1)) + 5
 
 
+def decay_case(rng, size, fanout=9):
+    """(positions, count, remote, age, identity) of rows of every length."""
+    count = rng.integers(0, fanout + 1, size).astype(np.int32)
+    positions = np.where(np.arange(fanout) < count[:, None], rng.integers(0, 1000, (size, fanout)), -1)
+    remote, age = rng.random((size, fanout)) < 0.7, rng.integers(0, 400, (size, fanout))
+    return positions, count, remote, age, rng.integers(0, 1 << 48, size)
+
+
+@pytest.mark.parametrize("half_life", [1, 100, 1 << 62])
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_decay_keep_equals_reference(size, half_life):
+    positions, count, remote, age, identity = decay_case(np.random.default_rng(5), size)
+    key = Random(seed=9, stream=Stream.DECAY, step=4)
+    # Of all 32-bit words only 0 is rejected for this bound, and the others are lowered by one.
+    word = native.random_integers(key, identity, 9, (1 << 32) - 1) + 1
+    keep = ~remote | (word < (1 << 32) >> np.minimum(32, age // half_life))
+    expected = [row[:n][kept[:n]].tolist() for row, n, kept in zip(positions, count, keep, strict=True)]
+    mine, mine_count = positions.copy(), count.copy()
+    native.decay_keep(mine, mine_count, remote, age, half_life, key, identity)
+    assert mine_count.tolist() == [len(row) for row in expected]
+    assert mine.tolist() == [row + [-1] * (9 - len(row)) for row in expected]
+    order = np.random.default_rng(6).permutation(size)
+    arrays = [array[order].copy() for array in (positions, count, remote.view(np.uint8), age)]
+    native.decay_keep(*arrays, half_life, key, identity[order], threads=2)
+    assert np.array_equal(arrays[0], mine[order])
+    assert np.array_equal(arrays[1], mine_count[order])
+
+
+def test_decay_keep_halves_once_a_half_life():
+    trials, ages = 100_000, np.arange(6) * 10 + 9
+    positions, count = np.zeros((trials, 6), np.int64), np.full(trials, 6, np.int32)
+    positions += np.arange(6)
+    remote, age = np.ones_like(positions, dtype=bool), np.broadcast_to(ages, positions.shape).copy()
+    native.decay_keep(positions, count, remote, age, 10, Random(1, Stream.DECAY), np.arange(trials))
+    kept = np.bincount(positions[positions >= 0], minlength=6)
+    expected = 0.5 ** np.arange(6)
+    assert kept[0] == trials
+    assert (np.abs(kept - trials * expected) <= 5 * np.sqrt(trials * expected * (1 - expected))).all()
+
+
+def test_decay_keep_refuses_a_half_life_of_zero():
+    case = decay_case(np.random.default_rng(0), 3)
+    with pytest.raises(ValueError, match="half_life must be at least 1, got 0"):
+        native.decay_keep(*case[:4], 0, Random(0, Stream.DECAY), case[4])
+
+
 def test_philox_equals_numpy():
     """Against NumPy's Philox would need 4x64; the published known-answer vectors of Philox4x32-10 instead (zero and
     ones)."""

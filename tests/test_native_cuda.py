@@ -17,7 +17,7 @@ from hpcgnn.native import Random, Stream
 
 NATIVE_HEADERS = Path(__file__).parents[1] / "native" / "include"
 OPERATIONS = (
-    "sample_recent sample_uniform random_integers dropout_mask gather_rows scatter_rows segment_sum_rows "
+    "sample_recent sample_uniform decay_keep random_integers dropout_mask gather_rows scatter_rows segment_sum_rows "
     "unique_relabel last_event transpose_index "
     "unique_relabel_scratch_bytes last_event_scratch_bytes transpose_index_scratch_bytes"
 ).split()
@@ -154,6 +154,22 @@ def test_sample_uniform(size, fanout, replace):
         on_gpu = options | {"since": None if since is None else on_device(since)[0]}
         device = native.sample_uniform(on_device(*graph), *arrays, fanout, key, **on_gpu)
         assert_same(device, native.sample_uniform(graph, nodes, times, identity, fanout, key, **options))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("half_life", [1, 100, 1 << 62])
+@pytest.mark.parametrize("fanout", [1, 10, 200])
+@pytest.mark.parametrize("size", [0, 1, 20_000])
+def test_decay_keep(size, fanout, half_life):
+    rng = np.random.default_rng(10)
+    count = rng.integers(0, fanout + 1, size).astype(np.int32)
+    positions = np.where(np.arange(fanout) < count[:, None], rng.integers(0, 1000, (size, fanout)), -1)
+    remote, age = rng.random((size, fanout)) < 0.7, rng.integers(0, 400, (size, fanout))
+    key, identity = Random(3, Stream.DECAY, step=2), rng.integers(0, 1 << 48, size)
+    on_gpu = on_device(positions, count, remote, age, identity)
+    native.decay_keep(*on_gpu[:4], half_life, key, on_gpu[4])
+    native.decay_keep(positions, count, remote, age, half_life, key, identity)
+    assert_same(on_gpu[:2], [positions, count])
 
 
 @pytest.mark.gpu

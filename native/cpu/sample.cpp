@@ -21,4 +21,12 @@ void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, cons
   }
 }
 
+void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
+                int32_t *count, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < n; ++i) {
+    count[i] = decay_keep_one(decay, context, i, fanout, count[i], positions);
+  }
+}
+
 } // namespace hpcgnn::cpu

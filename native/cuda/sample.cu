@@ -22,6 +22,14 @@ __global__ void uniform_kernel(TemporalGraph graph, TemporalRoots roots, const i
   }
 }
 
+__global__ void decay_kernel(Decay decay, RandomContext context, int64_t n, int32_t fanout, int64_t *positions,
+                             int32_t *count) {
+  const int64_t i = entry_index();
+  if (i < n) {
+    count[i] = decay_keep_one(decay, context, i, fanout, count[i], positions);
+  }
+}
+
 } // namespace
 
 void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64_t n, int32_t fanout,
@@ -33,6 +41,11 @@ void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, cons
                     int32_t fanout, bool replace, const RandomContext &context, int64_t *positions, int32_t *count,
                     Stream stream) {
   launch_entries(uniform_kernel, n, stream, graph, roots, identity, n, fanout, replace, context, positions, count);
+}
+
+void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
+                int32_t *count, Stream stream) {
+  launch_entries(decay_kernel, n, stream, decay, context, n, fanout, positions, count);
 }
 
 } // namespace hpcgnn::cuda

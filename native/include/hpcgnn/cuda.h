@@ -27,6 +27,9 @@ void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64
 void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, const int64_t *identity, int64_t n,
                     int32_t fanout, bool replace, const RandomContext &context, int64_t *positions, int32_t *count,
                     Stream stream);
+// Drops decayed neighbours of positions [n, fanout] in place, lowers count [n].
+void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
+                int32_t *count, Stream stream);
 
 // Random numbers: out [n, slots] in [0, bound); mask [n, columns] of 0 or 1 / (1 - p).
 void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,

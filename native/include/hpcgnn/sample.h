@@ -1,5 +1,5 @@
 // Element functions of the temporal samplers: one root, its history in a T-CSR (entries of a node are sorted by event
-// row id, hence by time), the positions of the chosen entries in increasing order.
+// row id, hence by time), the positions of the chosen entries in increasing order; and of what thins them out.
 #pragma once
 
 #include "hpcgnn/philox.h"
@@ -102,6 +102,45 @@ HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, const TemporalR
     out[slot] = -1;
   }
   return count;
+}
+
+// Thinning of neighbours in other parts by age (boundary decay, StarryGL). Rows as the samplers leave them.
+struct Decay {
+  const uint8_t *remote;   // [n, fanout], read for valid slots only, like age
+  const int64_t *age;      // [n, fanout]
+  const int64_t *identity; // [n]
+  int64_t half_life;       // above 0
+};
+
+// A slot of this age is kept when its random word is below this: 2^32 halved once a half-life, 32 times at most.
+HPCGNN_HD uint64_t decay_threshold(int64_t age, int64_t half_life) {
+  const int64_t halvings = age > 0 ? age / half_life : 0;
+  return (1ull << 32) >> (halvings < 32 ? halvings : 32);
+}
+
+HPCGNN_HD bool decay_keeps(const Decay &decay, const RandomContext &context, int64_t i, int32_t slot, int64_t at) {
+  const uint64_t threshold = decay.remote[at] ? decay_threshold(decay.age[at], decay.half_life) : 1ull << 32;
+  if (threshold >> 32) {
+    return true;
+  }
+  const RandomCounter counter = random_counter(context, static_cast<uint64_t>(decay.identity[i]), slot >> 2);
+  return philox(counter, random_key(context)).word[slot & 3] < threshold;
+}
+
+// Row i of positions [n, fanout] keeps its survivors, in order; returns how many of its `count` there are.
+HPCGNN_HD int32_t decay_keep_one(const Decay &decay, const RandomContext &context, int64_t i, int32_t fanout,
+                                 int32_t count, int64_t *positions) {
+  int32_t kept = 0;
+  for (int32_t slot = 0; slot < count; ++slot) {
+    const int64_t at = i * fanout + slot;
+    if (decay_keeps(decay, context, i, slot, at)) {
+      positions[i * fanout + kept++] = positions[at];
+    }
+  }
+  for (int32_t slot = kept; slot < count; ++slot) {
+    positions[i * fanout + slot] = -1;
+  }
+  return kept;
 }
 
 } // namespace hpcgnn
