@@ -1,21 +1,23 @@
-"""``python -m hpcgnn.bench``: one training epoch, timed by stage, with the bytes it moves and the memory it takes.
+"""``python -m hpcgnn.bench [epoch]``: one training epoch, timed by stage, with the bytes it moves and the memory it takes.
 
 Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
-events. The first epoch warms up; each following one is reported.
+events. The first epoch warms up; each following one is reported. ``--peer pyg`` adds PyTorch Geometric's time for the same
+epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a cost model of many ranks.
 """
 
 from __future__ import annotations
 
 import json
 import resource
-import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn import config as configuration
+from hpcgnn.bench import peer_pyg
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
@@ -28,34 +30,49 @@ from hpcgnn.run.synthetic import make_synthetic
 from hpcgnn.run.trainer import Trainer
 
 STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
+PEERS = ("none", "pyg")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command takes beside the configuration."""
+
+    repeat: int
+    out: str
+    peer: str
 
 
 def main(world: World, argv: list[str]) -> int:
     """Collective."""
-    config, repeat, out = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
+    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
         folder = Path(world.broadcast(own))
-        result = _measure(config, folder, repeat, World(config.comm))
+        result = _measure(config, folder, options, World(config.comm))
         world.barrier()
     if world.rank == 0:
         print(table(result))
-        if out:
-            Path(out).write_text(json.dumps(result, indent=1) + "\n")
+        if options.out:
+            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
     world.barrier()
     return launch.EXIT_DONE
 
 
-def _parse(argv: list[str]) -> tuple[RunConfig, int, str]:
+def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
     parser = configuration.parser("python -m hpcgnn.bench", __doc__)
     parser.add_argument("--repeat", type=int, default=3, help="epochs to report")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    parser.add_argument("--peer", choices=PEERS, default="none", help="another system to time on the same events")
     config, namespace = configuration.parse(parser, argv)
     if namespace.repeat < 1:
         raise ValueError("--repeat must be at least 1")
-    return config, namespace.repeat, namespace.out
+    if namespace.peer == "pyg" and world.size > 1:
+        raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")
+    if namespace.peer == "pyg" and not peer_pyg.installed():
+        raise ValueError("--peer pyg needs torch-geometric: pip install hpcgnn[pyg]")
+    return config, Options(namespace.repeat, namespace.out, namespace.peer)
 
 
-def _measure(config: RunConfig, folder: Path, repeat: int, world: World) -> dict:
+def _measure(config: RunConfig, folder: Path, options: Options, world: World) -> dict:
     path = config.data.path or str(folder / "parts")
     with together(world, "make the synthetic graph"):
         if not config.data.path and world.local_size < world.size:
@@ -65,10 +82,13 @@ def _measure(config: RunConfig, folder: Path, repeat: int, world: World) -> dict
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         session = Session(config, path, world, watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
-        epochs = [_epoch(session, trainer, epoch) for epoch in range(repeat + 1)][1:]
+        epochs = [_epoch(session, trainer, epoch) for epoch in range(options.repeat + 1)][1:]
         trainer.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return _summary(session, epochs, world.allgather_array(np.array([peak])).ravel())
+    result = _summary(session, epochs, world.allgather_array(np.array([peak])).ravel())
+    if options.peer == "pyg":
+        result["pyg_epoch_seconds"] = peer_pyg.epoch_seconds(session)
+    return result
 
 
 def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
@@ -136,8 +156,7 @@ def table(result: dict) -> str:
         f"{result['gradient_bytes_per_step'] / 1024:.1f} KiB of gradients to sum; "
         f"peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
     )
+    if "pyg_epoch_seconds" in result:
+        seconds = result["pyg_epoch_seconds"]
+        lines.append(f"PyG, same events, batch and threads: {seconds:.2f} s, {seconds / total:.2f} times as long")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(launch.run(main))

@@ -1,0 +1,21 @@
+"""``python -m hpcgnn.bench [epoch] ...``; without a word: ``epoch``."""
+
+from __future__ import annotations
+
+import sys
+
+from hpcgnn.bench import epoch
+from hpcgnn.comm.world import World
+from hpcgnn.run import launch
+
+COMMANDS = {"epoch": epoch.main}
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective."""
+    named = bool(argv) and argv[0] in COMMANDS
+    return COMMANDS[argv[0] if named else "epoch"](world, argv[1:] if named else argv)
+
+
+if __name__ == "__main__":
+    sys.exit(launch.run(main))

@@ -1,0 +1,108 @@
+"""PyTorch Geometric's temporal graph network over the same events, as a yardstick for one rank.
+
+The model of Rossi et al. (2020) from PyG's documented parts: TGNMemory, IdentityMessage, LastAggregator and
+TransformerConv over the last neighbours. b events a batch, K neighbours, D memory width, T time width, Z embedding width.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+
+from hpcgnn.config import RunConfig
+from hpcgnn.run.session import Session
+
+WARM_UP_STEPS = 5
+
+
+def installed() -> bool:
+    """Whether torch_geometric can be imported."""
+    return importlib.util.find_spec("torch_geometric") is not None
+
+
+class PeerTGN(nn.Module):
+    """Memory, attention and decoder, with the neighbour table that PyG keeps outside of the model."""
+
+    def __init__(self, config: RunConfig, num_nodes: int, message_width: int):
+        from torch_geometric.nn import TGNMemory, TransformerConv
+        from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
+
+        super().__init__()
+        model = config.model
+        message = IdentityMessage(message_width, model.memory_dim, model.time_dim)
+        self.memory = TGNMemory(
+            num_nodes, message_width, model.memory_dim, model.time_dim, message, LastAggregator()
+        )  # fmt: skip
+        head_width, edge_width = model.embed_dim // model.heads, message_width + model.time_dim
+        self.attention = TransformerConv(
+            model.memory_dim, head_width, model.heads, dropout=model.dropout, edge_dim=edge_width
+        )
+        self.source, self.destination = (nn.Linear(model.embed_dim, model.embed_dim) for _ in range(2))
+        self.out = nn.Linear(model.embed_dim, 1)
+        self.neighbors = LastNeighborLoader(num_nodes, config.sampling.fanout)
+
+    def reset(self) -> None:
+        """Forget all events."""
+        self.memory.reset_state()
+        self.neighbors.reset_state()
+
+    def embed(self, nodes: torch.Tensor, times: torch.Tensor, messages: torch.Tensor) -> torch.Tensor:
+        """Embeddings [n, Z] of ``nodes`` [n]; times, messages: of all events, by row."""
+        unique, inverse = nodes.unique(return_inverse=True)
+        below, edges, rows = self.neighbors(unique)
+        state, updated = self.memory(below)
+        passed = (updated[edges[0]] - times[rows]).to(state.dtype)
+        features = torch.cat([self.memory.time_enc(passed), messages[rows]], dim=1)
+        return self.attention(state, edges, features)[torch.searchsorted(below, unique)][inverse]
+
+    def scores(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+        """Logits [n] of pairs of embeddings."""
+        return self.out(torch.relu(self.source(source) + self.destination(destination))).squeeze(1)
+
+    def observe(self, source, destination, time, message) -> None:
+        """Events [b] that have happened: new memory, new neighbours."""
+        self.memory.update_state(source, destination, time, message)
+        self.neighbors.insert(source, destination)
+
+
+def epoch_seconds(session: Session) -> float:
+    """Seconds that PyG takes for the training epoch that ``session`` (of one rank, on the CPU) prepared.
+
+    Same events, batches, negatives, neighbours, widths and threads; evaluation and set-up are not timed.
+    """
+    events, steps = session.batches["train"].events, session.batches["train"].num_steps
+    feature = session.partition.edge_width
+    # PyG drops empty messages of width 0 and then finds too few: one column of zeros stands for "no features".
+    messages = torch.from_numpy(events.columns["feat"]) if feature else torch.zeros(len(events), 1)
+    columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
+    negatives = torch.from_numpy(session.negatives("train", 0))
+    model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1])
+    optimizer = torch.optim.Adam(model.parameters(), lr=session.config.train.lr)
+    ranges = [session.batches["train"].at(step) for step in range(steps)]
+    model.reset()
+    for mine in ranges[:WARM_UP_STEPS]:
+        _step(model, optimizer, mine, columns, messages, negatives)
+    model.reset()
+    begin = time.perf_counter()
+    for mine in ranges:
+        _step(model, optimizer, mine, columns, messages, negatives)
+    return time.perf_counter() - begin
+
+
+def _step(model: PeerTGN, optimizer, mine: slice, columns, messages, negatives) -> None:
+    source, destination, times = (column[mine] for column in columns)
+    negative = negatives[mine].T.flatten()
+    optimizer.zero_grad()
+    embedding = model.embed(torch.cat([source, destination, negative]), columns[2], messages)
+    own, shown, drawn = embedding.split([len(source), len(source), len(negative)])
+    positive = model.scores(own, shown)
+    wrong = model.scores(own.repeat(len(negative) // max(1, len(source)), 1), drawn)
+    loss = bce(positive, torch.ones_like(positive)) + bce(wrong, torch.zeros_like(wrong))
+    model.observe(source, destination, times, messages[mine])
+    loss.backward()
+    optimizer.step()
+    model.memory.detach()
