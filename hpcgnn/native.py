@@ -110,6 +110,48 @@ def decay_keep(positions, count, remote, age, half_life: int, random: Random, id
     kernels.decay_keep(flags, age, identity, half_life, random.native(), positions, count, execution)
 
 
+def temporal_reply(other, time, feature, positions, times):
+    """What sampled neighbours are, from their positions [N, K] in a history: (other, dt, feature), each [N, K] int64.
+
+    other, time [m] int64, feature [m] int64 or None (then None comes back); times [N] of the roots. dt = the root's
+    time - the entry's. Padding (-1) gives -1, 0 and -1. NumPy only.
+    """
+    reply = [np.empty(positions.shape, np.int64) for _ in range(2)]
+    reply.append(None if feature is None else np.empty(positions.shape, np.int64))
+    _native.temporal_reply(other, time, feature, positions, times, *reply)
+    return tuple(reply)
+
+
+def locate(ids, blocks):
+    """Owning rank and the owner's local row of every id, int64 [n]. NumPy only.
+
+    blocks: (start, rank, local) [B] int64 each: the ids from start[b] to the next start, increasing, belong to
+    rank[b], whose local row of the first of them is local[b]. An id below start[0] is the caller's mistake.
+    """
+    owner, local = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    _native.locate(ids, *blocks, owner, local)
+    return owner, local
+
+
+def locate_by_owner(ids, blocks, size: int):
+    """Stable order [n] of ids by owner, their local rows [n] in that order, and counts [size], all int64; ``blocks``
+    as in locate."""
+    order, local, counts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(size, np.int64)
+    _native.locate_by_owner(ids, *blocks, order, local, counts)
+    return order, local, counts
+
+
+def unique_by_owner(ids, blocks, size: int):
+    """As unique_relabel, but unique ids sorted by owner: unique [U], inverse [n] int32, local [U], counts [size].
+
+    Within an owner in order of first occurrence; a negative id is padding; ``blocks`` as in locate. NumPy only.
+    """
+    unique, local, counts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(size, np.int64)
+    inverse = np.empty(len(ids), np.int32)
+    num_unique = _native.unique_by_owner(ids, *blocks, unique, inverse, local, counts)
+    return unique[:num_unique], inverse, local[:num_unique], counts
+
+
 def _on_cuda(array) -> bool:
     return isinstance(array, torch.Tensor) and array.is_cuda
 

@@ -15,6 +15,76 @@ struct Cpu {
 };
 
 using I64 = Array<const int64_t, 1, nb::device::cpu>;
+using Out64 = Array<int64_t, 1, nb::device::cpu>;
+using Matrix64 = Array<int64_t, 2, nb::device::cpu>;
+using ConstMatrix64 = Array<const int64_t, 2, nb::device::cpu>;
+
+bool same_shape(const ConstMatrix64 &a, const Matrix64 &b) {
+  return a.shape(0) == b.shape(0) && a.shape(1) == b.shape(1);
+}
+
+void bind_reply(nb::module_ &module) {
+  module.def(
+      "temporal_reply",
+      [](I64 other, I64 time, std::optional<I64> feature, ConstMatrix64 positions, I64 times, Matrix64 reply_other,
+         Matrix64 reply_dt, std::optional<Matrix64> reply_feature) {
+        require(other.shape(0) == time.shape(0) && (!feature || feature->shape(0) == other.shape(0)),
+                "other, time and feature must have the same length");
+        require(times.shape(0) == positions.shape(0) && same_shape(positions, reply_other) &&
+                    same_shape(positions, reply_dt) && feature.has_value() == reply_feature.has_value() &&
+                    (!reply_feature || same_shape(positions, *reply_feature)),
+                "times [N]; positions and the replies [N, K]");
+        cpu::temporal_reply({other.data(), time.data(), feature ? feature->data() : nullptr}, positions.data(),
+                            times.data(), positions.shape(0), static_cast<int32_t>(positions.shape(1)),
+                            {reply_other.data(), reply_dt.data(), reply_feature ? reply_feature->data() : nullptr});
+      },
+      Release());
+}
+
+Blocks blocks_of(const I64 &start, const I64 &rank, const I64 &local) {
+  require(start.shape(0) > 0 && start.shape(0) == rank.shape(0) && start.shape(0) == local.shape(0),
+          "start, rank and local of at least one block");
+  return {start.data(), rank.data(), local.data(), static_cast<int64_t>(start.shape(0))};
+}
+
+// Ranks index the counts.
+Blocks checked_blocks(const I64 &start, const I64 &rank, const I64 &local, int64_t size) {
+  const Blocks blocks = blocks_of(start, rank, local);
+  for (int64_t block = 0; block < blocks.count; ++block) {
+    require(0 <= blocks.rank[block] && blocks.rank[block] < size, "ranks of blocks must be below the length of counts");
+  }
+  return blocks;
+}
+
+void bind_owner(nb::module_ &module) {
+  module.def(
+      "locate",
+      [](I64 ids, I64 start, I64 rank, I64 local_base, Out64 owner, Out64 local) {
+        require(owner.shape(0) == ids.shape(0) && local.shape(0) == ids.shape(0), "owner and local as long as ids");
+        cpu::locate(ids.data(), ids.shape(0), blocks_of(start, rank, local_base), owner.data(), local.data());
+      },
+      Release());
+  module.def(
+      "locate_by_owner",
+      [](I64 ids, I64 start, I64 rank, I64 local_base, Out64 order, Out64 local, Out64 counts) {
+        const int64_t size = counts.shape(0);
+        require(order.shape(0) == ids.shape(0) && local.shape(0) == ids.shape(0), "order and local as long as ids");
+        cpu::locate_by_owner(ids.data(), ids.shape(0), checked_blocks(start, rank, local_base, size), size,
+                             order.data(), local.data(), counts.data());
+      },
+      Release());
+  module.def(
+      "unique_by_owner",
+      [](I64 ids, I64 start, I64 rank, I64 local_base, Out64 unique, Array<int32_t, 1, nb::device::cpu> inverse,
+         Out64 local, Out64 counts) {
+        const int64_t size = counts.shape(0);
+        require(unique.shape(0) == ids.shape(0) && inverse.shape(0) == ids.shape(0) && local.shape(0) == ids.shape(0),
+                "unique, inverse and local as long as ids");
+        return cpu::unique_by_owner(ids.data(), ids.shape(0), checked_blocks(start, rank, local_base, size), size,
+                                    unique.data(), inverse.data(), local.data(), counts.data());
+      },
+      Release());
+}
 
 } // namespace
 
@@ -22,6 +92,8 @@ void bind_plan(nb::module_ &module) {
   bind_samplers<Cpu>(module);
   bind_decay<Cpu>(module);
   bind_random<Cpu>(module);
+  bind_reply(module);
+  bind_owner(module);
   module.def(
       "unique_relabel",
       [](I64 ids, Array<int64_t, 1, nb::device::cpu> unique, Array<int32_t, 1, nb::device::cpu> inverse) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hpcgnn/owner.h"
 #include "hpcgnn/philox.h"
 #include "hpcgnn/sample.h"
 
@@ -19,6 +20,9 @@ void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, cons
 // Drops decayed neighbours of positions [n, fanout] in place, lowers count [n].
 void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
                 int32_t *count, int threads);
+// Gathers the reply for positions [n, fanout] of roots with these times [n].
+void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
+                    int32_t fanout, const ReplyColumns &reply);
 
 // Random numbers: out [n, slots] in [0, bound); mask [n, columns] of 0 or 1 / (1 - p).
 void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,
@@ -35,6 +39,14 @@ void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t 
 // Stable counting sort: for every target the positions that point at it, in order. indptr [targets + 1], order [entries
 // >= 0].
 void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order);
+// Owner and local row of every id [n]; or in stable order by owner: the ids' positions, their local rows, counts
+// [size].
+void locate(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t *owner, int64_t *local);
+void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *order, int64_t *local,
+                     int64_t *counts);
+// As unique_relabel, the unique ids sorted by owner (stable): local [<= n] and counts [size] of the owners.
+int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
+                        int32_t *inverse, int64_t *local, int64_t *counts);
 
 // Rows. A negative index gathers zeros and scatters nothing; scattered indices are unique.
 void gather_rows(const uint8_t *table, const int64_t *index, int64_t n, int64_t row_bytes, uint8_t *out, int threads);

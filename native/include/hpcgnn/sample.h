@@ -104,6 +104,26 @@ HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, const TemporalR
   return count;
 }
 
+// Columns of a history, and of a reply to it; feature: null where there are none.
+struct HistoryColumns {
+  const int64_t *other, *time, *feature; // [entries]
+};
+
+struct ReplyColumns {
+  int64_t *other, *dt, *feature; // [n, fanout]
+};
+
+// What slot `at` says of the entry at a position: other endpoint, time difference, feature row; -1, 0, -1 for padding.
+HPCGNN_HD void reply_slot(const HistoryColumns &history, const ReplyColumns &reply, int64_t position, int64_t time,
+                          int64_t at) {
+  const bool valid = position >= 0;
+  reply.other[at] = valid ? history.other[position] : -1;
+  reply.dt[at] = valid ? time - history.time[position] : 0;
+  if (history.feature != nullptr) {
+    reply.feature[at] = valid ? history.feature[position] : -1;
+  }
+}
+
 // Thinning of neighbours in other parts by age (boundary decay, StarryGL). Rows as the samplers leave them.
 struct Decay {
   const uint8_t *remote;   // [n, fanout], read for valid slots only, like age
