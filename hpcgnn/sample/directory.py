@@ -1,4 +1,4 @@
-"""A sorted list of nodes, spread over ranks: place in the list to global id, without any rank holding the list."""
+"""A sorted list, spread over ranks: place in the list to row of numbers, without any rank holding the list."""
 
 from __future__ import annotations
 
@@ -10,29 +10,51 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.store.book import BlockOwnership
 
+BINS_PER_RANK = 256
 
-class NodeDirectory:
-    """Nodes in order of flat row id, which no partition changes. ``size`` is their number.
 
-    Over all nodes of a graph the place of a node is its flat row id.
-    """
+class Directory:
+    """Rows of integers in order of a key that no partition changes, in blocks of nearly equal length. ``size`` is their
+    number."""
 
-    def __init__(self, world: World, channel: Channel, flat_rows: np.ndarray, global_ids: np.ndarray, num_nodes: int):
-        """Collective. flat_rows, global_ids [n] int64: this rank's members, of ``num_nodes`` nodes in the graph."""
-        blocks = BlockOwnership.even(num_nodes, channel.size)
-        owner, _ = blocks.locate(flat_rows)
+    def __init__(self, world: World, channel: Channel, keys: np.ndarray, rows: np.ndarray, num_keys: int):
+        """Collective. keys [n] int64 in [0, num_keys), unique over all ranks; rows [n, w] int64: this rank's
+        members."""
+        owner, _ = _even_shares(keys, num_keys, world).locate(keys)
         order = np.argsort(owner, kind="stable")
-        send = np.bincount(owner, minlength=channel.size)
-        receive = channel.counts(send)
-        pairs = channel.array(np.stack([flat_rows, global_ids], axis=1)[order], send, receive)
-        self._global_ids = torch.from_numpy(pairs[np.argsort(pairs[:, 0], kind="stable"), 1].copy())
-        counts = world.allgather_array(np.array([len(pairs)], np.int64)).ravel()
+        send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+        moved = channel.array(np.column_stack([keys, rows])[order], send, channel.counts(send))
+        self._rows = torch.from_numpy(moved[np.argsort(moved[:, 0], kind="stable"), 1:].copy())
+        counts = world.allgather_array(np.array([len(moved)], np.int64)).ravel()
         self._ownership = BlockOwnership(np.concatenate(([0], np.cumsum(counts))))
         self._channel = channel
         self.size = int(counts.sum())
 
-    def lookup(self, places: np.ndarray) -> np.ndarray:
-        """Collective. Global ids [n] of the nodes at ``places`` [n] in [0, size)."""
+    def rows(self, places: np.ndarray) -> np.ndarray:
+        """Collective. Rows [..., w] at ``places`` [...] in [0, size)."""
         unique, inverse = np.unique(places, return_inverse=True)
-        (ids,) = Route.plan(self._ownership, unique, self._channel).pull(self._global_ids)
-        return ids.numpy()[inverse.reshape(places.shape)]
+        (rows,) = Route.plan(self._ownership, unique, self._channel).pull(self._rows)
+        return rows.numpy()[inverse.reshape(places.shape)]
+
+
+class NodeDirectory(Directory):
+    """Nodes in order of flat row id. Over all nodes of a graph the place of a node is its flat row id."""
+
+    def __init__(self, world: World, channel: Channel, flat_rows: np.ndarray, global_ids: np.ndarray, num_nodes: int):
+        """Collective. flat_rows, global_ids [n] int64: this rank's members, of ``num_nodes`` nodes in the graph."""
+        super().__init__(world, channel, flat_rows, global_ids[:, None], num_nodes)
+
+    def lookup(self, places: np.ndarray) -> np.ndarray:
+        """Collective. Global ids of the nodes at ``places`` in [0, size), of the same shape."""
+        return self.rows(places)[..., 0]
+
+
+def _even_shares(keys: np.ndarray, num_keys: int, world: World) -> BlockOwnership:
+    """Collective. Ranges of keys with nearly equally many members: keys may lie densely in one place (the pairs of a
+    graph mostly begin early), so the cuts follow a histogram."""
+    bins = max(1, min(num_keys, BINS_PER_RANK * world.size))
+    edges = np.arange(bins + 1, dtype=np.int64) * num_keys // bins
+    mine = np.bincount(np.searchsorted(edges, keys, side="right") - 1, minlength=bins)
+    below = np.cumsum(world.reduce_array(mine.astype(np.int64)))
+    cuts = np.searchsorted(below, np.arange(1, world.size) * below[-1] // world.size)
+    return BlockOwnership(np.concatenate(([0], edges[cuts], [num_keys])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hpcgnn import native
@@ -13,6 +15,50 @@ from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store.partition import TemporalPartition
 
 POOLS = ("destinations", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Negatives:
+    """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source."""
+
+    dst: np.ndarray
+    src: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.dst)
+
+    @property
+    def per_event(self) -> int:
+        """k."""
+        return self.dst.shape[1]
+
+    def at(self, events: slice) -> Negatives:
+        """The negatives of some of the events, such as those of one step."""
+        return Negatives(self.dst[events], None if self.src is None else self.src[events])
+
+
+@dataclass(frozen=True, slots=True)
+class AllOthers:
+    """As Negatives: every member of a pool but the true destination. Made when asked for, as [n, k] may be large.
+
+    members [k + 1] global ids in order of flat row id; place [n] of each event's destination among them.
+    """
+
+    members: np.ndarray
+    place: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    @property
+    def per_event(self) -> int:
+        """k."""
+        return len(self.members) - 1
+
+    def at(self, events: slice) -> Negatives:
+        """The negatives of some of the events."""
+        other = np.arange(self.per_event)
+        return Negatives(self.members[other + (other >= self.place[events, None])])
 
 
 def negative_pool(

@@ -1,5 +1,8 @@
-"""Ranking metrics over a whole split, exact on any number of ranks: the scores are gathered, never the metrics
-averaged."""
+"""Metrics over a whole split, exact on any number of ranks: scores, counts or sums are gathered, never metrics
+averaged.
+
+b events of this rank, k negatives an event, n rows of this rank, c classes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from hpcgnn.comm.world import DistributedError, World
 
 NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
+RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
+HITS = 10
 
 
 def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:
@@ -21,8 +26,7 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
     Scores are ranked in float32, so that equal pairs stay tied whatever the order of additions that led to them.
     """
     positive, negative = positive.astype(np.float32), negative.astype(np.float32)
-    if world.any(not (np.isfinite(positive).all() and np.isfinite(negative).all())):
-        raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)
+    _check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     pieces = [world.gather_rows(values) for values in (positive, negative, inductive)]
     if world.rank > 0:
         return world.broadcast()
@@ -30,9 +34,90 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
     return world.broadcast(dict(zip(NAMES, values, strict=True)))
 
 
+def ranks_of(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    """Rank of every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of the numbers of
+    negatives that score higher, and that score at least as high, so that a tie counts half (as TGB's evaluator).
+
+    Compared in float32, as in ``link_metrics``; NaN where a score is not finite, and where k is 0.
+    """
+    positive, negative = positive.astype(np.float32)[:, None], negative.astype(np.float32)
+    above, level = (negative > positive).sum(axis=1), (negative >= positive).sum(axis=1)
+    usable = np.isfinite(positive[:, 0]) & np.isfinite(negative).all(axis=1) & (negative.shape[1] > 0)
+    return np.where(usable, 1 + 0.5 * (above + level), math.nan)
+
+
+def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Mean reciprocal rank and hits@10 from ``ranks_of`` all events of this rank [b], over all events and
+    over the inductive ones [b] bool; NaN where there is no such event.
+
+    Raises DistributedError for a rank that is NaN.
+    """
+    _check_finite(np.isfinite(ranks).all(), world)
+    values = []
+    for chosen in (ranks, ranks[inductive]):
+        count = world.total(len(chosen))
+        sums = _sum(1 / chosen, world), _sum(chosen <= HITS, world)
+        values += [total / count if count else math.nan for total in sums]
+    return dict(zip(RANKING_NAMES, values, strict=True))
+
+
+def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Metrics of labels [n] in [0, c) by scores [n] (of class 1, two classes) or [n, c].
+
+    Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
+    over the classes that occur among labels or predictions. Scores are ranked in float32.
+    """
+    _check_finite(np.isfinite(scores).all(), world)
+    if scores.ndim == 2 and scores.shape[1] > 2:
+        return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
+    margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
+    margin, labels = world.gather_rows(margin.astype(np.float32)), world.gather_rows(labels.astype(np.int64))
+    if world.rank > 0:
+        return world.broadcast()
+    ap, auc = _ap_auc(margin, labels) if len(np.unique(labels)) == 2 else (math.nan, math.nan)
+    return world.broadcast({"auc": auc, "ap": ap})
+
+
+def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n, D]; NaN
+    when there is none."""
+    _check_finite(np.isfinite(predicted).all(), world)
+    error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
+    count = world.total(error.size)
+    squares, absolutes = _sum(error**2, world), _sum(np.abs(error), world)
+    if count == 0:
+        return dict.fromkeys(("mse", "mae", "rmse"), math.nan)
+    return {"mse": squares / count, "mae": absolutes / count, "rmse": math.sqrt(squares / count)}
+
+
+def _check_finite(finite: bool, world: World) -> None:
+    """Collective."""
+    if world.any(not finite):
+        raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)
+
+
+def _sum(values: np.ndarray, world: World) -> float:
+    """Collective. The sum over ranks, each rank's part and the whole rounded once: the number of ranks changes at most
+    its last digits."""
+    return math.fsum(world.allgather(math.fsum(values)))
+
+
 def _scores(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float]:
     if len(positive) == 0 or negative.size == 0:
         return math.nan, math.nan
     scores = np.concatenate([positive, negative.ravel()])
-    labels = np.concatenate([np.ones(len(positive)), np.zeros(negative.size)])
+    return _ap_auc(scores, np.concatenate([np.ones(len(positive)), np.zeros(negative.size)]))
+
+
+def _ap_auc(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     return float(average_precision_score(labels, scores)), float(roc_auc_score(labels, scores))
+
+
+def _multiclass(predicted: np.ndarray, labels: np.ndarray, classes: int, world: World) -> dict[str, float]:
+    confusion = np.bincount(labels.astype(np.int64) * classes + predicted, minlength=classes * classes)
+    confusion = world.reduce_array(confusion.astype(np.int64)).reshape(classes, classes)
+    hits, occurrences = np.diag(confusion), confusion.sum(axis=0) + confusion.sum(axis=1)
+    if confusion.sum() == 0:
+        return {"accuracy": math.nan, "macro_f1": math.nan}
+    f1 = 2 * hits[occurrences > 0] / occurrences[occurrences > 0]
+    return {"accuracy": float(hits.sum() / confusion.sum()), "macro_f1": float(f1.mean())}

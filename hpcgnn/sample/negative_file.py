@@ -1,0 +1,168 @@
+"""Files of fixed negatives, as rank 0 reads them: m listed events, k negatives each, ids as in the graph's source.
+
+* .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings);
+* .pkl as TGB publishes them: a dict from (source, destination, time) to an array [k] of destinations. Unpickling admits
+  arrays and built-in containers only, so that such a file cannot run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+SUFFIXES = (".npz", ".h5", ".pkl")
+
+ADMITTED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
+    (f"numpy.{core}.{module}", name)
+    for core in ("core", "_core")
+    for module, name in (("multiarray", "scalar"), ("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeFile:
+    """read(start, stop): negatives [stop - start, k] of the events listed there, int64 or bytes.
+
+    Events are listed by row [m], or by their source, destination and time: keys, three arrays [m].
+    """
+
+    path: str
+    num_listed: int
+    per_event: int
+    read: Callable[[int, int], np.ndarray]
+    row: np.ndarray | None
+    keys: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+
+def open_negatives(path: str) -> NegativeFile:
+    """Open and check a file of negatives.
+
+    Raises ValueError naming file, row and remedy: unknown suffix, not readable, wrong shape or type, a row twice.
+    """
+    if not Path(path).is_file():
+        raise ValueError(
+            f"{path or 'the file of negatives'}: no such file; give a path ending in {', '.join(SUFFIXES)}"
+        )
+    suffix = Path(path).suffix
+    if suffix == ".pkl":
+        return _open_pickle(path)
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
+    try:
+        row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path)
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path}: cannot read 'row' [m] and 'negatives' [m, k] ({' '.join(str(error).split())}); write both as "
+            "plain arrays, the same number k of negatives for every event"
+        ) from error
+    _check(path, row, shape)
+    return NegativeFile(path, shape[0], shape[1], lambda start, stop: _as_ids(read(start, stop), path, start), row)
+
+
+def _open_npz(path: str):
+    with np.load(path, allow_pickle=False) as file:
+        row, negatives = file["row"], file["negatives"]
+    return row, negatives.shape, lambda start, stop: negatives[start:stop]
+
+
+def _open_h5(path: str):
+    with h5py.File(path, "r", locking=False) as file:
+        row, shape = file["row"][()], file["negatives"].shape
+
+    def read(start: int, stop: int) -> np.ndarray:
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                return file["negatives"][start:stop]
+        except OSError as error:
+            raise ValueError(f"{path}: damaged from row {start} on: {error}; copy or write it anew") from error
+
+    return row, shape, read
+
+
+def _check(path: str, row: np.ndarray, shape: tuple[int, ...]) -> None:
+    if row.ndim != 1 or row.dtype.kind not in "iu":
+        raise ValueError(f"{path}: 'row' must be a vector of integers, got {row.dtype} of shape {row.shape}")
+    if len(shape) != 2 or shape[0] != len(row):
+        raise ValueError(f"{path}: 'negatives' must be [{len(row)}, k], one line for every entry of 'row', got {shape}")
+    if shape[1] == 0:
+        raise ValueError(f"{path}: 'negatives' has no columns; give at least one negative an event")
+    unique, count = np.unique(row, return_counts=True)
+    if len(unique) < len(row):
+        raise ValueError(
+            f"{path}: event row {unique[count > 1][0]} is listed {count.max()} times; list every event once"
+        )
+
+
+def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
+    """Ids as int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
+    if values.dtype.kind == "O":  # variable-length strings of HDF5
+        values = np.array([[v if isinstance(v, bytes) else str(v).encode() for v in line] for line in values], "S")
+    if values.dtype.kind == "U":
+        values = np.char.encode(values, "utf-8")
+    if values.dtype.kind not in "iufS":
+        raise ValueError(f"{path}: negatives must be integers or strings, got {values.dtype}")
+    bad = values == b"" if values.dtype.kind == "S" else values < 0
+    if values.dtype.kind == "f":
+        bad = bad | ~(values == np.floor(values))
+    if bad.any():
+        line, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{path}: line {start + line}: {values[line, column].item()!r} is no id; every event must have all "
+            f"{values.shape[1]} negatives: fill up with further nodes, or keep fewer for all"
+        )
+    return values if values.dtype.kind == "S" else values.astype(np.int64)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Arrays and built-in containers only."""
+
+    def find_class(self, module: str, name: str):
+        if (module, name) not in ADMITTED:
+            raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
+        return super().find_class(module, name)
+
+
+def _open_pickle(path: str) -> NegativeFile:
+    try:
+        with open(path, "rb") as file:
+            content = _Unpickler(file).load()
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise ValueError(f"{path}: not a pickled dict of negatives ({error})") from error
+    if not isinstance(content, dict) or not content:
+        raise ValueError(
+            f"{path}: must hold a dict {{(source, destination, time): array of destinations}} with entries"
+        )
+    if not all(isinstance(key, tuple) and len(key) == 3 for key in content):
+        key = next(key for key in content if not (isinstance(key, tuple) and len(key) == 3))
+        raise ValueError(f"{path}: keys must be (source, destination, time), got {key!r}")
+    lines = [np.atleast_1d(np.asarray(line)) for line in content.values()]
+    size = len(lines[0])
+    for key, line in zip(content, lines, strict=True):
+        if line.shape != (size,) or size == 0:
+            raise ValueError(
+                f"{path}: event {key}: {line.shape} negatives, where the first event has {size}; all events must have "
+                "the same number, at least one: repeat negatives, or keep fewer for all"
+            )
+    negatives = _as_ids(np.stack(lines), path, 0)
+    keys = tuple(_key_column(path, name, column) for name, column in zip(KEY, zip(*content, strict=True), strict=True))
+    return NegativeFile(path, len(lines), size, lambda start, stop: negatives[start:stop], None, keys)
+
+
+KEY = ("source", "destination", "time")
+
+
+def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
+    column = np.array(values)
+    if column.dtype.kind == "U" and name != "time":
+        return np.char.encode(column, "utf-8")
+    if column.dtype.kind not in "iuf" or (column != np.floor(column)).any():
+        raise ValueError(
+            f"{path}: the {name} of all keys must be whole numbers, got {column.dtype}, such as {values[0]!r}"
+        )
+    return column.astype(np.int64)
