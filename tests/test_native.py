@@ -172,7 +172,7 @@ def test_random_fields_out_of_range_are_refused(field):
 
 def test_unique_relabel_equals_reference():
     rng = np.random.default_rng(2)
-    for size in (0, 1, 1000):
+    for size in (0, 1, 1000, 10, 9000, 1000):
         ids = rng.integers(-1, 300, size) * (1 << 33)
         unique, inverse = native.unique_relabel(ids)
         expected = list(dict.fromkeys(ids[ids >= 0].tolist()))

@@ -1,5 +1,7 @@
 // Relabelling, winners and index transposes on the CPU: open addressing, one pass, no dependence on thread order.
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "hpcgnn/cpu.h"
 #include "hpcgnn/hash.h"
@@ -9,59 +11,78 @@ namespace {
 
 struct Entry {
   int64_t key;
-  int64_t value;
+  uint32_t call; // the entry is empty unless it is of the current call
+  int32_t value;
 };
 
-// Finds the key's place, or the empty place (key -1) where it belongs.
-Entry &find(std::vector<Entry> &table, int64_t key) {
-  const uint64_t mask = table.size() - 1;
-  uint64_t place = mix64(static_cast<uint64_t>(key)) & mask;
-  while (table[place].key != -1 && table[place].key != key) {
-    place = (place + 1) & mask;
+// The table of one call. Its memory is kept from call to call and only grows, and a new call number empties it: a
+// planning thread calls these operations once a step.
+class Table {
+public:
+  explicit Table(int64_t keys) : mask_(table_size(keys) - 1) {
+    if (keys > INT32_MAX) {
+      throw std::invalid_argument("relabelling takes fewer than 2^31 entries a call, got " + std::to_string(keys));
+    }
+    thread_local std::vector<Entry> memory;
+    thread_local uint32_t calls = 0;
+    if (memory.size() <= mask_ || ++calls == 0) {
+      memory.assign(std::max<size_t>(memory.size(), mask_ + 1), Entry{0, 0, 0});
+      calls = 1;
+    }
+    entries_ = memory.data();
+    call_ = calls;
   }
-  return table[place];
-}
 
-// Tables are kept from call to call and only grow: a planning thread calls these operations once a step.
-std::vector<Entry> &cleared_table(int64_t keys) {
-  thread_local std::vector<Entry> table;
-  const uint64_t size = table_size(keys);
-  table.assign(size, Entry{-1, 0});
-  return table;
-}
+  // The key's entry; where there is none yet, a new one with this value.
+  Entry &find_or_add(int64_t key, int64_t value) {
+    uint64_t place = mix64(static_cast<uint64_t>(key)) & mask_;
+    while (entries_[place].call == call_ && entries_[place].key != key) {
+      place = (place + 1) & mask_;
+    }
+    if (entries_[place].call != call_) {
+      entries_[place] = {key, call_, static_cast<int32_t>(value)};
+    }
+    return entries_[place];
+  }
+
+private:
+  uint64_t mask_;
+  Entry *entries_;
+  uint32_t call_;
+};
 
 } // namespace
 
 int64_t unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse) {
-  std::vector<Entry> &table = cleared_table(n);
+  Table table(n);
   int64_t count = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (ids[i] < 0) {
       inverse[i] = -1;
       continue;
     }
-    Entry &entry = find(table, ids[i]);
-    if (entry.key == -1) {
-      entry = Entry{ids[i], count};
+    inverse[i] = table.find_or_add(ids[i], count).value;
+    if (inverse[i] == count) {
       unique[count++] = ids[i];
     }
-    inverse[i] = static_cast<int32_t>(entry.value);
   }
   return count;
 }
 
 void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner) {
-  std::vector<Entry> &table = cleared_table(n);
-  for (int64_t i = 0; i < n; ++i) {
-    Entry &entry = find(table, nodes[i]);
-    if (entry.key == -1 || events[i] > events[entry.value]) {
-      entry = Entry{nodes[i], i};
-    }
-  }
+  Table table(n);
   std::fill(winner, winner + n, static_cast<uint8_t>(0));
-  for (const Entry &entry : table) {
-    if (entry.key != -1) {
-      winner[entry.value] = 1;
+  for (int64_t i = 0; i < n; ++i) {
+    if (nodes[i] < 0) {
+      continue;
+    }
+    Entry &entry = table.find_or_add(nodes[i], i);
+    if (entry.value == i) {
+      winner[i] = 1;
+    } else if (events[i] > events[entry.value]) {
+      winner[entry.value] = 0;
+      winner[i] = 1;
+      entry.value = static_cast<int32_t>(i);
     }
   }
 }

@@ -34,7 +34,7 @@ void dropout_mask(const RandomContext &context, const int64_t *identity, int64_t
 // unique [<= n] in order of first occurrence, inverse [n]; negative ids get inverse -1. Returns the number of unique
 // ids.
 int64_t unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse);
-// winner [n]: 1 for the first entry among those of its node with the largest event.
+// winner [n]: 1 for the first entry among those of its node with the largest event; negative nodes never win.
 void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner);
 // Stable counting sort: for every target the positions that point at it, in order. indptr [targets + 1], order [entries
 // >= 0].

@@ -40,7 +40,8 @@ struct Window {
 HPCGNN_HD Window visible_window(const TemporalGraph &graph, const TemporalRoots &roots, int64_t i) {
   const int64_t begin = graph.indptr[roots.nodes[i]];
   const int64_t before = first_not_below(graph.time, begin, graph.indptr[roots.nodes[i] + 1], roots.times[i]);
-  const int64_t end = first_not_below(graph.event, begin, before, roots.event_limit);
+  const bool limited = before > begin && graph.event[before - 1] >= roots.event_limit;
+  const int64_t end = limited ? first_not_below(graph.event, begin, before, roots.event_limit) : before;
   return {roots.since == nullptr ? begin : first_not_below(graph.time, begin, end, roots.since[i]), end};
 }
 
