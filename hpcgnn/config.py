@@ -15,6 +15,7 @@ import yaml
 
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.temporal import ModelConfig
+from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.sample.temporal import SamplingConfig
 from hpcgnn.store import files
@@ -24,39 +25,6 @@ from hpcgnn.tasks.temporal_link import MemoryConfig
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
              "comm.",
              "data.check_hash", "data.path")  # fmt: skip
-
-
-@dataclass
-class TrainConfig:
-    """The loop.
-
-    Attributes:
-        epochs: passes over the training events.
-        batch_size: events of a global batch, over all ranks.
-        lr: learning rate of Adam.
-        seed: of everything random, below 2^56.
-        precision: float32 or float64, of weights and node memory.
-        patience: epochs without a better validation AP before the run stops; 0: never.
-        log_every: steps between two step lines in metrics.jsonl; 0: none.
-        checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
-    """
-
-    epochs: int = 10
-    batch_size: int = 600
-    lr: float = 1e-3
-    seed: int = 0
-    precision: str = "float32"
-    patience: int = 5
-    log_every: int = 50
-    checkpoint_every: int = 200
-
-    def __post_init__(self):
-        if self.precision not in ("float32", "float64"):
-            raise ValueError(f"train.precision must be float32 or float64, got {self.precision!r}")
-        if self.batch_size < 1 or self.epochs < 0 or self.lr <= 0 or not 0 <= self.seed < 1 << 56:
-            raise ValueError("train.batch_size must be >= 1, train.epochs >= 0, train.lr > 0, 0 <= train.seed < 2^56")
-        if min(self.patience, self.log_every, self.checkpoint_every) < 0:
-            raise ValueError("train.patience, train.log_every and train.checkpoint_every must be >= 0")
 
 
 @dataclass
@@ -147,7 +115,8 @@ def load(path: str | os.PathLike) -> RunConfig:
 def check_resumable(old: RunConfig, new: RunConfig) -> None:
     """Refuse to resume with a change that would make it another run. Raises ValueError."""
     before, after = _flat(old.to_dict()), _flat(new.to_dict())
-    changed = [key for key in before if before[key] != after[key] and not key.startswith(RESUMABLE)]
+    fixed = ("train.epochs",) if old.train.bound_to_epochs else ()
+    changed = [key for key in before if before[key] != after[key] and (key in fixed or not key.startswith(RESUMABLE))]
     if changed:
         listed = ", ".join(f"{key} ({before[key]} -> {after[key]})" for key in changed)
         raise ValueError(f"a resumed run keeps its identity; not changeable: {listed}. Start a new run instead")

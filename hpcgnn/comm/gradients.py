@@ -44,6 +44,24 @@ class FlatParameters:
         """Collective. Gradients and extras summed over ranks."""
         reducer(self._buffer)
 
+    def sum_extras(self, reducer: GradientSum) -> None:
+        """Collective. Extras alone, when gradients wait for more steps."""
+        reducer(self.extras)
+
+    def gather_gradient(self, reducer: GradientSum) -> torch.Tensor:
+        """Collective. The gradient so far summed over ranks, on rank 0, and zero elsewhere, so that a later sum over
+        ranks stays what it was. A view."""
+        reducer(self.gradient)
+        return self.set_gradient(self.gradient, reducer)
+
+    def set_gradient(self, total: torch.Tensor, reducer: GradientSum) -> torch.Tensor:
+        """A gradient that stands for all ranks: kept by rank 0, zero elsewhere."""
+        if reducer.rank == 0:
+            self.gradient.copy_(total)
+        else:
+            self.gradient.zero_()
+        return self.gradient
+
     def checksum(self) -> str:
         """sha256 of the parameters' bytes: must be the same on every rank."""
         return hashlib.sha256(
@@ -55,7 +73,7 @@ class GradientSum:
     """Collective to create and to call: in-place sum of one flat tensor over ranks, by MPI, gloo or NCCL."""
 
     def __init__(self, world: World):
-        self._comm = world.mpi.Dup()
+        self._comm, self.rank = world.mpi.Dup(), world.rank
         self.backend = _choose(world)
         if self.backend in ("gloo", "nccl") and world.size > 1:
             _join_process_group(self._comm, self.backend)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,7 @@ class Progress:
     global_step: int = 0
     loss_sum: float = 0.0
     train_seconds: float = 0.0
-    best_ap: float = -1.0
+    best_metric: float = -1.0
     best_epoch: int = -1
     bad_epochs: int = 0
     metrics_bytes: int = 0
@@ -196,7 +196,15 @@ def load_state(path: Path, graph: str) -> tuple[State, list[dict]]:
         raise ValueError(f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]})")
     state = next(entry for entry in manifest["files"] if entry["name"] == STATE)
     memory = [entry for entry in manifest["files"] if entry["name"].startswith("memory-")]
-    return State(Progress(**manifest["progress"]), _load_file(path, state)), memory
+    return State(_progress(path, manifest["progress"]), _load_file(path, state)), memory
+
+
+def _progress(path: Path, values: dict) -> Progress:
+    known = {field.name for field in fields(Progress)}
+    if values.keys() != known:
+        strange = ", ".join(sorted(values.keys() ^ known))
+        raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); go on with that version")
+    return Progress(**values)
 
 
 def load_memory(

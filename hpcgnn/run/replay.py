@@ -15,8 +15,8 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.run import checkpoint
 from hpcgnn.run.checkpoint import Progress
 from hpcgnn.run.launch import on_first_rank
+from hpcgnn.run.restore import load
 from hpcgnn.run.session import Session, split_scores
-from hpcgnn.run.trainer import load
 
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:

@@ -47,8 +47,8 @@ class Session:
         config, partition, world, channel = self.config, self.partition, self.world, self.plan_channel
         with together(world, "split the events"):
             self.splits = make_splits(partition, config.data, config.train.seed, world, channel)
-        size, by = config.train.batch_size, config.sampling.batch_by
-        self.batches = {n: make_batches(n, partition, self.splits, size, by, world, channel) for n in SPLITS}
+        size, by, drop = config.train.batch_size, config.sampling.batch_by, config.train.drop_last
+        self.batches = {n: make_batches(n, partition, self.splits, size, by, world, channel, drop) for n in SPLITS}
         kind = config.sampling.negative_pool
         shown = self.batches["train"].events.dst
         self._train_pool = negative_pool(kind, shown, partition, world, channel)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.run import checkpoint
 from hpcgnn.run.checkpoint import Progress, State
 from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE, together
 from hpcgnn.run.logs import MetricsFile, RunLog
+from hpcgnn.run.optimizer import FlatOptimizer
+from hpcgnn.run.restore import load
 from hpcgnn.run.session import Session, split_scores
+from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.train_scores import TrainScores
 from hpcgnn.store.memory import MemoryRows
 from hpcgnn.tasks.metrics import NAMES, link_metrics
-
-LOSS, STOP = 0, 1  # extras that travel with the gradients
 
 
 class Stopped(Exception):
@@ -32,12 +34,14 @@ class Trainer:
 
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self.session, self.world, self.log = session, session.world, log
+        self._config, self._num_steps = session.config.train, session.batches["train"].num_steps
+        _check(self._config, self._num_steps)
         self._folder, self._stop, self._watchdog = folder / "checkpoints", stop, session.watchdog
         self._metrics_path = folder / "metrics.jsonl"
         self._metrics: MetricsFile | None = None
-        self.flat = FlatParameters(session.model, num_extras=2)
-        self.optimizer = torch.optim.Adam([self.flat.parameter], lr=session.config.train.lr, fused=True)
-        self._sum = GradientSum(session.world)
+        self.optimizer = FlatOptimizer(self._config, session.model, session.world, self._num_steps)
+        self.flat = self.optimizer.flat
+        self._scores = TrainScores(session.world)
         self.progress = Progress()
 
     # -------------------------------------------------------------------------------------------------------------
@@ -49,7 +53,7 @@ class Trainer:
             if self.world.rank == 0:
                 self._metrics = MetricsFile(self._metrics_path, self.progress.metrics_bytes)
         try:
-            while self.progress.epoch < self.session.config.train.epochs and not self._out_of_patience():
+            while self.progress.epoch < self._config.epochs and not self._out_of_patience():
                 self._epoch()
             self._test()
             self._close_metrics()
@@ -59,20 +63,24 @@ class Trainer:
         return EXIT_DONE
 
     def _epoch(self) -> None:
-        progress, batches = self.progress, self.session.batches["train"]
+        progress, memory = self.progress, self.session.memory
         if progress.step == 0:
-            self.session.memory.reset()
+            memory.reset()
+            self._scores.clear()
         begin = time.perf_counter()
-        if progress.step < batches.num_steps:
+        if progress.step < self._num_steps:
             self._train_steps(begin)
         progress.train_seconds += time.perf_counter() - begin
-        trained = self.session.memory.snapshot()
         self._check_parameters()
-        metrics = self._score("val", trained)
+        trained, metrics = None, {}
+        if self._config.validates(progress.epoch):
+            trained = memory.snapshot()
+            metrics = self._score("val", trained)
+        self._report_epoch(metrics)
         self._finish_epoch(metrics, trained)
 
     def _train_steps(self, begin: float) -> None:
-        config, progress, already = self.session.config.train, self.progress, self.progress.train_seconds
+        config, progress, already = self._config, self.progress, self.progress.train_seconds
         stop = False
         with self.session.plans("train", progress.epoch, progress.step) as plans:
             for plan in plans:
@@ -80,9 +88,9 @@ class Trainer:
                 progress.loss_sum += loss * plan.batch_size
                 progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
                 if config.log_every and progress.global_step % config.log_every == 0:
-                    self._write("step", epoch=plan.epoch, step=plan.step, loss=loss)
+                    self._write("step", epoch=plan.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
-                if stop or (due and progress.step < self.session.batches["train"].num_steps):
+                if stop or (due and progress.step < self._num_steps):
                     self._save(self.session.memory.table, seconds=already + time.perf_counter() - begin)
                 if stop:
                     break
@@ -90,22 +98,22 @@ class Trainer:
             raise Stopped
 
     def train_step(self, plan) -> tuple[float, bool]:
-        """Collective. One optimizer step; returns the global loss and whether any rank was asked to stop."""
+        """Collective. One step, and with the last of its group the optimizer's; returns the global loss and whether any
+        rank was asked to stop."""
         session, timers = self.session, self.session.timers
         self._watchdog.at("train", plan.step)
-        self.flat.zero()
+        self.optimizer.begin(plan.step)
         loss = session.task.train(plan)
-        self.flat.extras[LOSS] = loss
-        self.flat.extras[STOP] = float(self._stop.requested)
+        if self._config.train_metrics:
+            self._scores.add(session.task.last_scores)
         with timers("gradient sum"):
-            self.flat.sum(self._sum)
-        total, stop = self.flat.extras.tolist()
+            total, stop = self.optimizer.sum(plan.step, loss, self._stop.requested)
         if not np.isfinite(total):
             message = f"the loss is {total} in epoch {plan.epoch}, step {plan.step}; lower train.lr"
             raise DistributedError(message, user_error=False)  # the sum is the same on all ranks: they leave together
         with timers("optimizer"):
-            self.optimizer.step()
-        return total, stop > 0
+            self.optimizer.step(plan.epoch, plan.step)
+        return total, stop
 
     def _score(self, split: str, trained: MemoryRows | None) -> dict[str, float]:
         """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it) goes into the
@@ -127,11 +135,13 @@ class Trainer:
         positive, negative = split_scores(scores)
         return link_metrics(positive, negative, self.session.batches[split].inductive, self.world)
 
-    def _finish_epoch(self, metrics: dict[str, float], trained: MemoryRows) -> None:
-        progress, sizes = self.progress, self.session.batches["train"].sizes
-        loss, events = progress.loss_sum / max(1, sizes.sum()), int(sizes.sum())
+    def _report_epoch(self, metrics: dict[str, float]) -> None:
+        """Collective. The epoch's line in metrics.jsonl and in the log."""
+        progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
+        loss = progress.loss_sum / max(1, events)
         rate = events / max(progress.train_seconds, 1e-9)
-        values = {f"val_{name}": value for name, value in metrics.items()}
+        values = self._scores.metrics() if self._config.train_metrics else {}
+        values |= {f"val_{name}": value for name, value in metrics.items()}
         self._write(
             "epoch",
             epoch=progress.epoch,
@@ -140,24 +150,33 @@ class Trainer:
             loss=loss,
             **values,
         )
-        self.log(
-            f"epoch {progress.epoch}: loss {loss:.4f}, val AP {metrics['ap']:.4f}, AUC {metrics['auc']:.4f}, "
-            f"{progress.train_seconds:.1f} s, {rate:.0f} events/s"
-        )
-        better = not metrics["ap"] <= progress.best_ap  # NaN (no validation events): the newest epoch is the best
+        shown = [_headline(split, values) for split in ("train", "val") if f"{split}_ap" in values]
+        parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} events/s"]
+        self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
+
+    def _finish_epoch(self, metrics: dict[str, float], trained: MemoryRows | None) -> None:
+        """Collective. ``metrics`` of validation and the memory before it; empty and None without one."""
+        progress = self.progress
         done = replace(progress, epoch=progress.epoch + 1, step=0, loss_sum=0.0, train_seconds=0.0)
-        if better:
-            done = replace(
-                done, best_ap=float(np.nan_to_num(metrics["ap"], nan=-1.0)), best_epoch=progress.epoch, bad_epochs=0
-            )
-            self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
-        else:
-            done = replace(done, bad_epochs=progress.bad_epochs + 1)
+        if metrics:
+            value = self._monitored(metrics)
+            if not value <= progress.best_metric:  # NaN (no validation events): the newest epoch is the best
+                best = float(np.nan_to_num(value, nan=-1.0))
+                done = replace(done, best_metric=best, best_epoch=progress.epoch, bad_epochs=0)
+                self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
+            else:
+                done = replace(done, bad_epochs=progress.bad_epochs + 1)
         self.progress = done
+        self._scores.clear()
         self._save(None)
 
+    def _monitored(self, metrics: dict[str, float]) -> float:
+        if self._config.monitor not in metrics:
+            raise DistributedError(_unknown_metric(self._config.monitor, metrics), user_error=True)
+        return metrics[self._config.monitor]
+
     def _out_of_patience(self) -> bool:
-        patience = self.session.config.train.patience
+        patience = self._config.patience
         return patience > 0 and self.progress.bad_epochs >= patience
 
     def _test(self) -> None:
@@ -174,7 +193,7 @@ class Trainer:
             for name, value in scores.items()
         }
         self._write("test", epoch=self.progress.best_epoch, **values)
-        self.log(f"best epoch {self.progress.best_epoch}: test AP {test['ap']:.4f}, AUC {test['auc']:.4f}")
+        self.log(f"best epoch {self.progress.best_epoch}: {_headline('test', values)}")
 
     def _check_parameters(self) -> None:
         """Parameters must be the same on all ranks."""
@@ -200,17 +219,18 @@ class Trainer:
         with together(self.world, "checkpoint"):
             self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
         progress = replace(self.progress, train_seconds=seconds)
-        state = State(progress, self._tensors())
         is_step, tag = tag is None, tag or checkpoint.step_tag(progress)
+        state = State(progress, self._tensors(is_step))
         partition = self.session.partition
         checkpoint.save(self._folder, tag, state, memory, partition.flat_row, partition.graph, self.world)
         if is_step and self.world.rank == 0:
             checkpoint.prune(self._folder, progress.best_epoch)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
+    def _tensors(self, resumable: bool) -> dict[str, torch.Tensor]:
+        """Collective. Weights and optimizer; in a checkpoint to resume from, the epoch's training scores too."""
         tensors = {f"model.{name}": value.detach() for name, value in self.session.model.named_parameters()}
-        moments = self.optimizer.state.get(self.flat.parameter, {})
-        return tensors | {f"adam.{name}": value for name, value in moments.items()}
+        tensors |= self.optimizer.tensors(self.progress.step)
+        return tensors | (self._scores.gather() if resumable else {})
 
     def resume(self) -> None:
         """Collective. Continue from the newest checkpoint; a run without one starts anew."""
@@ -224,31 +244,26 @@ class Trainer:
     def _restore(self, path: Path) -> None:
         state = load(self.session, path)
         self.progress = state.progress
-        moments = {name[5:]: value for name, value in state.tensors.items() if name.startswith("adam.")}
-        if moments:
-            device = self.flat.parameter.device
-            moved = {name: value if name == "step" else value.to(device) for name, value in moments.items()}
-            self.optimizer.state[self.flat.parameter] = moved
+        self.optimizer.restore(state.tensors)
+        self._scores.restore(state.tensors)
 
     def close(self) -> None:
         """Collective."""
-        self._sum.close()
+        self.optimizer.close()
 
 
-def load(session: Session, path: Path) -> State:
-    """Collective. Weights and node memory of a checkpoint into a session; returns the whole state."""
-    with together(session.world, "read checkpoint"):
-        state, names = checkpoint.load_state(path, session.partition.graph)
-        weights = {name[6:]: value for name, value in state.tensors.items() if name.startswith("model.")}
-        _set_weights(session.model, weights, path)
-    checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.plan_channel)
-    return state
+def _headline(split: str, values: dict[str, float]) -> str:
+    return f"{split} AP {values[f'{split}_ap']:.4f}, AUC {values[f'{split}_auc']:.4f}"
 
 
-def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Copy in place: parameters are views into the flat buffer."""
-    parameters = dict(model.named_parameters())
-    if {n: p.shape for n, p in parameters.items()} != {n: w.shape for n, w in weights.items()}:
-        raise ValueError(f"{path}: the weights do not fit the configured model")
-    for name, parameter in parameters.items():
-        parameter.data.copy_(weights[name])
+def _check(config: TrainConfig, num_steps: int) -> None:
+    """What only the data tells. The same on all ranks; raises DistributedError."""
+    if config.monitor not in NAMES:
+        raise DistributedError(_unknown_metric(config.monitor, NAMES), user_error=True)
+    if config.drop_last and num_steps == 0:
+        message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
+        raise DistributedError(message, user_error=True)
+
+
+def _unknown_metric(name: str, known: Iterable[str]) -> str:
+    return f"train.monitor must be one of {', '.join(known)}, got {name!r}"

@@ -49,8 +49,12 @@ def make_batches(
     batch_by: str,
     world: World,
     channel: Channel,
+    drop_last: bool = False,
 ) -> Batches:
-    """Collective. Batches of one split ("train", "val", "test"); hidden nodes' events are not in "train"."""
+    """Collective. Batches of one split ("train", "val", "test"); hidden nodes' events are not in "train".
+
+    ``drop_last``: "train" without the events of a last batch below ``batch_size``.
+    """
     index = SPLITS.index(name)
     begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
     rows = partition.events.row
@@ -59,6 +63,10 @@ def make_batches(
     if name == "train" and world.total(int(splits.hidden.sum())):
         events, position = _visible(events, begin, end, splits, partition, world, channel)
     edges = _edges(position, events.time, int(world.total(len(events))), batch_size, batch_by, world)
+    if drop_last and name == "train" and len(edges) > 1 and edges[-1] - edges[-2] < batch_size:
+        edges = edges[:-1]
+        kept = position < edges[-1]
+        events, position = events.take(np.flatnonzero(kept)), position[kept]
     step = np.searchsorted(edges, position, side="right") - 1
     sizes = np.diff(edges)
     events, step = _spill(events, step, sizes, world, channel)

@@ -1,0 +1,97 @@
+"""The run file's ``train`` section."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+PRECISIONS = ("float32", "float64")
+OPTIMIZERS = ("adam", "adamw", "sgd")
+SCHEDULES = ("constant", "cosine", "linear", "step")
+LEAST = {
+    "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
+    "clip_norm": 0, "accumulate": 1, "eval_every": 1, "patience": 0, "log_every": 0, "checkpoint_every": 0,
+}  # fmt: skip
+
+
+@dataclass
+class TrainConfig:
+    """The loop.
+
+    Attributes:
+        epochs: passes over the training events.
+        batch_size: events of a global batch, over all ranks.
+        drop_last: leave out the last batch of training when it is short; its events stay in the history.
+        lr: learning rate, the highest one of a schedule.
+        optimizer: "adam", "adamw", or "sgd" with momentum 0.9.
+        weight_decay: of all weights; decoupled with "adamw", added to the gradient with "adam" and "sgd".
+        schedule: learning rate over optimizer steps: "constant", "cosine" or "linear" (down to min_lr at the end of
+            the last epoch, which binds the run to its epochs), or "step" (times decay every step_epochs epochs).
+        warmup_steps: optimizer steps over which the learning rate first rises linearly; 0: none.
+        min_lr: the lowest learning rate of a schedule.
+        step_epochs: epochs between two reductions of the "step" schedule.
+        decay: factor of such a reduction.
+        clip_norm: longest gradient, all weights taken as one vector; longer ones are shortened to it; 0: no limit.
+        accumulate: consecutive steps whose gradients are averaged for one optimizer step; an epoch's last group may be
+            shorter.
+        seed: of everything random, below 2^56.
+        precision: float32 or float64, of weights and node memory.
+        eval_every: epochs between two validations; the last epoch is always validated.
+        monitor: the validation metric that decides which epoch is best.
+        patience: validations without a better one before the run stops; 0: never.
+        train_metrics: also report metrics of the training scores, those that the loss was computed from.
+        log_every: steps between two step lines in metrics.jsonl; 0: none.
+        checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
+    """
+
+    epochs: int = 10
+    batch_size: int = 600
+    drop_last: bool = False
+    lr: float = 1e-3
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    min_lr: float = 0.0
+    step_epochs: int = 1
+    decay: float = 0.5
+    clip_norm: float = 0.0
+    accumulate: int = 1
+    seed: int = 0
+    precision: str = "float32"
+    eval_every: int = 1
+    monitor: str = "ap"
+    patience: int = 5
+    train_metrics: bool = False
+    log_every: int = 50
+    checkpoint_every: int = 200
+
+    def __post_init__(self):
+        self._check_choices()
+        for name, least in LEAST.items():
+            if not least <= getattr(self, name) < math.inf:
+                raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.seed >= 1 << 56:
+            raise ValueError(f"train.seed must be below 2^56, got {self.seed}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"train.lr must be above 0, got {self.lr}")
+        if self.min_lr > self.lr:
+            raise ValueError(f"train.min_lr must be at most train.lr = {self.lr}, got {self.min_lr}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"train.decay must be above 0 and at most 1, got {self.decay}")
+
+    def _check_choices(self) -> None:
+        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"train.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+
+    @property
+    def bound_to_epochs(self) -> bool:
+        """Whether ``epochs`` decides more than where the run ends: the learning rate on the way there, or a validation
+        that a longer run would not have made."""
+        return self.schedule in ("cosine", "linear") or self.epochs % self.eval_every > 0
+
+    def validates(self, epoch: int) -> bool:
+        """Whether validation follows an epoch."""
+        return (epoch + 1) % self.eval_every == 0 or epoch + 1 == self.epochs
