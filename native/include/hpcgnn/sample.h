@@ -74,16 +74,44 @@ HPCGNN_HD bool contains_sorted(const int64_t *values, int32_t size, int64_t valu
   return false;
 }
 
+// The random words of one row's slots; a Philox block serves four neighbouring slots.
+class RowDraws {
+public:
+  HPCGNN_HD RowDraws(const RandomContext &context, uint64_t identity) : context_(context), identity_(identity) {}
+
+  HPCGNN_HD uint32_t word(uint32_t slot) {
+    if (slot >> 2 != block_) {
+      block_ = slot >> 2;
+      words_ = philox(random_counter(context_, identity_, block_), random_key(context_));
+    }
+    return words_.word[slot & 3];
+  }
+
+  // Equals random_below, which is called where the first word may have to be rejected.
+  HPCGNN_HD uint32_t below(uint32_t slot, uint32_t bound) {
+    const uint64_t product = static_cast<uint64_t>(word(slot)) * bound;
+    const bool certain = static_cast<uint32_t>(product) >= bound;
+    return certain ? static_cast<uint32_t>(product >> 32) : random_below(context_, identity_, slot, bound);
+  }
+
+private:
+  const RandomContext &context_;
+  uint64_t identity_;
+  uint32_t block_ = UINT32_MAX;
+  RandomBlock words_ = {};
+};
+
 // `fanout` entries drawn uniformly, with replacement, or without (Floyd's algorithm: Bentley and Floyd, CACM 1987); all
 // of them when there are no more than fanout and replacement is off. Slot s of the counter is the s-th draw.
 HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, const TemporalRoots &roots, int64_t i, int32_t fanout,
                                      bool replace, const RandomContext &context, uint64_t identity, int64_t *out) {
   const Window window = visible_window(graph, roots, i);
   const int64_t begin = window.begin, degree = window.end - begin;
+  RowDraws draws(context, identity);
   int32_t count = 0;
   if (degree > 0 && replace) {
     for (; count < fanout; ++count) {
-      insert_sorted(out, count, begin + random_below(context, identity, count, static_cast<uint32_t>(degree)));
+      insert_sorted(out, count, begin + draws.below(count, static_cast<uint32_t>(degree)));
     }
   } else if (degree <= fanout) {
     for (; count < degree; ++count) {
@@ -92,7 +120,7 @@ HPCGNN_HD int32_t sample_uniform_one(const TemporalGraph &graph, const TemporalR
   } else {
     for (; count < fanout; ++count) {
       const int64_t last = degree - fanout + count;
-      int64_t choice = begin + random_below(context, identity, count, static_cast<uint32_t>(last + 1));
+      int64_t choice = begin + draws.below(count, static_cast<uint32_t>(last + 1));
       if (contains_sorted(out, count, choice)) {
         choice = begin + last;
       }
@@ -139,22 +167,19 @@ HPCGNN_HD uint64_t decay_threshold(int64_t age, int64_t half_life) {
   return (1ull << 32) >> (halvings < 32 ? halvings : 32);
 }
 
-HPCGNN_HD bool decay_keeps(const Decay &decay, const RandomContext &context, int64_t i, int32_t slot, int64_t at) {
+HPCGNN_HD bool decay_keeps(const Decay &decay, RowDraws &draws, int32_t slot, int64_t at) {
   const uint64_t threshold = decay.remote[at] ? decay_threshold(decay.age[at], decay.half_life) : 1ull << 32;
-  if (threshold >> 32) {
-    return true;
-  }
-  const RandomCounter counter = random_counter(context, static_cast<uint64_t>(decay.identity[i]), slot >> 2);
-  return philox(counter, random_key(context)).word[slot & 3] < threshold;
+  return threshold >> 32 || draws.word(slot) < threshold;
 }
 
 // Row i of positions [n, fanout] keeps its survivors, in order; returns how many of its `count` there are.
 HPCGNN_HD int32_t decay_keep_one(const Decay &decay, const RandomContext &context, int64_t i, int32_t fanout,
                                  int32_t count, int64_t *positions) {
+  RowDraws draws(context, static_cast<uint64_t>(decay.identity[i]));
   int32_t kept = 0;
   for (int32_t slot = 0; slot < count; ++slot) {
     const int64_t at = i * fanout + slot;
-    if (decay_keeps(decay, context, i, slot, at)) {
+    if (decay_keeps(decay, draws, slot, at)) {
       positions[i * fanout + kept++] = positions[at];
     }
   }
