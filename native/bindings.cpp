@@ -29,6 +29,7 @@ nb::dict features() {
 
 NB_MODULE(_native, module) {
   module.doc() = "Native kernels of hpcgnn; hpcgnn.native is their documented face.";
+  nb::set_leak_warnings(false); // what a script's variables still hold when the interpreter ends
   nb::class_<hpcgnn::RandomContext>(module, "RandomContext")
       .def(
           "__init__",
@@ -38,6 +39,7 @@ NB_MODULE(_native, module) {
   module.def("features", &features, "What this build contains.");
   hpcgnn::bind_plan(module);
   hpcgnn::bind_compute(module);
+  hpcgnn::bind_layers(module);
 #if defined(HPCGNN_WITH_CUDA)
   nb::module_ cuda = module.def_submodule("cuda", "The CUDA build of the kernels.");
   hpcgnn::bind_cuda(cuda);

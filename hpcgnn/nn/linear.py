@@ -41,6 +41,6 @@ class _OneDnnLinear(torch.autograd.Function):
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """rows [n, i] @ weight [o, i].T + bias [o]."""
     operator = _onednn() if rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.dim() == 2 else None
-    if operator is None or rows.shape[0] == 0:
+    if operator is None or rows.numel() == 0:
         return functional.linear(rows, weight, bias)
     return _OneDnnLinear.apply(rows.contiguous(), weight.contiguous(), bias, operator)

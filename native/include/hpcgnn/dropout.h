@@ -19,4 +19,29 @@ HPCGNN_HD void dropout_block(const RandomContext &context, uint64_t identity, in
   }
 }
 
+// All columns of one row times their multipliers: the same numbers, many blocks at a time, so that loops vectorise.
+template <typename Real>
+inline void dropout_row(const RandomContext &context, uint64_t identity, int32_t columns, uint32_t threshold,
+                        Real scale, Real *row) {
+  constexpr int32_t kBlocks = 16;
+  const RandomKey key = random_key(context);
+  for (int32_t begin = 0; begin < columns; begin += 4 * kBlocks) {
+    uint32_t word[4 * kBlocks];
+#pragma omp simd
+    for (int32_t block = 0; block < kBlocks; ++block) {
+      const RandomBlock words =
+          philox(random_counter(context, identity, static_cast<uint32_t>(begin / 4 + block)), key);
+      word[4 * block] = words.word[0];
+      word[4 * block + 1] = words.word[1];
+      word[4 * block + 2] = words.word[2];
+      word[4 * block + 3] = words.word[3];
+    }
+    const int32_t size = columns - begin < 4 * kBlocks ? columns - begin : 4 * kBlocks;
+#pragma omp simd
+    for (int32_t j = 0; j < size; ++j) {
+      row[begin + j] *= word[j] < threshold ? static_cast<Real>(0) : scale;
+    }
+  }
+}
+
 } // namespace hpcgnn

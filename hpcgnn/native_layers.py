@@ -1,0 +1,149 @@
+"""Whole layers as one native call forward and one backward, on the CPU: temporal attention, recurrent update, link
+decoder. hpcgnn/nn has the same in plain torch for other devices.
+
+Shapes: N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width, W = D + F + T,
+Z embedding width. Matrix products are the kernels' own, in float32 or float64; results do not depend on the number of
+threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn import _native
+from hpcgnn.native import AttentionPlan, Random
+
+_KERNELS = {torch.float32: _native.float32, torch.float64: _native.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedDropout:
+    """Dropout whose mask is that of native.dropout_mask(random, identity [N], ., p, .)."""
+
+    random: Random
+    identity: torch.Tensor
+    p: float
+
+    def __post_init__(self):
+        if not 0 <= self.p < 1:
+            raise ValueError(f"dropout probability must be in [0, 1), got {self.p}")
+
+
+def is_supported(*tensors: torch.Tensor) -> bool:
+    """Whether the layers here take these tensors: on the CPU, float32 or float64, all of one dtype."""
+    return all(t.device.type == "cpu" and t.dtype == tensors[0].dtype for t in tensors) and tensors[0].dtype in _KERNELS
+
+
+def _kernels(tensor: torch.Tensor):
+    if not is_supported(tensor):
+        raise ValueError(f"layers are native on the CPU in float32 and float64, not for {tensor.dtype} {tensor.device}")
+    return _KERNELS[tensor.dtype]
+
+
+def _address(tensor: torch.Tensor, dtype: torch.dtype, *shape: int) -> int:
+    """The address of a contiguous tensor of the given dtype and shape (-1: any size)."""
+    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError(f"expected a contiguous CPU tensor of {dtype}, got {tensor.dtype} on {tensor.device}")
+    given = tensor.shape
+    if len(given) != len(shape) or any(a != b and b >= 0 for a, b in zip(given, shape, strict=True)):
+        raise ValueError(f"expected shape {shape}, got {tuple(given)}")
+    return tensor.data_ptr()
+
+
+def _split(flat: torch.Tensor, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Consecutive pieces of a flat tensor, in these shapes."""
+    pieces = flat.split([torch.Size(shape).numel() for shape in shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# temporal attention
+
+
+@dataclass(slots=True)
+class AttentionCall:
+    """What a layer of attention takes besides node rows and weights: root [N] int64 rows of the unique nodes with its
+    transpose (indptr [U + 1], order), edge [., F], frequency [T] float64, heads, the layer norm's eps."""
+
+    root: torch.Tensor
+    root_transpose: tuple[torch.Tensor, torch.Tensor]
+    edge: torch.Tensor
+    plan: AttentionPlan
+    frequency: torch.Tensor
+    heads: int
+    eps: float
+    dropout: KeyedDropout | None = None
+
+
+def _describe_attention(call: AttentionCall, node, phase, weights):
+    """The kernel's description of a call; the tensors that it points to must outlive it."""
+    query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias = weights
+    plan, dtype, long, real = call.plan, node.dtype, torch.int64, torch.float64
+    (roots, slots), (unique, width) = plan.slot.shape, node.shape
+    edge_width, time_width, out_width = call.edge.shape[1], phase.shape[0], bias.shape[0]
+    query_width = call.heads * (width + edge_width + time_width)
+    if own_weight.dtype != dtype or own_weight.shape != (out_width, width) or (width > 1 and own_weight.stride(1) != 1):
+        raise ValueError(f"own weight must be [{out_width}, {width}] of {dtype} with dense rows")
+    edge_of = _address(plan.edge_of, torch.int32, roots, slots) if edge_width else 0
+    dropout = call.dropout
+    return _kernels(node).AttentionLayer(
+        roots=roots, unique=unique, slots=slots, heads=call.heads, node_width=width, edge_width=edge_width,
+        time_width=time_width, out_width=out_width,
+        node=_address(node, dtype, unique, width), root=_address(call.root, long, roots),
+        slot=_address(plan.slot, torch.int32, roots, slots), count=_address(plan.count, torch.int32, roots),
+        edge_of=edge_of, dt=_address(plan.dt, long, roots, slots), edge=_address(call.edge, dtype, -1, edge_width),
+        frequency=_address(call.frequency, real, time_width), phase=_address(phase, real, time_width),
+        query_weight=_address(query_weight, dtype, query_width, width),
+        query_bias=_address(query_bias, dtype, query_width),
+        out_weight=_address(out_weight, dtype, out_width, query_width),
+        own_weight=own_weight.data_ptr(), own_stride=own_weight.stride(0),
+        bias=_address(bias, dtype, out_width), norm_weight=_address(norm_weight, dtype, out_width),
+        norm_bias=_address(norm_bias, dtype, out_width), eps=call.eps,
+        identity=_address(dropout.identity, long, roots) if dropout else 0, dropout=dropout.p if dropout else 0.0,
+        random=dropout.random.native() if dropout else None,
+    )  # fmt: skip
+
+
+class AttentionLayer(torch.autograd.Function):
+    """Fused: query product, softmax attention over [node | edge | cos(w dt + b)], products with the weighted sums and
+    the root's own row, keyed dropout, relu, layer norm.
+
+    node [U, D], phase [T], query_weight [H W, D] and query_bias [H W] (through the key weights, scaled), out_weight
+    [Z, H W], own_weight [Z, D] (a view of wider rows will do), bias, norm_weight, norm_bias [Z]. Returns [N, Z].
+    Differentiable in all of them.
+    """
+
+    @staticmethod
+    def forward(ctx, node, phase, query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias, call):
+        weights = (query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias)
+        phases = phase.detach().double()
+        layer = _describe_attention(call, node, phases, weights)
+        out = node.new_empty((call.root.shape[0], bias.shape[0]))
+        ctx.layer, ctx.saved = layer, layer.forward(out.data_ptr(), torch.get_num_threads())
+        ctx.call, ctx.phases = call, phases
+        ctx.save_for_backward(node, phase, *weights)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        node, phase, *weights = ctx.saved_tensors
+        call, layer, with_phase = ctx.call, ctx.layer, ctx.needs_input_grad[1]
+        gradient = gradient.contiguous()
+        grad_node, flat = torch.empty_like(node), node.new_empty(layer.gradient_size(with_phase))
+        plan, targets, long = call.plan, node.shape[0] + 1, torch.int64
+        layer.backward(
+            ctx.saved, _address(plan.slot_indptr, long, targets), _address(plan.slot_order, long, -1),
+            _address(call.root_transpose[0], long, targets), _address(call.root_transpose[1], long, call.root.shape[0]),
+            _address(gradient, node.dtype, call.root.shape[0], weights[4].shape[0]), with_phase, grad_node.data_ptr(),
+            flat.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        shapes = [w.shape for w in weights] + [phase.shape] * with_phase
+        gradients = _split(flat, *shapes)
+        return grad_node, gradients.pop() if with_phase else None, *gradients, None
+
+
+def attention_layer(node, phase, weights, call: AttentionCall) -> torch.Tensor:
+    """AttentionLayer with the seven ``weights`` in their order."""
+    return AttentionLayer.apply(node.contiguous(), phase, *weights, call)

@@ -1,0 +1,267 @@
+// The temporal attention layer: blocks of roots go through query product, attention, merge product, dropout, relu and
+// layer norm, and back.
+#include <vector>
+
+#include "attention_root.h"
+#include "hpcgnn/dropout.h"
+#include "layer_parts.h"
+
+namespace hpcgnn::cpu {
+namespace {
+
+// Forward of one layer, shared by the threads.
+template <typename Real> class Forward {
+public:
+  Forward(const AttentionLayer<Real> &layer, AttentionSaved<Real> &saved, Real *out)
+      : layer_(layer), saved_(saved), out_(out), table_(layer.frequency, layer.phase, layer.time_width),
+        query_(layer.node_width, layer.query_width()), merge_(layer.query_width(), layer.out_width),
+        own_(layer.node_width, layer.out_width), threshold_(dropout_threshold(layer.dropout)),
+        scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
+
+  void operator()(const Team &team, RootAttention<Real> &attention) {
+    query_.fill_transposed(team, {layer_.query_weight, layer_.node_width});
+    merge_.fill_transposed(team, {layer_.out_weight, layer_.query_width()});
+    own_.fill_transposed(team, {layer_.own_weight, layer_.own_stride});
+    team.barrier();
+    RowGroups{layer_.roots}.each(team, [&](int64_t, Range block, bool) { run(block, attention); });
+  }
+
+  const TimeTable &table() const { return table_; }
+
+private:
+  void run(Range block, RootAttention<Real> &attention) {
+    const int64_t width = layer_.query_width(), depth = layer_.node_width;
+    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin), own = rows.from(0, width);
+    const gemm::Rows<Real> query = saved_.query.rows().from(block.begin);
+    const gemm::Rows<Real> hidden = saved_.hidden.rows().from(block.begin);
+    for (int64_t i = 0; i < block.size(); ++i) {
+      copy_row(own.at(i), layer_.node + layer_.root[block.begin + i] * depth, depth);
+    }
+    gemm::multiply<Real>(own, block.size(), query_.packed, {query, layer_.query_bias});
+    for (int64_t i = 0; i < block.size(); ++i) {
+      const int64_t root = block.begin + i;
+      attention.forward(root, query.at(i), rows.at(i), saved_.weight.data() + root * layer_.heads * layer_.slots);
+    }
+    gemm::multiply<Real>(rows, block.size(), merge_.packed, {hidden, layer_.bias});
+    gemm::multiply<Real>(own, block.size(), own_.packed, {hidden, nullptr, true});
+    for (int64_t i = 0; i < block.size(); ++i) {
+      finish(block.begin + i, hidden.at(i));
+    }
+  }
+
+  void finish(int64_t root, Real *hidden) {
+    if (layer_.identity != nullptr) {
+      dropout_row(layer_.random, static_cast<uint64_t>(layer_.identity[root]), layer_.out_width, threshold_, scale_,
+                  hidden);
+    }
+#pragma omp simd
+    for (int32_t j = 0; j < layer_.out_width; ++j) {
+      hidden[j] = hidden[j] > Real(0) ? hidden[j] : Real(0);
+    }
+    normalise(hidden, layer_.out_width, layer_.eps, layer_.norm_weight, layer_.norm_bias,
+              saved_.statistics.data() + 2 * root, out_ + root * layer_.out_width);
+  }
+
+  const AttentionLayer<Real> &layer_;
+  AttentionSaved<Real> &saved_;
+  Real *out_;
+  TimeTable table_;
+  PackedBuffer<Real> query_, merge_, own_;
+  uint32_t threshold_;
+  Real scale_;
+};
+
+// Where the gradients of the weights lie, in a group's sums as in the result.
+template <typename Real> struct Gradients {
+  Real *query_weight, *query_bias, *out_weight, *own_weight, *bias, *norm_weight, *norm_bias, *phase;
+
+  Gradients(const AttentionLayer<Real> &layer, Real *at)
+      : query_weight(at), query_bias(query_weight + layer.query_width() * layer.node_width),
+        out_weight(query_bias + layer.query_width()), own_weight(out_weight + layer.out_width * layer.query_width()),
+        bias(own_weight + int64_t(layer.out_width) * layer.node_width), norm_weight(bias + layer.out_width),
+        norm_bias(norm_weight + layer.out_width), phase(norm_bias + layer.out_width) {}
+};
+
+template <typename Real> class Backward {
+public:
+  Backward(const AttentionLayer<Real> &layer, const AttentionSaved<Real> &saved, const Real *gradient, bool with_phase)
+      : layer_(layer), saved_(saved), gradient_(gradient), with_phase_(with_phase),
+        table_(layer.frequency, layer.phase, layer.time_width), merge_(layer.out_width, layer.query_width()),
+        own_(layer.out_width, layer.node_width), query_(layer.query_width(), layer.node_width),
+        grad_row_(layer.roots, layer.query_width() + layer.node_width),
+        grad_score_(layer.roots * layer.heads * layer.slots), groups_{layer.roots},
+        size_(layer.gradient_size(with_phase)), sums_(groups_.count() * size_) {}
+
+  // Thread-private memory of a block.
+  struct Scratch {
+    RowBuffer<Real> hidden, query;
+    RootAttention<Real> attention;
+    Scratch(const AttentionLayer<Real> &layer, const TimeTable &table)
+        : hidden(RowGroups::kBlockRows, layer.out_width), query(RowGroups::kBlockRows, layer.query_width()),
+          attention(layer, table) {}
+  };
+
+  void operator()(const Team &team, Scratch &scratch, const AttentionTranspose &transpose, Real *grad_node,
+                  Real *grad_weights) {
+    merge_.fill(team, {layer_.out_weight, layer_.query_width()});
+    own_.fill(team, {layer_.own_weight, layer_.own_stride});
+    query_.fill(team, {layer_.query_weight, layer_.node_width});
+    team.barrier();
+    groups_.each(team, [&](int64_t group, Range block, bool first) {
+      Real *sums = sums_.data() + group * size_;
+      const Gradients<Real> to(layer_, sums);
+      if (first) {
+        std::fill_n(to.query_bias, layer_.query_width(), Real(0));
+        std::fill(to.bias, sums + size_, Real(0));
+      }
+      run(block, scratch, to, !first);
+    });
+    team.barrier();
+    nodes(team, transpose, grad_node);
+    add_groups(team, sums_.data(), groups_.count(), size_, grad_weights);
+  }
+
+  const TimeTable &table() const { return table_; }
+
+private:
+  void run(Range block, Scratch &scratch, const Gradients<Real> &to, bool add) {
+    const int64_t width = layer_.query_width(), depth = layer_.node_width, count = block.size();
+    const int32_t out = layer_.out_width;
+    const gemm::Rows<Real> hidden = scratch.hidden.rows(), grad_query = scratch.query.rows();
+    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin), grad_row = grad_row_.rows().from(block.begin);
+    finish(block, hidden, to);
+    add_rows<Real>(hidden, count, out, to.bias);
+    gemm::multiply_transposed<Real>(hidden, out, rows, width, count, {{to.out_weight, width}, nullptr, add});
+    gemm::multiply_transposed<Real>(hidden, out, rows.from(0, width), depth, count,
+                                    {{to.own_weight, depth}, nullptr, add});
+    gemm::multiply<Real>(hidden, count, merge_.packed, {grad_row});
+    gemm::multiply<Real>(hidden, count, own_.packed, {grad_row.from(0, width)});
+    attend(block, scratch.attention, grad_row, grad_query, to);
+    add_rows<Real>(grad_query, count, width, to.query_bias);
+    gemm::multiply<Real>(grad_query, count, query_.packed, {grad_row.from(0, width), nullptr, true});
+    gemm::multiply_transposed<Real>(grad_query, width, rows.from(0, width), depth, count,
+                                    {{to.query_weight, depth}, nullptr, add});
+  }
+
+  void finish(Range block, gemm::Rows<Real> hidden, const Gradients<Real> &to) {
+    const Real kept = layer_.identity ? static_cast<Real>(1.0 / (1.0 - layer_.dropout)) : Real(1);
+    for (int64_t i = 0; i < block.size(); ++i) {
+      const int64_t root = block.begin + i;
+      normalise_backward(gradient_ + root * layer_.out_width, saved_.hidden.rows().at(root),
+                         saved_.statistics.data() + 2 * root, layer_.out_width, layer_.norm_weight, kept, hidden.at(i),
+                         to.norm_weight, to.norm_bias);
+    }
+  }
+
+  void attend(Range block, RootAttention<Real> &attention, gemm::Rows<Real> grad_row, gemm::Rows<Real> grad_query,
+              const Gradients<Real> &to) {
+    for (int64_t i = 0; i < block.size(); ++i) {
+      const int64_t root = block.begin + i, scores = root * layer_.heads * layer_.slots;
+      const Real *weight = saved_.weight.data() + scores;
+      Real *grad_score = grad_score_.data() + scores;
+      attention.backward(root, grad_row.at(i), weight, grad_score, grad_query.at(i));
+      if (with_phase_) {
+        attention.add_phase(root, grad_row.at(i), weight, grad_score, saved_.query.rows().at(root), to.phase);
+      }
+    }
+  }
+
+  // Gradients of the unique rows, each over the roots and slots that show it, in their order. Threads get about equal
+  // numbers of them.
+  void nodes(const Team &team, const AttentionTranspose &transpose, Real *grad_node) {
+    const auto work = [&](int64_t node) { return transpose.slot_indptr[node] + transpose.root_indptr[node] + node; };
+    const auto first_of = [&](int64_t rank) {
+      const int64_t target = work(layer_.unique) * rank / team.size;
+      int64_t begin = 0, end = layer_.unique;
+      while (begin < end) {
+        const int64_t middle = (begin + end) / 2;
+        work(middle) < target ? begin = middle + 1 : end = middle;
+      }
+      return begin;
+    };
+    const int64_t end = first_of(team.rank + 1);
+    for (int64_t node = first_of(team.rank); node < end; ++node) {
+      node_gradient(node, transpose, grad_node + node * layer_.node_width);
+    }
+  }
+
+  void node_gradient(int64_t node, const AttentionTranspose &transpose, Real *grad) {
+    const int64_t width = layer_.node_width, key_width = layer_.width();
+    std::fill_n(grad, width, Real(0));
+    for (int64_t j = transpose.root_indptr[node]; j < transpose.root_indptr[node + 1]; ++j) {
+      add_rows<Real>(grad_row_.rows().from(transpose.root_order[j], layer_.query_width()), 1, width, grad);
+    }
+    for (int64_t j = transpose.slot_indptr[node]; j < transpose.slot_indptr[node + 1]; ++j) {
+      const int64_t root = transpose.slot_order[j] / layer_.slots, k = transpose.slot_order[j] % layer_.slots;
+      const Real *gradient = grad_row_.rows().at(root), *query = saved_.query.rows().at(root);
+      for (int32_t head = 0; head < layer_.heads; ++head) {
+        const int64_t score = (root * layer_.heads + head) * layer_.slots + k;
+        const Real a = saved_.weight.data()[score], ds = grad_score_.data()[score];
+        const Real *g = gradient + head * key_width, *q = query + head * key_width;
+#pragma omp simd
+        for (int64_t column = 0; column < width; ++column) {
+          grad[column] += a * g[column] + ds * q[column];
+        }
+      }
+    }
+  }
+
+  const AttentionLayer<Real> &layer_;
+  const AttentionSaved<Real> &saved_;
+  const Real *gradient_;
+  bool with_phase_;
+  TimeTable table_;
+  PackedBuffer<Real> merge_, own_, query_;
+  RowBuffer<Real> grad_row_;
+  Buffer<Real> grad_score_;
+  RowGroups groups_;
+  int64_t size_;
+  Buffer<Real> sums_;
+};
+
+} // namespace
+
+template <typename Real>
+std::unique_ptr<AttentionSaved<Real>> attention_layer_forward(const AttentionLayer<Real> &layer, Real *out,
+                                                              int threads) {
+  auto saved = std::make_unique<AttentionSaved<Real>>();
+  saved->query = {layer.roots, layer.query_width()};
+  saved->row = {layer.roots, layer.query_width() + layer.node_width};
+  saved->hidden = {layer.roots, layer.out_width};
+  saved->weight = Buffer<Real>(layer.roots * layer.heads * layer.slots);
+  saved->statistics = Buffer<Real>(2 * layer.roots);
+  Forward<Real> forward(layer, *saved, out);
+  std::vector<RootAttention<Real>> attention;
+  for (int i = 0; i < threads; ++i) {
+    attention.emplace_back(layer, forward.table());
+  }
+  in_parallel(threads, [&](const Team &team) { forward(team, attention[team.rank]); });
+  return saved;
+}
+
+template <typename Real>
+void attention_layer_backward(const AttentionLayer<Real> &layer, const AttentionSaved<Real> &saved,
+                              const AttentionTranspose &transpose, const Real *gradient, bool with_phase,
+                              Real *grad_node, Real *grad_weights, int threads) {
+  if (layer.roots == 0) {
+    std::fill_n(grad_node, layer.unique * layer.node_width, Real(0));
+    std::fill_n(grad_weights, layer.gradient_size(with_phase), Real(0));
+    return;
+  }
+  Backward<Real> backward(layer, saved, gradient, with_phase);
+  std::vector<typename Backward<Real>::Scratch> scratch;
+  for (int i = 0; i < threads; ++i) {
+    scratch.emplace_back(layer, backward.table());
+  }
+  in_parallel(threads,
+              [&](const Team &team) { backward(team, scratch[team.rank], transpose, grad_node, grad_weights); });
+}
+
+template std::unique_ptr<AttentionSaved<float>> attention_layer_forward(const AttentionLayer<float> &, float *, int);
+template std::unique_ptr<AttentionSaved<double>> attention_layer_forward(const AttentionLayer<double> &, double *, int);
+template void attention_layer_backward(const AttentionLayer<float> &, const AttentionSaved<float> &,
+                                       const AttentionTranspose &, const float *, bool, float *, float *, int);
+template void attention_layer_backward(const AttentionLayer<double> &, const AttentionSaved<double> &,
+                                       const AttentionTranspose &, const double *, bool, double *, double *, int);
+
+} // namespace hpcgnn::cpu

@@ -1,0 +1,87 @@
+// What layers are made of: weights packed by all threads, layer norm of a row, sums of rows.
+#pragma once
+
+#include <cmath>
+
+#include "hpcgnn/layers.h"
+#include "hpcgnn/team.h"
+
+namespace hpcgnn::cpu {
+
+template <typename Real> struct PackedBuffer {
+  Buffer<Real> memory;
+  gemm::Packed<Real> packed;
+  PackedBuffer(int64_t depth, int64_t width)
+      : memory(gemm::Packed<Real>::size(depth, width)), packed{memory.data(), depth, width} {}
+
+  void fill(const Team &team, gemm::Rows<const Real> from) {
+    const Range mine = team.share(packed.panels());
+    for (int64_t panel = mine.begin; panel < mine.end; ++panel) {
+      gemm::pack(packed, from, panel);
+    }
+  }
+  void fill_transposed(const Team &team, gemm::Rows<const Real> from) {
+    const Range mine = team.share(packed.panels());
+    for (int64_t panel = mine.begin; panel < mine.end; ++panel) {
+      gemm::pack_transposed(packed, from, panel);
+    }
+  }
+};
+
+template <typename Real>
+inline void normalise(const Real *hidden, int64_t width, double eps, const Real *weight, const Real *bias,
+                      Real *statistics, Real *out) {
+  Real mean = 0, variance = 0;
+#pragma omp simd reduction(+ : mean)
+  for (int64_t j = 0; j < width; ++j) {
+    mean += hidden[j];
+  }
+  mean /= static_cast<Real>(width);
+#pragma omp simd reduction(+ : variance)
+  for (int64_t j = 0; j < width; ++j) {
+    variance += (hidden[j] - mean) * (hidden[j] - mean);
+  }
+  const Real scale = Real(1) / std::sqrt(variance / static_cast<Real>(width) + static_cast<Real>(eps));
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    out[j] = (hidden[j] - mean) * scale * weight[j] + bias[j];
+  }
+  statistics[0] = mean;
+  statistics[1] = scale;
+}
+
+// The gradient [Z] before relu and dropout; adds to those of the norm's weight and bias.
+template <typename Real>
+inline void normalise_backward(const Real *gradient, const Real *hidden, const Real *statistics, int64_t width,
+                               const Real *weight, Real kept, Real *out, Real *grad_weight, Real *grad_bias) {
+  const Real mean = statistics[0], scale = statistics[1];
+  Real sum = 0, product = 0;
+#pragma omp simd reduction(+ : sum, product)
+  for (int64_t j = 0; j < width; ++j) {
+    const Real normal = (hidden[j] - mean) * scale, g = gradient[j] * weight[j];
+    sum += g;
+    product += g * normal;
+    grad_weight[j] += gradient[j] * normal;
+    grad_bias[j] += gradient[j];
+  }
+  sum /= static_cast<Real>(width);
+  product /= static_cast<Real>(width);
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    const Real normal = (hidden[j] - mean) * scale;
+    const Real g = (gradient[j] * weight[j] - sum - normal * product) * scale * kept;
+    out[j] = hidden[j] > Real(0) ? g : Real(0);
+  }
+}
+
+template <typename Real> inline void add_rows(gemm::Rows<const Real> rows, int64_t count, int64_t width, Real *sum) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Real *row = rows.at(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      sum[j] += row[j];
+    }
+  }
+}
+
+} // namespace hpcgnn::cpu

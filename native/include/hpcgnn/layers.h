@@ -1,0 +1,138 @@
+// Whole layers on the CPU, forward and backward in one parallel region each: rows go through a layer in blocks that
+// stay in the cache. What backward needs is kept in an object that forward returns. Matrices are contiguous rows unless
+// a stride is named. Gradients of weights are written as one array each, in the order given here.
+#pragma once
+
+#include <memory>
+
+#include "hpcgnn/gemm.h"
+#include "hpcgnn/philox.h"
+#include "hpcgnn/workspace.h"
+
+namespace hpcgnn::cpu {
+
+// Rows in memory of the workspace, each padded to whole registers.
+template <typename Real> struct RowBuffer {
+  int64_t stride = 0;
+  Buffer<Real> memory;
+  RowBuffer() = default;
+  RowBuffer(int64_t rows, int64_t width) : stride(simd::padded<Real>(width)), memory(rows * stride) {}
+  gemm::Rows<Real> rows() const { return {memory.data(), stride}; }
+};
+
+// Temporal attention of N roots over K slots, H heads, merged with the root's own row, relu and layer norm. U unique
+// rows of width D, edge features F, time encoding T, W = D + F + T, output Z.
+template <typename Real> struct AttentionLayer {
+  int64_t roots, unique;
+  int32_t slots, heads, node_width, edge_width, time_width, out_width;
+  const Real *node;                      // [U, D]
+  const int64_t *root;                   // [N] rows of node
+  const int32_t *slot, *count, *edge_of; // [N, K] rows of node, [N] how many, [N, K] rows of edge (if F > 0)
+  const int64_t *dt;                     // [N, K]
+  const Real *edge;                      // [., F]
+  const double *frequency, *phase;       // [T]
+  const Real *query_weight, *query_bias; // [H W, D], [H W]
+  const Real *out_weight;                // [Z, H W]
+  const Real *own_weight;                // [Z, D], rows own_stride apart
+  int64_t own_stride;
+  const Real *bias, *norm_weight, *norm_bias; // [Z]
+  double eps;
+  const int64_t *identity; // [N], or null: no dropout
+  double dropout;
+  RandomContext random;
+
+  int64_t width() const { return node_width + edge_width + time_width; }
+  int64_t query_width() const { return heads * width(); }
+  // query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias, phase (if wanted)
+  int64_t gradient_size(bool with_phase) const {
+    return query_width() * (node_width + 1) + out_width * (query_width() + node_width + 3) +
+           (with_phase ? time_width : 0);
+  }
+};
+
+template <typename Real> struct AttentionSaved {
+  RowBuffer<Real> query;   // [N, H W]
+  RowBuffer<Real> row;     // [N, H W + D] weighted sums, own row
+  RowBuffer<Real> hidden;  // [N, Z] after relu
+  Buffer<Real> weight;     // [N, H, K]
+  Buffer<Real> statistics; // [N, 2] mean and 1 / deviation of hidden
+};
+
+// CSR transposes of slot (order: position in [N, K]) and of root.
+struct AttentionTranspose {
+  const int64_t *slot_indptr, *slot_order, *root_indptr, *root_order;
+};
+
+template <typename Real>
+std::unique_ptr<AttentionSaved<Real>> attention_layer_forward(const AttentionLayer<Real> &layer, Real *out,
+                                                              int threads);
+// grad_node [U, D]; grad_weights [gradient_size].
+template <typename Real>
+void attention_layer_backward(const AttentionLayer<Real> &layer, const AttentionSaved<Real> &saved,
+                              const AttentionTranspose &transpose, const Real *gradient, bool with_phase,
+                              Real *grad_node, Real *grad_weights, int threads);
+
+// A recurrent cell over (mail, encoded time since the last update) of the rows that have mail; other rows keep their
+// state. gates: 3 for a gated recurrent unit (reset, update, candidate), 1 for a plain tanh cell. r rows, state D,
+// mail M, time T.
+template <typename Real> struct Recurrent {
+  int64_t rows;
+  int32_t gates, state_width, mail_width, time_width;
+  const int64_t *index; // [r] rows of the tables, or null: the first r
+  const Real *state, *mail;
+  const int64_t *mailed, *updated; // updated null: mailed holds the differences
+  const uint8_t *has_mail;
+  const double *frequency, *phase;   // [T]
+  const Real *weight_ih, *weight_hh; // [gates D, M + T], [gates D, D]
+  const Real *bias_ih, *bias_hh;     // [gates D]
+
+  int64_t in_width() const { return mail_width + time_width; }
+  int64_t gate_width() const { return int64_t(gates) * state_width; }
+  int64_t row(int64_t i) const { return index == nullptr ? i : index[i]; }
+  // weight_ih, weight_hh, bias_ih, bias_hh, phase (if wanted)
+  int64_t gradient_size(bool with_phase) const {
+    return gate_width() * (in_width() + state_width + 2) + (with_phase ? time_width : 0);
+  }
+};
+
+template <typename Real> struct RecurrentSaved {
+  int64_t count = 0;     // rows with mail
+  Buffer<int64_t> place; // [count] among the r rows
+  Buffer<int64_t> dt;    // [count]
+  RowBuffer<Real> row;   // [count, M + T + D] what went in
+  RowBuffer<Real> gate;  // [count, 4 D] reset, update, candidate, the state's part of the candidate; or [count, D] tanh
+};
+
+// out [r, D].
+template <typename Real>
+std::unique_ptr<RecurrentSaved<Real>> recurrent_forward(const Recurrent<Real> &cell, Real *out, int threads);
+// gradient [r, D]; grad_weights [gradient_size].
+template <typename Real>
+void recurrent_backward(const Recurrent<Real> &cell, const RecurrentSaved<Real> &saved, const Real *gradient,
+                        bool with_phase, Real *grad_weights, int threads);
+
+// Scores of pairs: out . relu(source e_0 + destination e_j + bias) + out_bias for roles j = 1 .. R - 1, b pairs each.
+template <typename Real> struct LinkDecoder {
+  int64_t roles, pairs;
+  int32_t width, hidden;
+  const Real *embedding;                   // [R, b, Z]
+  const Real *source, *bias, *destination; // [O, Z], [O], [O, Z]
+  const Real *out, *out_bias;              // [O], [1]
+  // source, bias, destination, out, out_bias
+  int64_t gradient_size() const { return int64_t(hidden) * (2 * width + 2) + 1; }
+};
+
+template <typename Real> struct LinkDecoderSaved {
+  RowBuffer<Real> hidden; // [R - 1, b, O] after relu
+};
+
+// logits [R - 1, b].
+template <typename Real>
+std::unique_ptr<LinkDecoderSaved<Real>> link_decoder_forward(const LinkDecoder<Real> &decoder, Real *logits,
+                                                             int threads);
+// gradient [R - 1, b]; grad_embedding [R, b, Z]; grad_weights [gradient_size].
+template <typename Real>
+void link_decoder_backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient,
+                           Real *grad_embedding, Real *grad_weights, int threads);
+
+} // namespace hpcgnn::cpu
