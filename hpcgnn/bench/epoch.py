@@ -1,8 +1,8 @@
-"""``python -m hpcgnn.bench [epoch]``: one training epoch, timed by stage, with the bytes it moves and the memory it takes.
+"""``python -m hpcgnn.bench [epoch]``: an epoch timed by stage, with the bytes it moves and its memory.
 
 Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
-events. The first epoch warms up; each following one is reported. ``--peer pyg`` adds PyTorch Geometric's time for the same
-epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a cost model of many ranks.
+events. The first epoch warms up; each following one is reported. ``--peer pyg`` adds PyTorch Geometric's time for
+the same epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a cost model of many ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PyTorch Geometric's temporal graph network over the same events, as a yardstick for one rank.
 
 The model of Rossi et al. (2020) from PyG's documented parts: TGNMemory, IdentityMessage, LastAggregator and
-TransformerConv over the last neighbours. b events a batch, K neighbours, D memory width, T time width, Z embedding width.
+TransformerConv over the last neighbours. b events a batch, Z embedding width.
 """
 
 from __future__ import annotations

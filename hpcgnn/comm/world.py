@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -74,6 +75,11 @@ class World:
         self.device = self._agree_device()
         torch.set_num_threads(self.threads)
 
+    @classmethod
+    def alone(cls, config: CommConfig | None = None) -> World:
+        """A world of this rank only, for work that the others do not share."""
+        return cls(config, MPI.COMM_SELF)
+
     @staticmethod
     def check_singleton() -> None:
         """Refuse N copies of "rank 0 of 1": a launcher started several tasks, but MPI sees one rank.
@@ -128,9 +134,22 @@ class World:
         return out
 
     def gather_rows(self, rows: np.ndarray) -> np.ndarray | None:
-        """Collective. Rows of all ranks, concatenated in rank order, on rank 0 (None elsewhere)."""
-        pieces = self._comm.gather(rows)
-        return np.concatenate(pieces) if pieces is not None else None
+        """Collective. Rows [n, ...] of all ranks, of one dtype and width, concatenated in rank order, on rank 0 (None
+        elsewhere)."""
+        kinds = self._comm.gather((rows.dtype, rows.shape[1:], len(rows)))
+        out = counts = None
+        if kinds is not None:
+            assert all(kind[:2] == kinds[0][:2] for kind in kinds), kinds
+            counts = np.array([kind[2] for kind in kinds])
+            out = np.empty((counts.sum(), *rows.shape[1:]), rows.dtype)
+        width = rows.dtype.itemsize * math.prod(rows.shape[1:])
+        if width == 0:
+            return out
+        row = MPI.BYTE.Create_contiguous(width).Commit()  # counts and places in rows: bytes may pass 2 GiB
+        starts = None if counts is None else np.cumsum(counts) - counts
+        self._comm.Gatherv([np.ascontiguousarray(rows), len(rows), row], [out, (counts, starts), row])
+        row.Free()
+        return out
 
     def reduce_array(self, values: np.ndarray, operation: str = "sum") -> np.ndarray:
         """Collective. Elementwise "sum", "max", "min" or "or" over ranks, on every rank."""

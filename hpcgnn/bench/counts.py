@@ -1,0 +1,224 @@
+"""What the steps of a training epoch ask of R ranks: counted on one process, without executing or exchanging anything.
+
+The rules are those of planning and batching: an event belongs to the owner of its source and spills beyond ceil(B / R),
+roots ask their owners, rows are fetched once per rank. Samples and negatives do not depend on the number of ranks, so a
+step is sampled once and then dealt to as many ranks as one likes.
+
+B events of a step, b roles (2 + negatives), N = B b roots, K slots, R ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+from hpcgnn.run.session import Session
+from hpcgnn.sample.batches import spill_targets
+from hpcgnn.store.book import Book
+
+# requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory is written.
+KINDS = ("requests", "rows", "features", "mails")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A sampled step. roots [N]; other, event [N, K] neighbours and their events, -1 pads; winner [N] whether a root's
+    memory is written; unique [U] all nodes of the step, sorted; has_mail [U] whether mail is pending for them."""
+
+    index: int
+    num_events: int
+    roots: np.ndarray
+    other: np.ndarray
+    event: np.ndarray
+    winner: np.ndarray
+    unique: np.ndarray
+    has_mail: np.ndarray
+
+
+def sample_steps(session: Session, steps: np.ndarray) -> Iterator[Step]:
+    """The given training steps of epoch 0, sampled by a session of one rank."""
+    batches, config = session.batches["train"], session.config
+    negatives, history = session.negatives("train", 0), session.splits.history
+    for index in steps.tolist():
+        mine = batches.at(index)
+        events, negative = batches.events.take(mine), negatives[mine]
+        roots = np.concatenate([events.src, events.dst, negative.T.ravel()])
+        roles = 2 + negative.shape[1]
+        times = np.tile(events.time, roles)
+        identity = (events.row[None, :] * roles + np.arange(roles)[:, None]).ravel()
+        limit = native.NO_LIMIT if config.sampling.in_batch_neighbors else int(batches.first_row[index])
+        place = _places(session, history.graph(), roots, times, identity, limit, index)
+        valid = place >= 0
+        pick = lambda column, place=place, valid=valid: np.where(  # noqa: E731
+            valid, column[np.maximum(place, 0)] if len(column) else -1, -1
+        )
+        other, winner = pick(history.other), np.zeros(len(roots), bool)
+        winner[: 2 * len(events)] = native.last_event(roots[: 2 * len(events)], np.tile(events.row, 2))
+        unique = np.unique(np.concatenate([roots, other[valid]]))
+        has_mail = _first_event(history, unique) < batches.first_row[index]
+        yield Step(index, len(events), roots, other, pick(history.event), winner, unique, has_mail)
+
+
+def _places(session: Session, graph, roots, times, identity, limit: int, step: int) -> np.ndarray:
+    """History entries [N, K] of the roots' neighbours. On one rank a node's local row is its global id."""
+    sampling = session.config.sampling
+    if sampling.strategy == "recent":
+        return native.sample_recent(graph, roots, times, sampling.fanout, limit)[0]
+    random = Random(session.config.train.seed, Stream.SAMPLE, step, 0)
+    return native.sample_uniform(graph, roots, times, identity, sampling.fanout, random, event_limit=limit)[0]
+
+
+def _first_event(history, nodes: np.ndarray) -> np.ndarray:
+    begin, end = history.indptr[nodes], history.indptr[nodes + 1]
+    first = np.full(len(nodes), np.iinfo(np.int64).max)
+    first[end > begin] = history.event[begin[end > begin]]
+    return first
+
+
+@dataclass(slots=True)
+class Tally:
+    """One kind of row, summed over steps. wanted: all of them, own ones too; asked, served [R] those that cross, by
+    asking and by serving rank; peak: the largest of either, over ranks, step by step; pairs: of ranks that exchange."""
+
+    asked: np.ndarray
+    served: np.ndarray
+    wanted: int = 0
+    peak: int = 0
+    pairs: int = 0
+
+    def add(self, asker: np.ndarray, server: np.ndarray) -> None:
+        """Rows [n] of one step, by who asks and who serves."""
+        size = len(self.asked)
+        matrix = np.bincount(asker * size + server, minlength=size * size).reshape(size, size)
+        self.wanted += len(asker)
+        np.fill_diagonal(matrix, 0)
+        asked, served = matrix.sum(axis=1), matrix.sum(axis=0)
+        self.asked += asked
+        self.served += served
+        self.peak += int(max(asked.max(), served.max()))
+        self.pairs += int(np.count_nonzero(matrix))
+
+    @property
+    def remote(self) -> int:
+        """All that cross."""
+        return int(self.asked.sum())
+
+
+@dataclass(slots=True)
+class Load:
+    """Rows that ranks compute with, summed over steps: all of them, and those of the busiest rank."""
+
+    total: int = 0
+    peak: int = 0
+
+    def add(self, rank: np.ndarray, size: int) -> None:
+        """Rows [n] of one step, by rank."""
+        self.total += len(rank)
+        self.peak += int(np.bincount(rank, minlength=size).max())
+
+
+@dataclass(slots=True)
+class Counts:
+    """What ``steps`` steps ask of ``size`` ranks. updated: rows with mail that the memory updater works on."""
+
+    size: int
+    steps: int = 0
+    events: int = 0
+    kinds: dict[str, Tally] = field(default_factory=dict)
+    roots: Load = field(default_factory=Load)
+    updated: Load = field(default_factory=Load)
+
+    def __post_init__(self):
+        zeros = lambda: np.zeros(self.size, np.int64)  # noqa: E731
+        self.kinds = {kind: Tally(zeros(), zeros()) for kind in KINDS}
+
+    def add(self, step: Step, handler: np.ndarray, owner: Callable[[np.ndarray], np.ndarray], at_owner: bool) -> None:
+        """One step, its events handled by ``handler`` [B], nodes owned by ``owner(ids)``."""
+        self.steps, self.events = self.steps + 1, self.events + step.num_events
+        asker = np.tile(handler, len(step.roots) // max(1, step.num_events))
+        server = owner(step.roots)
+        slot_asker, slot_server = (np.repeat(r, step.other.shape[1]) for r in (asker, server))
+        other, event = step.other.ravel(), step.event.ravel()
+        valid = np.flatnonzero(other >= 0)
+        self.kinds["requests"].add(asker, server)
+        rows = _unique_pairs(np.append(asker, slot_asker[valid]), np.append(step.roots, other[valid]))
+        row_owner = owner(rows[1])
+        self.kinds["rows"].add(rows[0], row_owner)
+        self.kinds["mails"].add(asker[step.winner], server[step.winner])
+        both, _ = _unique_pairs(slot_asker[valid] * self.size + slot_server[valid], event[valid])
+        self.kinds["features"].add(both // self.size, both % self.size)
+        self.roots.add(asker, self.size)
+        if at_owner:
+            self.updated.add(owner(step.unique[step.has_mail]), self.size)
+        else:
+            self.updated.add(rows[0][step.has_mail[np.searchsorted(step.unique, rows[1])]], self.size)
+
+
+def _unique_pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unique (first, second) pairs of non-negative integers."""
+    keys, span = np.unique(_keys(first, second)), int(second.max(initial=0)) + 1
+    return keys // span, keys % span
+
+
+def _keys(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """One integer for every pair."""
+    return first * (int(second.max(initial=0)) + 1) + second
+
+
+def handlers(session: Session, book: Book) -> np.ndarray:
+    """The rank that handles each training event, [events in order of step and row]: the owner of its source, or where
+    it spills."""
+    batches, size = session.batches["train"], book.size
+    events = len(batches.events)
+    step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
+    rank = book.locate(batches.events.src)[0]
+    group = step * size + rank
+    counts = np.bincount(group, minlength=batches.num_steps * size).reshape(-1, size)
+    capacity, surplus_start, room_end = spill_targets(counts, batches.sizes)
+    order = np.argsort(group, kind="stable")
+    place = np.empty(events, np.int64)
+    place[order] = np.arange(events) - (np.cumsum(counts) - counts.ravel())[group[order]]
+    surplus = np.flatnonzero(place >= capacity[step])
+    at, source = step[surplus], rank[surplus]
+    number = surplus_start[at, source] + place[surplus] - capacity[at]
+    rank[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
+    return rank
+
+
+def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[int, Counts], Counts]:
+    """Counts for every number of ranks in ``sizes`` (at most the number of parts), by a session of one rank.
+
+    The second result is the limit of many ranks: every event on a rank of its own, which owns nothing.
+    """
+    batches, book = session.batches["train"], session.partition.book
+    at_owner = session.config.memory.update_at == "owner"
+    books = {size: Book(book.offsets, size, book.node_types) for size in sizes}
+    handled = {size: handlers(session, books[size]) for size in sizes}
+    found, limit = {size: Counts(size) for size in sizes}, Counts(1)
+    for step in sample_steps(session, steps):
+        mine = batches.at(step.index)
+        for size in sizes:
+            found[size].add(step, handled[size][mine], lambda ids, b=books[size]: b.locate(ids)[0], at_owner)
+        _add_apart(limit, step, at_owner)
+    return found, limit
+
+
+def _add_apart(limit: Counts, step: Step, at_owner: bool) -> None:
+    """Totals when no two events share a rank and no two nodes an owner."""
+    limit.steps, limit.events = limit.steps + 1, limit.events + step.num_events
+    event = np.tile(np.arange(step.num_events), len(step.roots) // max(1, step.num_events))
+    valid = np.flatnonzero(step.other.ravel() >= 0)
+    root_of = valid // step.other.shape[1]
+    _, rows = _unique_pairs(np.append(event, event[root_of]), np.append(step.roots, step.other.ravel()[valid]))
+    pair = np.unique(_keys(event[root_of], step.roots[root_of]), return_inverse=True)[1].reshape(-1)
+    features, _ = _unique_pairs(pair, step.event.ravel()[valid])
+    totals = {"requests": len(step.roots), "rows": len(rows), "features": len(features), "mails": step.winner.sum()}
+    for kind, total in totals.items():
+        limit.kinds[kind].wanted += int(total)
+    limit.roots.total += len(step.roots)
+    with_mail = step.has_mail if at_owner else step.has_mail[np.searchsorted(step.unique, rows)]
+    limit.updated.total += int(with_mail.sum())

@@ -1,0 +1,155 @@
+"""Laws by which counts go on beyond the number of parts. Fitted to counted numbers of ranks, and written down.
+
+* totals: U(R) = U_apart - (U_apart - U_1) R^-e: between one rank, where all duplicates meet, and every event on a rank
+  of its own. One parameter e.
+* local share: what a rank asks of itself, l(R) = c R^-d, at most 1.
+* imbalance: the busiest rank over the mean, g(R) = a R^b, at least 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from hpcgnn.bench.counts import KINDS, Counts
+
+FITTED_POINTS = 4  # the largest counted numbers of ranks
+SMALLEST = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """y = factor R^exponent."""
+
+    factor: float
+    exponent: float
+
+    @classmethod
+    def fit(cls, ranks: np.ndarray, values: np.ndarray) -> Power:
+        """Least squares on logarithms; with one point, a constant."""
+        if len(ranks) == 1:
+            return cls(float(values[0]), 0.0)
+        exponent, log_factor = np.polyfit(np.log(ranks), np.log(np.maximum(values, SMALLEST)), 1)
+        return cls(float(np.exp(log_factor)), float(exponent))
+
+    def __call__(self, ranks: int) -> float:
+        return self.factor * ranks**self.exponent
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """From ``one`` (one rank) to ``apart`` (every event alone), the gap closing as R^-exponent."""
+
+    one: float
+    apart: float
+    exponent: float
+
+    @classmethod
+    def fit(cls, ranks: np.ndarray, values: np.ndarray, one: float, apart: float) -> Total:
+        """Least squares on the logarithm of the gap, through R = 1."""
+        if apart <= one:
+            return cls(one, one, 0.0)
+        gap = np.log(np.clip((apart - values) / (apart - one), SMALLEST, 1))
+        logs = np.log(ranks)
+        return cls(one, apart, float(-(gap @ logs) / (logs @ logs)))
+
+    def __call__(self, ranks: int) -> float:
+        return self.apart - (self.apart - self.one) * ranks**-self.exponent
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one kind in a step, over R ranks: mean of a rank, most that any sends or receives, and
+    ranks that one exchanges with."""
+
+    mean: float
+    peak: float
+    messages: float
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one step asks of R ranks. roots, updated: rows that the busiest rank computes with."""
+
+    ranks: int
+    counted: bool
+    rows: dict[str, Rows]
+    roots: float
+    updated: float
+
+
+def counted_demand(counts: Counts) -> Demand:
+    """Means over the counted steps."""
+    steps = max(1, counts.steps)
+    rows = {
+        kind: Rows(t.remote / steps / counts.size, t.peak / steps, t.pairs / steps / counts.size)
+        for kind, t in counts.kinds.items()
+    }
+    return Demand(counts.size, True, rows, counts.roots.peak / steps, counts.updated.peak / steps)
+
+
+@dataclass(frozen=True, slots=True)
+class KindLaw:
+    """The three laws of one kind of row."""
+
+    total: Total
+    local_share: Power
+    imbalance: Power
+
+    @classmethod
+    def fit(cls, counted: list[Counts], kind: str, one: Counts, apart: Counts) -> KindLaw:
+        """``counted``: of two ranks or more."""
+        ranks, tallies = np.array([c.size for c in counted]), [c.kinds[kind] for c in counted]
+        steps = np.array([c.steps for c in counted])
+        wanted = np.array([t.wanted for t in tallies]) / steps
+        remote = np.array([t.remote for t in tallies]) / steps
+        peak = np.array([t.peak for t in tallies]) / steps
+        total = Total.fit(ranks, wanted, one.kinds[kind].wanted / one.steps, apart.kinds[kind].wanted / apart.steps)
+        local = Power.fit(ranks, 1 - remote / np.maximum(wanted, SMALLEST))
+        return cls(total, local, Power.fit(ranks, peak * ranks / np.maximum(remote, SMALLEST)))
+
+    def __call__(self, ranks: int, alone: float) -> Rows:
+        """``alone``: events of a step; a rank that has an event at all has its rows."""
+        remote = self.total(ranks) * (1 - min(1.0, self.local_share(ranks)))
+        mean = remote / ranks
+        peak = max(mean * max(1.0, self.imbalance(ranks)), remote / max(ranks, alone))
+        return Rows(mean, peak, min(ranks - 1.0, mean))
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """How a step's demand goes on beyond the counted numbers of ranks."""
+
+    kinds: dict[str, KindLaw]
+    updated: Total
+    updated_imbalance: Power
+    batch: float
+    roles: float
+    fitted: list[int]
+
+    @classmethod
+    def fit(cls, counts: dict[int, Counts], apart: Counts) -> Laws | None:
+        """None where fewer than two numbers of ranks above 1 were counted."""
+        sizes = sorted(size for size in counts if size > 1)[-FITTED_POINTS:]
+        if len(sizes) < 2:
+            return None
+        chosen, one = [counts[size] for size in sizes], counts[1]
+        ranks, steps = np.array(sizes), one.steps
+        total = np.array([c.updated.total for c in chosen]) / steps
+        peak = np.array([c.updated.peak for c in chosen]) / steps
+        updated = Total.fit(ranks, total, one.updated.total / steps, apart.updated.total / steps)
+        imbalance = Power.fit(ranks, peak * ranks / np.maximum(total, SMALLEST))
+        kinds = {kind: KindLaw.fit(chosen, kind, one, apart) for kind in KINDS}
+        return cls(kinds, updated, imbalance, apart.events / steps, one.roots.total / max(1, apart.events), sizes)
+
+    def demand(self, ranks: int) -> Demand:
+        """Extrapolated; the events a rank handles follow from the spill rule, not from a law."""
+        rows = {kind: law(ranks, self.batch) for kind, law in self.kinds.items()}
+        roots = np.ceil(self.batch / ranks) * self.roles
+        updated = self.updated(ranks) / ranks * max(1.0, self.updated_imbalance(ranks))
+        return Demand(ranks, False, rows, float(roots), max(1.0, updated))
+
+    def to_dict(self) -> dict:
+        """Plain values, for the report."""
+        return asdict(self)

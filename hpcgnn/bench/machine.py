@@ -1,0 +1,135 @@
+"""What a machine gives, measured at the start: network by exchanges, products by one product, a step by real steps."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.cost import step_flops
+from hpcgnn.bench.counts import Counts, Step, sample_steps
+from hpcgnn.bench.laws import Demand, counted_demand
+from hpcgnn.comm.gradients import GradientSum
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.config import RunConfig
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.session import Session
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+
+# Where one rank can measure no network: a common 100 Gb/s fabric.
+ASSUMED = {"latency": 2e-6, "bandwidth": 12.5e9}
+SMALL_BYTES, LARGE_BYTES = 8, 1 << 22
+REPEATS = 20
+PRODUCT_SIZE = 512
+STEPS, SKIPPED, SHRINK = 30, 5, 8  # real steps to time, not counting the first ones, with whole and with small batches
+
+
+def open_alone(config: RunConfig, path: str, threads: int) -> Session:
+    """A session of this rank only, on the CPU, without plans ahead."""
+    world = World.alone(CommConfig(device="cpu", threads=threads))
+    config = replace(config, sampling=replace(config.sampling, prefetch=0))
+    return Session(config, path, world, Watchdog(world, 0))
+
+
+def measure_network(world: World) -> dict[str, float]:
+    """Collective, two ranks or more. latency and bandwidth of a rank in exchanges of all with all."""
+    peers = world.size - 1
+    small, large = (_exchange_seconds(world, nbytes) for nbytes in (SMALL_BYTES, LARGE_BYTES))
+    latency = small / peers
+    return {"latency": latency, "bandwidth": peers * LARGE_BYTES / max(large - small, 1e-9)}
+
+
+def _exchange_seconds(world: World, nbytes: int) -> float:
+    channel, counts = world.channel(), np.full(world.size, nbytes, np.int64)
+    rows, seconds = torch.zeros((world.size * nbytes, 1), dtype=torch.uint8), []
+    for _ in range(REPEATS):
+        world.barrier()
+        begin = time.perf_counter()
+        channel.rows(rows, counts, counts)
+        seconds.append(time.perf_counter() - begin)
+    channel.close()
+    return float(world.reduce_array(np.array([np.median(seconds)]), "max")[0])
+
+
+def measure_allreduce(world: World, nbytes: int) -> float:
+    """Collective. Seconds of one sum of ``nbytes`` over the ranks."""
+    reducer, buffer, seconds = GradientSum(world), torch.zeros(nbytes // 4), []
+    for _ in range(REPEATS):
+        world.barrier()
+        begin = time.perf_counter()
+        reducer(buffer)
+        seconds.append(time.perf_counter() - begin)
+    reducer.close()
+    return float(world.reduce_array(np.array([np.median(seconds)]), "max")[0])
+
+
+def measure_flops() -> float:
+    """Flops per second of this rank's threads in a float32 product."""
+    a = torch.rand(PRODUCT_SIZE, PRODUCT_SIZE)
+    seconds = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        a @ a
+        seconds.append(time.perf_counter() - begin)
+    return 2 * PRODUCT_SIZE**3 / float(np.median(seconds))
+
+
+def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[str, float]:
+    """Efficiency, overhead and planning cost, from real steps of this rank with whole and with small batches."""
+    whole = config.train.batch_size
+    sizes = [whole, max(1, whole // SHRINK)]
+    work, seconds, roots, planning = [], [], [], []
+    for size in sizes:
+        session = open_alone(replace(config, train=replace(config.train, batch_size=size)), path, threads)
+        timed = _timed_steps(session, threads)
+        asked = [_demand_of(step) for step in sample_steps(session, np.arange(len(timed)))][SKIPPED:]
+        work.append(np.mean([step_flops(config, session.partition.edge_width, demand) for demand in asked]))
+        roots.append(np.mean([demand.roots for demand in asked]))
+        plan, step = np.median(timed[SKIPPED:], axis=0)
+        planning.append(plan)
+        seconds.append(step)
+    overhead, per_flop = _line(work, seconds)
+    plan_overhead, plan_root = _line(roots, planning)
+    return {
+        "efficiency": 1 / (per_flop * flops), "overhead": overhead, "plan_root": plan_root,
+        "plan_overhead": plan_overhead,
+    }  # fmt: skip
+
+
+def _timed_steps(session: Session, threads: int) -> np.ndarray:
+    """Seconds [steps, 2] of planning and of executing the first training steps."""
+    torch.set_num_threads(threads)
+    timed, ready = [], time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
+        trainer = Trainer(session, Path(folder), RunLog(Path(folder) / "log", 0), StopRequest())
+        with session.plans("train", 0) as plans:
+            for plan in plans:
+                planned = time.perf_counter()
+                trainer.train_step(plan)
+                done = time.perf_counter()
+                timed.append((planned - ready, done - planned))
+                ready = done
+                if len(timed) == STEPS + SKIPPED:
+                    break
+        trainer.close()
+    if len(timed) <= SKIPPED:
+        raise ValueError(f"{len(timed)} training steps are too few to time: give --flops, --efficiency and --overhead")
+    return np.array(timed)
+
+
+def _demand_of(step: Step) -> Demand:
+    counts = Counts(1)
+    counts.add(step, np.zeros(step.num_events, np.int64), lambda ids: np.zeros(len(ids), np.int64), at_owner=True)
+    return counted_demand(counts)
+
+
+def _line(x: list[float], y: list[float]) -> tuple[float, float]:
+    """Intercept and slope through two points (large, small), neither negative."""
+    slope = (y[0] - y[1]) / (x[0] - x[1]) if x[0] > x[1] and y[0] > y[1] else y[0] / max(x[0], 1e-9)
+    return max(0.0, y[0] - slope * x[0]), slope

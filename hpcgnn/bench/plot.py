@@ -1,0 +1,77 @@
+"""The cost model as a picture: step time, speed-up, and what a step consists of, against ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+
+
+def installed() -> bool:
+    """Whether matplotlib can be imported."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def plot(report: dict, path: str) -> None:
+    """Write a picture (type by the file's suffix) of a report of ``hpcgnn.bench scale``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    time, speed, parts = figure.subplots(1, 3)
+    points = report["points"]
+    ranks = np.array([p["ranks"] for p in points])
+    _step_time(time, points, ranks)
+    _speed_up(speed, points, ranks)
+    _parts(parts, points)
+    last = max((p["ranks"] for p in points if p["counted"]), default=0)
+    for axes in (time, speed):
+        _log_axes(axes, ranks, last)
+    figure.suptitle(f"{report['data']}: batch {report['batch_size']}, predicted by the cost model")
+    figure.savefig(path, dpi=120)
+
+
+def _log_axes(axes, ranks, last: int) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("ranks")
+    axes.grid(alpha=0.3)
+    if last < ranks[-1]:
+        axes.axvspan(last, ranks[-1], color="0.9", zorder=0, label="extrapolated")
+    axes.legend(fontsize=8)
+
+
+def _step_time(axes, points, ranks) -> None:
+    _line(axes, points, ranks, np.array([p["step_seconds"] for p in points]), "step")
+    axes.plot(ranks, [sum(p["seconds"].values()) for p in points], "--", lw=1, label="execution")
+    axes.plot(ranks, [sum(p["plan_seconds"].values()) for p in points], ":", lw=1, label="planning")
+    axes.set_ylabel("seconds per step")
+
+
+def _speed_up(axes, points, ranks) -> None:
+    _line(axes, points, ranks, np.array([p["speedup"] for p in points]), "speed-up")
+    axes.plot(ranks, ranks, "--", color="0.5", lw=1, label="ideal")
+    axes.set_ylabel("speed-up over one rank")
+
+
+def _line(axes, points, ranks, values, label: str) -> None:
+    counted = np.array([p["counted"] for p in points])
+    (line,) = axes.plot(ranks, values, label=label)
+    axes.plot(ranks[counted], values[counted], "o", color=line.get_color(), label="counted")
+    axes.plot(ranks[~counted], values[~counted], "o", mfc="white", color=line.get_color())
+
+
+def _parts(axes, points) -> None:
+    """Stacked shares of the foreground; extrapolated columns are hatched."""
+    place, bottom = np.arange(len(points)), np.zeros(len(points))
+    totals = np.array([sum(p["seconds"].values()) for p in points])
+    hatch = ["" if p["counted"] else "//" for p in points]
+    for name in points[0]["seconds"]:
+        share = np.array([p["seconds"][name] for p in points]) / totals
+        axes.bar(place, share, bottom=bottom, label=name, hatch=hatch, edgecolor="white", linewidth=0)
+        bottom += share
+    axes.set_xticks(place, [str(p["ranks"]) for p in points], fontsize=7)
+    axes.set_xlabel("ranks (hatched: extrapolated)")
+    axes.set_ylabel("share of execution")
+    axes.legend(fontsize=8, loc="upper left", framealpha=0.9)

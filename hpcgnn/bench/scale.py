@@ -1,0 +1,174 @@
+"""``python -m hpcgnn.bench scale``: seconds of a training step on 1 to 1,024 ranks, predicted by a cost model.
+
+What a step asks of R ranks is counted from a partition set by one process, for R up to the number of parts, and goes on
+from there by fitted laws. What the machine gives is measured at the start (its network on two ranks or more), or given.
+Options of hpcgnn.train (``--data.path``, ``--train.batch_size``, ...) say what is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn import config as configuration
+from hpcgnn.bench import machine as machines
+from hpcgnn.bench import plot
+from hpcgnn.bench.cost import ASSUMPTIONS, Machine, Setting, predict
+from hpcgnn.bench.counts import count
+from hpcgnn.bench.exchanges import exchanges, gradient_bytes
+from hpcgnn.bench.laws import Laws, counted_demand
+from hpcgnn.comm.world import World
+from hpcgnn.config import RunConfig
+from hpcgnn.run import launch
+from hpcgnn.run.launch import together
+from hpcgnn.run.session import Session
+from hpcgnn.run.synthetic import make_synthetic
+
+SMALL = 8  # every number of ranks up to here, then powers of two
+GIVEN = {
+    "latency": "seconds of a message", "bandwidth": "bytes per second of a rank's link",
+    "flops": "flops per second of a rank's products", "efficiency": "share of the flops that a step attains",
+    "overhead": "seconds of a step that more ranks do not shorten", "plan_root": "seconds of planning per root",
+    "plan_overhead": "seconds of planning per step",
+}  # fmt: skip
+CALIBRATED = ("efficiency", "overhead", "plan_root", "plan_overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command takes beside the configuration. given: machine parameters by name."""
+
+    out: str
+    plot: str
+    max_ranks: int
+    steps: int
+    overlap: bool
+    given: dict[str, float]
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective. Rank 0 counts and predicts; the others take part in measuring the network."""
+    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
+    world = World(config.comm)
+    values, sources = _network(world, options.given)
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own, together(world, "predict"):
+        if world.rank == 0:
+            _predict_and_write(config, options, Path(own), world.threads, values, sources)
+    return launch.EXIT_DONE
+
+
+def _parse(argv: list[str]) -> tuple[RunConfig, Options]:
+    parser = configuration.parser("python -m hpcgnn.bench scale", __doc__)
+    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    parser.add_argument("--plot", type=str, default="", help="picture to write (.png, .pdf, .svg)")
+    parser.add_argument("--max_ranks", type=int, default=1024, help="largest number of ranks to predict")
+    parser.add_argument("--steps", type=int, default=0, help="training steps to count, evenly spread; 0: all")
+    for name, text in GIVEN.items():
+        parser.add_argument(f"--{name}", type=float, default=None, help=f"{text}; default: measured")
+    config, namespace = configuration.parse(parser, argv)
+    given = {name: getattr(namespace, name) for name in GIVEN if getattr(namespace, name) is not None}
+    for name, value in given.items():
+        if value < 0 or (value == 0 and name in ("bandwidth", "flops", "efficiency")):
+            raise ValueError(f"--{name} must be positive, got {value}")
+    if namespace.max_ranks < 1 or namespace.steps < 0:
+        raise ValueError("--max_ranks must be at least 1, --steps at least 0")
+    overlap = config.sampling.prefetch > 0
+    if namespace.plot and not plot.installed():
+        raise ValueError("--plot needs matplotlib: pip install hpcgnn[plot]")
+    return config, Options(namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, overlap, given)
+
+
+def _network(world: World, given: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+    """Collective. Latency and bandwidth, and where each of them comes from."""
+    found, source = (machines.ASSUMED, "assumed") if world.size == 1 else (machines.measure_network(world), "measured")
+    names = ("latency", "bandwidth")
+    return (
+        {name: given.get(name, found[name]) for name in names},
+        {name: "given" if name in given else source for name in names},
+    )
+
+
+def _predict_and_write(config, options: Options, folder: Path, threads: int, values: dict, sources: dict) -> None:
+    path = config.data.path or str(folder / "parts")
+    if not config.data.path:
+        make_synthetic(Path(path), config.data.synthetic_events)
+    session = machines.open_alone(config, path, threads)
+    more, whence = _compute(config, path, threads, options.given)
+    report = make_report(session, options, Machine(**values, **more), sources | whence)
+    print(table(report))
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
+    if options.plot:
+        plot.plot(report, options.plot)
+
+
+def _compute(config, path: str, threads: int, given: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+    """What this rank computes and plans with, and where each value comes from."""
+    values = {name: given[name] for name in ("flops", *CALIBRATED) if name in given}
+    here = dict.fromkeys(values, "given")
+    missing = [name for name in CALIBRATED if name not in values]
+    measured = machines.measure_flops() if missing or "flops" not in values else 0.0
+    found = {"flops": measured}
+    if missing:  # efficiency is of this machine's products, whatever flops are given for another one
+        found |= machines.calibrate(config, path, threads, measured)
+    return found | values, dict.fromkeys(found, "measured") | here
+
+
+def make_report(session: Session, options: Options, machine: Machine, sources: dict[str, str]) -> dict:
+    """Count by a session of one rank, extrapolate, predict."""
+    config, book, batches = session.config, session.partition.book, session.batches["train"]
+    parts = book.offsets.shape[1] - 1
+    wanted = min(options.steps or batches.num_steps, batches.num_steps)
+    steps = np.unique(np.linspace(0, batches.num_steps - 1, wanted).round().astype(np.int64))
+    counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
+    laws = Laws.fit(counts, apart)
+    beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
+    demands = [counted_demand(c) for c in counts.values()] + [laws.demand(size) for size in beyond]
+    setting = Setting(
+        config, session.partition.edge_width, exchanges(session), gradient_bytes(session), options.overlap
+    )
+    points = [predict(demand, setting, machine) for demand in demands]
+    for point in points:
+        point["speedup"] = points[0]["step_seconds"] / point["step_seconds"]
+    return {
+        "kind": "hpcgnn cost model", "version": 1, "data": config.data.path or "synthetic events",
+        "batch_size": config.train.batch_size, "update_at": config.memory.update_at, "parts": parts,
+        "steps_counted": len(steps), "assumptions": list(ASSUMPTIONS),
+        "machine": {n: {"value": v, "source": sources[n]} for n, v in dataclasses.asdict(machine).items()},
+        "widths": {e.name: e.width for e in setting.exchanges} | {"all-reduce": setting.gradient_bytes},
+        "laws": laws.to_dict() if laws else None, "points": points,
+    }  # fmt: skip
+
+
+def _counted_sizes(parts: int, most: int) -> list[int]:
+    powers = [1 << k for k in range(parts.bit_length())]
+    return sorted({size for size in (*range(1, SMALL + 1), *powers, parts) if size <= min(parts, most)})
+
+
+def _extrapolated_sizes(parts: int, most: int) -> list[int]:
+    powers = [1 << k for k in range(most.bit_length())]
+    return sorted({size for size in (*powers, most) if parts < size <= most})
+
+
+def table(report: dict) -> str:
+    """The report as text."""
+    values = report["machine"]
+    lines = [
+        f"{report['data']}: {report['parts']} parts, batch {report['batch_size']}, "
+        f"{report['steps_counted']} steps counted",
+        "machine: " + ", ".join(f"{n} {v['value']:.3g} ({v['source']})" for n, v in values.items()),
+        f"{'ranks':>6s} {'KiB/rank/step':>14s} {'step ms':>9s} {'execution':>10s} {'planning':>9s} {'speed-up':>9s}",
+    ]
+    for p in report["points"]:
+        front, behind = (1e3 * sum(p[key].values()) for key in ("seconds", "plan_seconds"))
+        mark = "" if p["counted"] else "  extrapolated"
+        lines.append(
+            f"{p['ranks']:6d} {p['bytes_per_rank'] / 1024:14.1f} {1e3 * p['step_seconds']:9.2f} {front:10.2f} "
+            f"{behind:9.2f} {p['speedup']:9.2f}{mark}"
+        )
+    return "\n".join(lines)

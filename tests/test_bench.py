@@ -1,0 +1,188 @@
+"""The cost model: bytes that it predicts are the bytes that ranks send; laws, report, picture; the peer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
+
+from hpcgnn.bench import peer_pyg, plot
+from hpcgnn.bench.cost import Machine, Setting, predict
+from hpcgnn.bench.counts import count
+from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
+from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
+from hpcgnn.bench.machine import open_alone
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+
+CASES = {
+    "plain": (bipartite, {}, {}),
+    "features": (bipartite, {"edge_width": 3, "node_width": 2}, {"sampling__negatives": 2}),
+    "user": (bipartite, {"edge_width": 3}, {"memory__update_at": "user", "sampling__strategy": "uniform"}),
+    "loops": (homogeneous, {"edge_width": 2}, {"sampling__in_batch_neighbors": False, "sampling__batch_by": "time"}),
+    "hidden": (bipartite, {"ticks": 60}, {"data__new_node_fraction": 0.1, "train__batch_size": 33}),
+}
+
+
+def make_case(comm, folder: Path, name: str):
+    """Collective. The parts and the configuration of a case."""
+    write, shape, changes = CASES[name]
+    graph = folder / "graph.h5"
+    on_rank_0(comm, lambda: write(graph, **shape) and None)
+    return make_parts(comm, graph, folder / "parts", parts=8), make_config(**changes)
+
+
+def epoch_bytes(comm, parts: Path, config) -> np.ndarray:
+    """Collective. Bytes [R, 2] that Channel counted for each rank in one epoch's plans and in its execution."""
+    session = open_session(comm, parts, config)
+    trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
+    before = session.plan_channel.sent_bytes
+    session.negatives("train", 0)  # drawn once an epoch: no part of a step
+    drawn = session.plan_channel.sent_bytes - before
+    before = np.array([session.plan_channel.sent_bytes + drawn, session.data_channel.sent_bytes])
+    with session.plans("train", 0) as plans:
+        for plan in plans:
+            trainer.train_step(plan)
+    after = np.array([session.plan_channel.sent_bytes, session.data_channel.sent_bytes])
+    trainer.close()
+    return session.world.allgather_array(after - before)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predicted_bytes_are_the_bytes_sent(comm, mpi_tmp_path, name):
+    parts, config = make_case(comm, mpi_tmp_path, name)
+    sent = epoch_bytes(comm, parts, config)
+    session = open_alone(config, str(parts), threads=1)
+    steps = np.arange(session.batches["train"].num_steps)
+    counts = count(session, [comm.size], steps)[0][comm.size]
+    found = exchanges(session)
+    assert np.array_equal(np.stack([sent_bytes(found, counts, planned) for planned in (True, False)], axis=1), sent)
+    assert counts.roots.total == counts.kinds["requests"].wanted
+    if comm.size > 1:
+        assert sent.min() > 0
+
+
+@pytest.fixture
+def session(tmp_path):
+    """A session of this rank alone; every rank of an MPI run makes its own."""
+    from mpi4py import MPI
+
+    parts, config = make_case(MPI.COMM_SELF, tmp_path, "features")
+    return open_alone(config, str(parts), threads=1)
+
+
+def test_counts_approach_their_limits(session):
+    steps = np.arange(session.batches["train"].num_steps)
+    counts, apart = count(session, [1, 2, 4, 8], steps)
+    for kind, limit in apart.kinds.items():
+        wanted = [counts[size].kinds[kind].wanted for size in (1, 2, 4, 8)]
+        assert wanted == sorted(wanted)
+        assert wanted[-1] <= limit.wanted
+        assert counts[1].kinds[kind].remote == 0
+    assert all(c.updated.total == counts[1].updated.total for c in counts.values())  # at the owner: each node once
+    roles = 2 + session.config.sampling.negatives
+    assert all(c.roots.peak <= c.steps * roles * -(-40 // size) for size, c in counts.items())
+
+
+def test_laws_return_what_they_were_fitted_to():
+    ranks = np.array([2.0, 4.0, 8.0, 16.0])
+    power, total = Power.fit(ranks, 3 * ranks**-0.4), Total.fit(ranks, 100 - 60 * ranks**-0.3, 40, 100)
+    assert (power.factor, power.exponent) == pytest.approx((3, -0.4))
+    assert total.exponent == pytest.approx(0.3)
+    assert total(1) == 40
+    assert total(1 << 20) == pytest.approx(100, abs=2)
+    assert Total.fit(ranks, np.full(4, 7.0), 7, 7)(1000) == 7
+
+
+def test_extrapolation_is_bounded_and_continues_what_was_counted(session):
+    counts, apart = count(session, [1, 2, 3, 4, 8], np.arange(4))
+    laws = Laws.fit(counts, apart)
+    assert laws.fitted == [2, 3, 4, 8]
+    known, guessed = counted_demand(counts[8]), laws.demand(8)
+    for kind in known.rows:
+        assert guessed.rows[kind].mean == pytest.approx(known.rows[kind].mean, rel=0.35)
+    for size in (16, 1024):
+        demand = laws.demand(size)
+        assert not demand.counted
+        for kind, rows in demand.rows.items():
+            assert 0 <= rows.mean <= rows.peak
+            assert rows.mean * size <= apart.kinds[kind].wanted / apart.steps * (1 + 1e-9)
+    assert Laws.fit({1: counts[1], 2: counts[2]}, apart) is None
+
+
+def test_formula(session):
+    counts = count(session, [1, 4], np.arange(3))[0]
+    setting = Setting(session.config, 3, exchanges(session), gradient_bytes(session), overlap=True)
+    machine = Machine(latency=1e-6, bandwidth=1e9, flops=1e9, overhead=1e-3, plan_root=1e-9)
+    alone, four = (predict(counted_demand(counts[size]), setting, machine) for size in (1, 4))
+    assert alone["step_seconds"] == alone["seconds"]["compute"] + 1e-3
+    assert alone["bytes_per_rank"] == 0
+    assert four["seconds"]["memory"] == pytest.approx(3e-6 + four["bytes_peak"]["memory"] / 1e9)
+    assert four["seconds"]["all-reduce"] == pytest.approx(1.5 * setting.gradient_bytes / 1e9 + 4e-6)
+    assert four["step_seconds"] == pytest.approx(max(sum(four[s].values()) for s in ("seconds", "plan_seconds")))
+    slow = predict(counted_demand(counts[4]), setting, Machine(1e-6, 1e9, 1e12, plan_overhead=1.0))
+    assert slow["bound"] == "planning"
+    assert slow["step_seconds"] == sum(slow["plan_seconds"].values())
+
+
+SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memory_dim=8", "--model.time_dim=8",
+         "--model.embed_dim=8", "--comm.threads=1")  # fmt: skip
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_scale_writes_report_and_picture(mpirun, tmp_path, ranks):
+    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
+    drawn = [f"--plot={picture}"] if plot.installed() else []
+    given = ("--flops=1e10", "--max_ranks=200", "--steps=4")
+    result = mpirun(ranks, "-m", "hpcgnn.bench", "scale", *SMALL, *given, f"--out={out}", *drawn)
+    report = json.loads(out.read_text())
+    points = report["points"]
+    assert [p["ranks"] for p in points] == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 200]
+    assert [p["counted"] for p in points] == [True] * 11 + [False] * 2
+    assert report["steps_counted"] == 4
+    assert report["laws"]["fitted"] == [8, 16, 32, 64]
+    assert report["assumptions"]
+    sources = {name: parameter["source"] for name, parameter in report["machine"].items()}
+    assert sources["flops"] == "given"
+    assert sources["overhead"] == "measured"
+    assert sources["latency"] == ("measured" if ranks > 1 else "assumed")
+    for point in points:
+        assert set(point["bytes"]) | {"all-reduce"} == set(report["widths"])
+        assert point["step_seconds"] > 0
+        assert point["bytes_per_rank"] == pytest.approx(sum(point["bytes"].values()))
+    assert result.stdout.count("extrapolated") == 2
+    if drawn:
+        assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("words", [[], ["epoch"], ["scale"]])
+def test_help_of_every_word(mpirun, words):
+    result = mpirun(1, "-m", "hpcgnn.bench", *words, "--help")
+    assert ("--max_ranks" in result.stdout) == (words == ["scale"])
+    assert ("--peer" in result.stdout) == (words != ["scale"])
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(
+    ("ranks", "words", "message"),
+    [(1, ["scale", "--bandwidth=0"], "--bandwidth must be positive"), (2, ["--peer=pyg"], "on one rank, not on 2")],
+)
+def test_wrong_options(mpirun, ranks, words, message):
+    result = mpirun(ranks, "-m", "hpcgnn.bench", *words, check=False)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+@pytest.mark.launcher
+def test_peer_takes_the_same_epoch(mpirun, tmp_path):
+    if not peer_pyg.installed():
+        pytest.skip("needs torch-geometric")
+    out = tmp_path / "bench.json"
+    result = mpirun(1, "-m", "hpcgnn.bench", *SMALL, "--repeat=1", "--peer=pyg", f"--out={out}")
+    assert json.loads(out.read_text())["pyg_epoch_seconds"] > 0
+    assert "times as long" in result.stdout
