@@ -147,3 +147,119 @@ class AttentionLayer(torch.autograd.Function):
 def attention_layer(node, phase, weights, call: AttentionCall) -> torch.Tensor:
     """AttentionLayer with the seven ``weights`` in their order."""
     return AttentionLayer.apply(node.contiguous(), phase, *weights, call)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# recurrent update
+
+
+@dataclass(slots=True)
+class RecurrentCall:
+    """What a recurrent update takes besides weights: tables state [n, D], mail [n, M], mailed and updated [n] int64 (no
+    ``updated``: ``mailed`` holds the differences), has_mail [n] bool, and the rows to update, index [r] int64 (None:
+    all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64."""
+
+    gates: int
+    state: torch.Tensor
+    mail: torch.Tensor
+    mailed: torch.Tensor
+    updated: torch.Tensor | None
+    has_mail: torch.Tensor
+    index: torch.Tensor | None
+    frequency: torch.Tensor
+
+
+def _describe_recurrent(call: RecurrentCall, phase, weight_ih, weight_hh, bias_ih, bias_hh):
+    (total, width), mail_width, time_width = call.state.shape, call.mail.shape[1], phase.shape[0]
+    index, dtype, long, gates = call.index, call.state.dtype, torch.int64, call.gates * call.state.shape[1]
+    rows = total if index is None else index.shape[0]
+    return _kernels(call.state).Recurrent(
+        rows=rows, gates=call.gates, state_width=width, mail_width=mail_width, time_width=time_width,
+        index=0 if index is None else _address(index, long, rows), state=_address(call.state, dtype, total, width),
+        mail=_address(call.mail, dtype, total, mail_width), mailed=_address(call.mailed, long, total),
+        updated=0 if call.updated is None else _address(call.updated, long, total),
+        has_mail=_address(call.has_mail, torch.bool, total),
+        frequency=_address(call.frequency, torch.float64, time_width), phase=_address(phase, torch.float64, time_width),
+        weight_ih=_address(weight_ih, dtype, gates, mail_width + time_width),
+        weight_hh=_address(weight_hh, dtype, gates, width), bias_ih=_address(bias_ih, dtype, gates),
+        bias_hh=_address(bias_hh, dtype, gates),
+    )  # fmt: skip
+
+
+class RecurrentUpdate(torch.autograd.Function):
+    """New states [r, D]: those of rows with mail by a recurrent cell over [mail | cos(w dt + b)], others as they are.
+
+    weight_ih [gates D, M + T], weight_hh [gates D, D], bias_ih and bias_hh [gates D], phase [T], ordered as in torch's
+    cells. Differentiable in these, not in state and mail.
+    """
+
+    @staticmethod
+    def forward(ctx, weight_ih, weight_hh, bias_ih, bias_hh, phase, call):
+        phases = phase.detach().double()
+        cell = _describe_recurrent(call, phases, weight_ih, weight_hh, bias_ih, bias_hh)
+        rows = call.state.shape[0] if call.index is None else call.index.shape[0]
+        out = call.state.new_empty((rows, call.state.shape[1]))
+        ctx.cell, ctx.saved = cell, cell.forward(out.data_ptr(), torch.get_num_threads())
+        ctx.constants = phases, call.frequency
+        ctx.save_for_backward(weight_ih, weight_hh, bias_ih, bias_hh, phase)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        *weights, phase = ctx.saved_tensors
+        with_phase = ctx.needs_input_grad[4]
+        gradient, flat = gradient.contiguous(), weights[0].new_empty(ctx.cell.gradient_size(with_phase))
+        ctx.cell.backward(
+            ctx.saved, _address(gradient, flat.dtype, -1, -1), with_phase, flat.data_ptr(), torch.get_num_threads()
+        )
+        gradients = _split(flat, *(w.shape for w in weights), *[phase.shape] * with_phase)
+        return *gradients, *[None] * (not with_phase), None
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# link decoder
+
+
+class LinkDecoder(torch.autograd.Function):
+    """Logits [R - 1, b] of pairs: out . relu(source e_0 + bias + destination e_j) + out_bias.
+
+    embedding [R, b, Z]: role 0 holds the sources, the others destinations. source, destination [O, Z], bias [O], out
+    [1, O], out_bias [1]. Differentiable in all of them.
+    """
+
+    @staticmethod
+    def forward(ctx, embedding, source, bias, destination, out, out_bias):
+        (roles, pairs, width), hidden, dtype = embedding.shape, bias.shape[0], embedding.dtype
+        if roles < 2:
+            raise ValueError(f"embeddings of sources and destinations are needed, got {roles} roles")
+        decoder = _kernels(embedding).LinkDecoder(
+            roles=roles, pairs=pairs, width=width, hidden=hidden,
+            embedding=_address(embedding, dtype, roles, pairs, width), source=_address(source, dtype, hidden, width),
+            bias=_address(bias, dtype, hidden), destination=_address(destination, dtype, hidden, width),
+            out=_address(out, dtype, 1, hidden), out_bias=_address(out_bias, dtype, 1),
+        )  # fmt: skip
+        logits = embedding.new_empty((roles - 1, pairs))
+        ctx.decoder, ctx.saved = decoder, decoder.forward(logits.data_ptr(), torch.get_num_threads())
+        ctx.save_for_backward(embedding, source, bias, destination, out, out_bias)
+        return logits
+
+    @staticmethod
+    def backward(ctx, gradient):
+        embedding, *weights = ctx.saved_tensors
+        gradient, grad_embedding = gradient.contiguous(), torch.empty_like(embedding)
+        flat = embedding.new_empty(ctx.decoder.gradient_size())
+        ctx.decoder.backward(
+            ctx.saved, _address(gradient, embedding.dtype, embedding.shape[0] - 1, embedding.shape[1]),
+            grad_embedding.data_ptr(), flat.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        return grad_embedding, *_split(flat, *(w.shape for w in weights))
+
+
+def recurrent_update(weights, phase, call: RecurrentCall) -> torch.Tensor:
+    """RecurrentUpdate with ``weights`` weight_ih, weight_hh, bias_ih, bias_hh."""
+    return RecurrentUpdate.apply(*weights, phase, call)
+
+
+def link_decoder(embedding, source, bias, destination, out, out_bias) -> torch.Tensor:
+    """LinkDecoder, of embeddings laid out in any way."""
+    return LinkDecoder.apply(embedding.contiguous(), source, bias, destination, out, out_bias)

@@ -79,7 +79,99 @@ template <typename Real> void bind_attention_layer(nb::module_ &module) {
           Release());
 }
 
-template <typename Real> void bind_precision(nb::module_ module) { bind_attention_layer<Real>(module); }
+template <typename Real> void bind_recurrent(nb::module_ &module) {
+  using Cell = cpu::Recurrent<Real>;
+  using Saved = cpu::RecurrentSaved<Real>;
+  nb::class_<Saved>(module, "RecurrentSaved");
+  nb::class_<Cell>(module, "Recurrent")
+      .def(
+          "__init__",
+          [](Cell *self, int64_t rows, int32_t gates, int32_t state_width, int32_t mail_width, int32_t time_width,
+             uintptr_t index, uintptr_t state, uintptr_t mail, uintptr_t mailed, uintptr_t updated, uintptr_t has_mail,
+             uintptr_t frequency, uintptr_t phase, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih,
+             uintptr_t bias_hh) {
+            new (self) Cell{rows,
+                            gates,
+                            state_width,
+                            mail_width,
+                            time_width,
+                            at<const int64_t>(index),
+                            at<const Real>(state),
+                            at<const Real>(mail),
+                            at<const int64_t>(mailed),
+                            at<const int64_t>(updated),
+                            at<const uint8_t>(has_mail),
+                            at<const double>(frequency),
+                            at<const double>(phase),
+                            at<const Real>(weight_ih),
+                            at<const Real>(weight_hh),
+                            at<const Real>(bias_ih),
+                            at<const Real>(bias_hh)};
+          },
+          nb::kw_only(), nb::arg("rows"), nb::arg("gates"), nb::arg("state_width"), nb::arg("mail_width"),
+          nb::arg("time_width"), nb::arg("index"), nb::arg("state"), nb::arg("mail"), nb::arg("mailed"),
+          nb::arg("updated"), nb::arg("has_mail"), nb::arg("frequency"), nb::arg("phase"), nb::arg("weight_ih"),
+          nb::arg("weight_hh"), nb::arg("bias_ih"), nb::arg("bias_hh"))
+      .def("gradient_size", &Cell::gradient_size)
+      .def(
+          "forward",
+          [](const Cell &cell, uintptr_t out, int threads) {
+            return cpu::recurrent_forward(cell, at<Real>(out), threads);
+          },
+          Release())
+      .def(
+          "backward",
+          [](const Cell &cell, const Saved &saved, uintptr_t gradient, bool with_phase, uintptr_t grad_weights,
+             int threads) {
+            cpu::recurrent_backward(cell, saved, at<const Real>(gradient), with_phase, at<Real>(grad_weights), threads);
+          },
+          Release());
+}
+
+template <typename Real> void bind_link_decoder(nb::module_ &module) {
+  using Decoder = cpu::LinkDecoder<Real>;
+  using Saved = cpu::LinkDecoderSaved<Real>;
+  nb::class_<Saved>(module, "LinkDecoderSaved");
+  nb::class_<Decoder>(module, "LinkDecoder")
+      .def(
+          "__init__",
+          [](Decoder *self, int64_t roles, int64_t pairs, int32_t width, int32_t hidden, uintptr_t embedding,
+             uintptr_t source, uintptr_t bias, uintptr_t destination, uintptr_t out, uintptr_t out_bias) {
+            new (self) Decoder{roles,
+                               pairs,
+                               width,
+                               hidden,
+                               at<const Real>(embedding),
+                               at<const Real>(source),
+                               at<const Real>(bias),
+                               at<const Real>(destination),
+                               at<const Real>(out),
+                               at<const Real>(out_bias)};
+          },
+          nb::kw_only(), nb::arg("roles"), nb::arg("pairs"), nb::arg("width"), nb::arg("hidden"), nb::arg("embedding"),
+          nb::arg("source"), nb::arg("bias"), nb::arg("destination"), nb::arg("out"), nb::arg("out_bias"))
+      .def("gradient_size", &Decoder::gradient_size)
+      .def(
+          "forward",
+          [](const Decoder &decoder, uintptr_t logits, int threads) {
+            return cpu::link_decoder_forward(decoder, at<Real>(logits), threads);
+          },
+          Release())
+      .def(
+          "backward",
+          [](const Decoder &decoder, const Saved &saved, uintptr_t gradient, uintptr_t grad_embedding,
+             uintptr_t grad_weights, int threads) {
+            cpu::link_decoder_backward(decoder, saved, at<const Real>(gradient), at<Real>(grad_embedding),
+                                       at<Real>(grad_weights), threads);
+          },
+          Release());
+}
+
+template <typename Real> void bind_precision(nb::module_ module) {
+  bind_attention_layer<Real>(module);
+  bind_recurrent<Real>(module);
+  bind_link_decoder<Real>(module);
+}
 
 } // namespace
 

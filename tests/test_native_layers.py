@@ -8,7 +8,9 @@ from hpcgnn import native
 from hpcgnn.native import AttentionPlan, Random
 from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.attention import TemporalAttentionLayer
+from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.nn.updater import GruUpdater, RnnUpdater
 
 PRECISIONS = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-10)])
 
@@ -115,3 +117,152 @@ def test_attention_layer_does_not_depend_on_threads(shape, threads):
         results.append([out, *gradients(out, [node, *layer.parameters()])])
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
+
+
+# (table rows, updated rows or None, state width, mail width, time width)
+RECURRENT = [
+    (600, 500, 100, 200, 100),
+    (40, None, 5, 7, 3),
+    (30, 70, 1, 0, 17),
+    (9, 0, 4, 3, 2),
+    (300, None, 33, 50, 1),
+]
+UPDATERS = pytest.mark.parametrize("updater_type", [GruUpdater, RnnUpdater])
+
+
+def recurrent_case(updater_type, shape, dtype):
+    total, rows, width, mail_width, time_width = shape
+    torch.manual_seed(total)
+    updater = updater_type(mail_width, width, TimeEncoding(time_width, True)).to(dtype)
+    for parameter in updater.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    mailed, updated = torch.randint(0, 3_000_000, (2, total))
+    tables = [torch.randn((total, width), dtype=dtype), torch.randn((total, mail_width), dtype=dtype), mailed, updated]
+    index = None if rows is None else torch.randint(0, total, (rows,))
+    return updater, tables, torch.rand(total) < 0.7, index
+
+
+def update_plainly(updater, tables, has_mail, index):
+    """Every row through the torch path, which a state that wants a gradient asks for."""
+    state, mail, mailed, updated = tables if index is None else [table[index] for table in tables]
+    return updater(
+        state.clone().requires_grad_(), mail, mailed - updated, has_mail if index is None else has_mail[index]
+    )
+
+
+def update(updater, tables, has_mail, index):
+    if index is not None:
+        return updater.update_rows(index, *tables, has_mail)
+    state, mail, mailed, updated = tables
+    return updater(state, mail, mailed - updated, has_mail)
+
+
+@PRECISIONS
+@UPDATERS
+@pytest.mark.parametrize("shape", RECURRENT)
+def test_recurrent_update_equals_composition(updater_type, shape, dtype, tolerance):
+    case = recurrent_case(updater_type, shape, dtype)
+    ours, theirs = update(*case), update_plainly(*case)
+    assert_alike([ours], [theirs], tolerance)
+    inputs = list(case[0].parameters())
+    if theirs.numel():
+        assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+@UPDATERS
+def test_recurrent_update_equals_cell(updater_type):
+    """And so does torch's own cell."""
+    updater, (state, mail, mailed, updated), _, _ = recurrent_case(updater_type, RECURRENT[4], torch.float64)
+    everyone = torch.ones(len(state), dtype=torch.bool)
+    ours = updater(state, mail, mailed - updated, everyone)
+    theirs = updater.cell(torch.cat([mail, updater.time(mailed - updated)], dim=1), state)
+    assert_alike([ours], [theirs], 1e-10)
+
+
+@UPDATERS
+def test_recurrent_update_without_any_mail_keeps_states(updater_type):
+    updater, tables, _, index = recurrent_case(updater_type, RECURRENT[0], torch.float32)
+    nobody = torch.zeros(len(tables[0]), dtype=torch.bool)
+    out = updater.update_rows(index, *tables, nobody)
+    assert torch.equal(out, tables[0][index])
+    assert all((g == 0).all() for g in gradients(out, list(updater.parameters())))
+
+
+@UPDATERS
+def test_recurrent_update_with_a_gradient_to_the_mail(updater_type):
+    """Mail that a message function made: the torch path, differentiable in the mail of rows that have some."""
+    updater, (state, mail, mailed, updated), has_mail, _ = recurrent_case(updater_type, RECURRENT[1], torch.float64)
+    mail.requires_grad_()
+    out = updater(state, mail, mailed - updated, has_mail)
+    assert_alike([out], [updater(state, mail.detach(), mailed - updated, has_mail)], 1e-10)
+    (gradient,) = gradients(out, [mail])
+    assert torch.equal(gradient.abs().sum(1) > 0, has_mail)
+
+
+@UPDATERS
+def test_recurrent_update_gradcheck(updater_type):
+    updater, tables, has_mail, index = recurrent_case(updater_type, (5, 7, 2, 3, 4), torch.float64)
+    tables[2] = tables[3] + torch.arange(5)
+    names, values = zip(*updater.named_parameters(), strict=True)
+    updater.forward = lambda: updater.update_rows(index, *tables, has_mail)
+    call = lambda *given: torch.func.functional_call(updater, dict(zip(names, given, strict=True)), ())  # noqa: E731
+    assert torch.autograd.gradcheck(call, values)
+
+
+# (roles, pairs, width)
+DECODER = [(3, 300, 100), (2, 17, 9), (5, 1, 33), (3, 0, 4), (4, 270, 1)]
+
+
+def decoder_case(shape, dtype):
+    torch.manual_seed(sum(shape))
+    decoder = LinkDecoder(shape[2]).to(dtype)
+    return decoder, leaf(*shape, dtype=dtype)
+
+
+@PRECISIONS
+@pytest.mark.parametrize("shape", DECODER)
+def test_link_decoder_equals_composition(shape, dtype, tolerance):
+    decoder, embedding = decoder_case(shape, dtype)
+    ours, theirs = decoder.score(embedding), decoder(embedding[0], embedding[1:])
+    inputs = [embedding, *decoder.parameters()]
+    assert_alike([ours], [theirs], tolerance)
+    assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+def test_link_decoder_gradcheck():
+    decoder, embedding = decoder_case((3, 4, 3), torch.float64)
+    names, values = zip(*decoder.named_parameters(), strict=True)
+
+    def score(embedding, *values):
+        return torch.func.functional_call(decoder, dict(zip(names, values, strict=True)), (embedding,))
+
+    decoder.forward = lambda embedding: decoder.score(embedding)
+    assert torch.autograd.gradcheck(score, (embedding, *values))
+
+
+def test_update_and_decoder_do_not_depend_on_threads(threads):
+    decoder, embedding = decoder_case((3, 700, 40), torch.float32)
+    case = recurrent_case(GruUpdater, (2000, 1700, 40, 60, 20), torch.float32)
+    results = []
+    for count in (1, 2, 3):
+        threads(count)
+        logits, state = decoder.score(embedding), update(*case)
+        results.append(
+            [logits, state, *gradients(logits, [embedding, *decoder.parameters()])]
+            + list(gradients(state, list(case[0].parameters())))
+        )
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+def test_layers_refuse_wrong_arrays():
+    decoder, embedding = decoder_case((3, 4, 5), torch.float32)
+    with pytest.raises(ValueError, match="shape"):
+        decoder.score(embedding[:, :, :4])
+    with pytest.raises(ValueError, match="1 roles"):
+        decoder.score(embedding[:1])
+    updater, (state, mail, mailed, updated), has_mail, index = recurrent_case(GruUpdater, RECURRENT[0], torch.float32)
+    with pytest.raises(ValueError, match="int64"):
+        updater.update_rows(index.int(), state, mail, mailed, updated, has_mail)
+    with pytest.raises(ValueError, match="probability"):
+        KeyedDropout(Random(0, 0), index, 1.0)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcgnn import native_layers
 from hpcgnn.nn.linear import linear
 
 
@@ -17,8 +18,18 @@ class LinkDecoder(nn.Module):
         self.source, self.destination = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, 1)
 
+    def score(self, embedding) -> torch.Tensor:
+        """embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One native call on
+        the CPU."""
+        if not native_layers.is_supported(embedding, self.out.weight):
+            return self(embedding[0], embedding[1:])
+        weights = (
+            self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias
+        )  # fmt: skip
+        return native_layers.link_decoder(embedding, *weights)
+
     def forward(self, source, destination) -> torch.Tensor:
-        """source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n]."""
+        """source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n], in plain torch."""
         given = linear(source, self.source.weight, self.source.bias)
         asked = linear(destination.flatten(0, -2), self.destination.weight)
         asked = asked.view(*destination.shape[:-1], self.destination.out_features)

@@ -4,34 +4,81 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from hpcgnn import native
-from hpcgnn.nn.linear import linear, padded
+from hpcgnn import native, native_layers
+from hpcgnn.native_layers import RecurrentCall
+from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
 
 
-class MemoryUpdater(nn.Module):
-    """GRU (Cho et al., 2014) over (mail, encoded time since the last update)."""
+class RecurrentUpdater(nn.Module):
+    """A recurrent cell over (mail, encoded time since the last update); rows without mail keep their state. Subclasses
+    choose the cell: its type, its number of gates, and its step in plain torch."""
+
+    cell_type: type[nn.Module]
+    gates: int
 
     def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding):
         super().__init__()
         self.time = time
-        self.cell = nn.GRUCell(mail_width + len(time.phase), memory_width)
+        self.cell = self.cell_type(mail_width + len(time.phase), memory_width)
 
     def forward(self, state, mail, dt, has_mail) -> torch.Tensor:
-        """state [r, D], mail [r, M], dt [r] int64, has_mail [r]; returns the updated state, or the old one without
-        mail."""
+        """state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D]. One native call
+        on the CPU, unless state or mail want a gradient."""
+        if self._is_native(state, mail):
+            return self._native(state, mail, dt, None, has_mail, None)
         rows = torch.nonzero(has_mail).squeeze(1)
-        count = rows.numel()
-        if count == 0:
+        if rows.numel() == 0:
             return state
-        index = functional.pad(rows, (0, padded(count) - count), value=-1)  # gathers rows of zeros
-        new = self._step(*(native.gather_rows(column, index) for column in (state, mail, dt)))
-        return state.index_copy(0, rows, new[:count])
+        gather = native.gather_rows if not (state.requires_grad or mail.requires_grad) else torch.Tensor.__getitem__
+        return state.index_copy(0, rows, self._step(*(gather(column, rows) for column in (state, mail, dt))))
 
-    def _step(self, state, mail, dt) -> torch.Tensor:
+    def update_rows(self, index, state, mail, mailed, updated, has_mail) -> torch.Tensor:
+        """The same for rows ``index`` [r] int64 of whole tables: state [n, D], mail [n, M], times mailed and updated
+        [n] int64, has_mail [n] bool. On the CPU nothing is copied first."""
+        if self._is_native(state, mail):
+            return self._native(state, mail, mailed, updated, has_mail, index)
+        taken = [native.gather_rows(column, index) for column in (state, mail, mailed, updated, has_mail)]
+        return self(taken[0], taken[1], taken[2] - taken[3], taken[4])
+
+    def _is_native(self, state, mail) -> bool:
+        differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
+        return not differentiable and native_layers.is_supported(state, mail, self.cell.weight_ih)
+
+    def _native(self, state, mail, mailed, updated, has_mail, index) -> torch.Tensor:
+        cell, call = self.cell, RecurrentCall(
+            self.gates, state.contiguous(), mail.contiguous(), mailed, updated, has_mail, index, self.time.frequency
+        )  # fmt: skip
+        weights = (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
+        return native_layers.recurrent_update(weights, self.time.phase, call)
+
+    def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:
         cell = self.cell
         given = linear(torch.cat([mail, self.time(dt)], dim=1), cell.weight_ih, cell.bias_ih)
-        kept = linear(state, cell.weight_hh, cell.bias_hh)
-        return native.gru_gates(given, kept, state)
+        return given, linear(state, cell.weight_hh, cell.bias_hh)
+
+    def _step(self, state, mail, dt) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class GruUpdater(RecurrentUpdater):
+    """Gated recurrent unit (Cho et al., 2014), as in TGN."""
+
+    cell_type, gates = nn.GRUCell, 3
+
+    def _step(self, state, mail, dt) -> torch.Tensor:
+        return native.gru_gates(*self._products(state, mail, dt), state)
+
+
+class RnnUpdater(RecurrentUpdater):
+    """Plain tanh cell, as in JODIE and DyRep."""
+
+    cell_type, gates = nn.RNNCell, 1
+
+    def _step(self, state, mail, dt) -> torch.Tensor:
+        given, kept = self._products(state, mail, dt)
+        return torch.tanh(given + kept)
+
+
+MemoryUpdater = GruUpdater

@@ -6,20 +6,9 @@
 
 #include "hpcgnn/activation.h"
 #include "hpcgnn/encode.h"
-#include "hpcgnn/layers.h"
+#include "layer_parts.h"
 
 namespace hpcgnn::cpu {
-
-template <typename Real> inline void copy_row(Real *to, const Real *from, int64_t width) {
-  constexpr int L = simd::kLanes<Real>;
-  int64_t j = 0;
-  for (; j + L <= width; j += L) {
-    simd::store(to + j, simd::load(from + j));
-  }
-  if (j < width) {
-    simd::store_first(to + j, simd::load_first(from + j, static_cast<int>(width - j)), static_cast<int>(width - j));
-  }
-}
 
 // out[h, k] = query_h . key_k for H queries and K keys at a time, so that each is loaded once.
 template <typename Real, int H, int K>

@@ -1,4 +1,4 @@
-// What layers are made of: weights packed by all threads, layer norm of a row, sums of rows.
+// What layers are made of: copies of rows, weights packed by all threads, layer norm of a row, sums of rows.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,17 @@
 #include "hpcgnn/team.h"
 
 namespace hpcgnn::cpu {
+
+template <typename Real> inline void copy_row(Real *to, const Real *from, int64_t width) {
+  constexpr int L = simd::kLanes<Real>;
+  int64_t j = 0;
+  for (; j + L <= width; j += L) {
+    simd::store(to + j, simd::load(from + j));
+  }
+  if (j < width) {
+    simd::store_first(to + j, simd::load_first(from + j, static_cast<int>(width - j)), static_cast<int>(width - j));
+  }
+}
 
 template <typename Real> struct PackedBuffer {
   Buffer<Real> memory;

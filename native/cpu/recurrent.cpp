@@ -1,0 +1,260 @@
+// Recurrent update of node memory (gated recurrent unit: Cho et al., 2014), the rows with mail only: gather, time
+// encoding, both products and the gates, block by block.
+#include <vector>
+
+#include "hpcgnn/activation.h"
+#include "hpcgnn/encode.h"
+#include "layer_parts.h"
+
+namespace hpcgnn::cpu {
+namespace {
+
+// gate [4 D]: reset, update, candidate and the state's part of the candidate, which backward needs.
+template <typename Real>
+void gated_forward(const Real *given, const Real *kept, const Real *state, int64_t width, Real *gate, Real *out) {
+  const Real *kept_candidate = kept + 2 * width;
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    const Real reset = logistic(given[j] + kept[j]);
+    const Real update = logistic(given[width + j] + kept[width + j]);
+    const Real candidate = hyperbolic_tangent(given[2 * width + j] + reset * kept_candidate[j]);
+    gate[j] = reset;
+    gate[width + j] = update;
+    gate[2 * width + j] = candidate;
+    gate[3 * width + j] = kept_candidate[j];
+    out[j] = candidate + update * (state[j] - candidate);
+  }
+}
+
+// grad [4 D]: those of the products with the mail, then that of the state's part of the candidate.
+template <typename Real>
+void gated_backward(const Real *gradient, const Real *gate, const Real *state, int64_t width, Real *grad) {
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    const Real reset = gate[j], update = gate[width + j], candidate = gate[2 * width + j], g = gradient[j];
+    const Real before = g * (Real(1) - update) * (Real(1) - candidate * candidate);
+    grad[j] = before * gate[3 * width + j] * reset * (Real(1) - reset);
+    grad[width + j] = g * (state[j] - candidate) * update * (Real(1) - update);
+    grad[2 * width + j] = before;
+    grad[3 * width + j] = before * reset;
+  }
+}
+
+template <typename Real> void plain_forward(const Real *given, const Real *kept, int64_t width, Real *gate, Real *out) {
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    gate[j] = out[j] = hyperbolic_tangent(given[j] + kept[j]);
+  }
+}
+
+template <typename Real> void plain_backward(const Real *gradient, const Real *gate, int64_t width, Real *grad) {
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    grad[j] = gradient[j] * (Real(1) - gate[j] * gate[j]);
+  }
+}
+
+template <typename Real> class Forward {
+public:
+  Forward(const Recurrent<Real> &cell, RecurrentSaved<Real> &saved, const TimeTable &table, Real *out)
+      : cell_(cell), saved_(saved), table_(table), out_(out), given_(cell.in_width(), cell.gate_width()),
+        kept_(cell.state_width, cell.gate_width()) {}
+
+  struct Scratch {
+    RowBuffer<Real> given, kept;
+    explicit Scratch(const Recurrent<Real> &cell)
+        : given(RowGroups::kBlockRows, cell.gate_width()), kept(RowGroups::kBlockRows, cell.gate_width()) {}
+  };
+
+  void operator()(const Team &team, const Scratch &scratch) {
+    given_.fill_transposed(team, {cell_.weight_ih, cell_.in_width()});
+    kept_.fill_transposed(team, {cell_.weight_hh, cell_.state_width});
+    keep(team);
+    team.barrier();
+    RowGroups{saved_.count}.each(team, [&](int64_t, Range block, bool) { run(block, scratch); });
+  }
+
+private:
+  // Rows without mail.
+  void keep(const Team &team) {
+    const Range mine = team.share(cell_.rows);
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      if (!cell_.has_mail[cell_.row(i)]) {
+        copy_row(out_ + i * cell_.state_width, cell_.state + cell_.row(i) * cell_.state_width, cell_.state_width);
+      }
+    }
+  }
+
+  void run(Range block, const Scratch &scratch) {
+    const int64_t width = cell_.state_width, before_state = cell_.in_width();
+    const gemm::Rows<Real> row = saved_.row.rows().from(block.begin), state = row.from(0, before_state);
+    const gemm::Rows<Real> given = scratch.given.rows(), kept = scratch.kept.rows();
+    for (int64_t i = 0; i < block.size(); ++i) {
+      gather(block.begin + i, row.at(i));
+    }
+    gemm::multiply<Real>(row, block.size(), given_.packed, {given, cell_.bias_ih});
+    gemm::multiply<Real>(state, block.size(), kept_.packed, {kept, cell_.bias_hh});
+    for (int64_t i = 0; i < block.size(); ++i) {
+      Real *gate = saved_.gate.rows().at(block.begin + i), *out = out_ + saved_.place.data()[block.begin + i] * width;
+      if (cell_.gates == 3) {
+        gated_forward(given.at(i), kept.at(i), state.at(i), width, gate, out);
+      } else {
+        plain_forward(given.at(i), kept.at(i), width, gate, out);
+      }
+    }
+  }
+
+  void gather(int64_t i, Real *row) {
+    const int64_t from = cell_.row(saved_.place.data()[i]);
+    const int64_t dt = cell_.mailed[from] - (cell_.updated == nullptr ? 0 : cell_.updated[from]);
+    saved_.dt.data()[i] = dt;
+    copy_row(row, cell_.mail + from * cell_.mail_width, cell_.mail_width);
+    table_.encode(dt, row + cell_.mail_width); // writes a little too far
+    copy_row(row + cell_.in_width(), cell_.state + from * cell_.state_width, cell_.state_width);
+  }
+
+  const Recurrent<Real> &cell_;
+  RecurrentSaved<Real> &saved_;
+  const TimeTable &table_;
+  Real *out_;
+  PackedBuffer<Real> given_, kept_;
+};
+
+template <typename Real> class Backward {
+public:
+  Backward(const Recurrent<Real> &cell, const RecurrentSaved<Real> &saved, const TimeTable &table, const Real *gradient,
+           bool with_phase)
+      : cell_(cell), saved_(saved), table_(table), gradient_(gradient), with_phase_(with_phase),
+        time_(cell.gate_width(), with_phase ? cell.time_width : 0), groups_{saved.count},
+        size_(cell.gradient_size(with_phase)), sums_(groups_.count() * size_) {}
+
+  struct Scratch {
+    RowBuffer<Real> grad, time, sine;
+    Scratch(const Recurrent<Real> &cell, const TimeTable &table)
+        : grad(RowGroups::kBlockRows, (cell.gates + 1) * cell.state_width),
+          time(RowGroups::kBlockRows, cell.time_width), sine(2, table.width()) {}
+  };
+
+  void operator()(const Team &team, const Scratch &scratch, Real *grad_weights) {
+    time_.fill(team, {cell_.weight_ih + cell_.mail_width, cell_.in_width()});
+    team.barrier();
+    groups_.each(team, [&](int64_t group, Range block, bool first) {
+      Real *sums = sums_.data() + group * size_, *biases = sums + cell_.gate_width() * width();
+      if (first) {
+        std::fill(biases, sums + size_, Real(0));
+      }
+      run(block, scratch, sums, biases, !first);
+    });
+    team.barrier();
+    add_groups(team, sums_.data(), groups_.count(), size_, grad_weights);
+  }
+
+private:
+  int64_t width() const { return cell_.in_width() + cell_.state_width; }
+
+  void run(Range block, const Scratch &scratch, Real *sums, Real *biases, bool add) {
+    const int64_t state = cell_.state_width, gates = cell_.gate_width(), in = cell_.in_width(), count = block.size();
+    // The candidate meets the state's product through the reset gate, so its gradients differ for the two products.
+    const int64_t shared = gates - (cell_.gates == 3 ? state : 0);
+    const gemm::Rows<Real> grad = scratch.grad.rows(), row = saved_.row.rows().from(block.begin);
+    const gemm::Rows<Real> old = row.from(0, in), own = grad.from(0, gates);
+    Real *to_hh = sums + gates * in, *bias_hh = biases + gates;
+    through_gates(block, grad);
+    gemm::multiply_transposed<Real>(grad, gates, row, in, count, {{sums, in}, nullptr, add});
+    gemm::multiply_transposed<Real>(grad, shared, old, state, count, {{to_hh, state}, nullptr, add});
+    add_rows<Real>(grad, count, gates, biases);
+    add_rows<Real>(grad, count, shared, bias_hh);
+    if (shared < gates) {
+      gemm::multiply_transposed<Real>(own, state, old, state, count, {{to_hh + shared * state, state}, nullptr, add});
+      add_rows<Real>(own, count, state, bias_hh + shared);
+    }
+    if (with_phase_) {
+      add_phase(block, scratch, bias_hh + gates);
+    }
+  }
+
+  void through_gates(Range block, gemm::Rows<Real> grad) {
+    const int64_t width = cell_.state_width;
+    for (int64_t i = 0; i < block.size(); ++i) {
+      const int64_t at = block.begin + i;
+      const Real *gradient = gradient_ + saved_.place.data()[at] * width, *gate = saved_.gate.rows().at(at);
+      if (cell_.gates == 3) {
+        gated_backward(gradient, gate, saved_.row.rows().at(at) + cell_.in_width(), width, grad.at(i));
+      } else {
+        plain_backward(gradient, gate, width, grad.at(i));
+      }
+    }
+  }
+
+  void add_phase(Range block, const Scratch &scratch, Real *phase) {
+    const gemm::Rows<Real> time = scratch.time.rows();
+    gemm::multiply<Real>(scratch.grad.rows(), block.size(), time_.packed, {time});
+    Real *cosine = scratch.sine.rows().at(0), *sine = scratch.sine.rows().at(1);
+    for (int64_t i = 0; i < block.size(); ++i) {
+      table_.encode(saved_.dt.data()[block.begin + i], cosine, sine);
+      const Real *gradient = time.at(i);
+#pragma omp simd
+      for (int32_t j = 0; j < cell_.time_width; ++j) {
+        phase[j] -= sine[j] * gradient[j];
+      }
+    }
+  }
+
+  const Recurrent<Real> &cell_;
+  const RecurrentSaved<Real> &saved_;
+  const TimeTable &table_;
+  const Real *gradient_;
+  bool with_phase_;
+  PackedBuffer<Real> time_;
+  RowGroups groups_;
+  int64_t size_;
+  Buffer<Real> sums_;
+};
+
+} // namespace
+
+template <typename Real>
+std::unique_ptr<RecurrentSaved<Real>> recurrent_forward(const Recurrent<Real> &cell, Real *out, int threads) {
+  auto saved = std::make_unique<RecurrentSaved<Real>>();
+  saved->place = Buffer<int64_t>(cell.rows);
+  for (int64_t i = 0; i < cell.rows; ++i) {
+    saved->place.data()[saved->count] = i;
+    saved->count += cell.has_mail[cell.row(i)] != 0;
+  }
+  const TimeTable table(cell.frequency, cell.phase, cell.time_width);
+  saved->dt = Buffer<int64_t>(saved->count);
+  saved->row = {saved->count, cell.mail_width + std::max(cell.time_width + int64_t(cell.state_width), table.width())};
+  saved->gate = {saved->count, (cell.gates == 3 ? 4 : 1) * cell.state_width};
+  Forward<Real> forward(cell, *saved, table, out);
+  std::vector<typename Forward<Real>::Scratch> scratch;
+  for (int i = 0; i < threads; ++i) {
+    scratch.emplace_back(cell);
+  }
+  in_parallel(threads, [&](const Team &team) { forward(team, scratch[team.rank]); });
+  return saved;
+}
+
+template <typename Real>
+void recurrent_backward(const Recurrent<Real> &cell, const RecurrentSaved<Real> &saved, const Real *gradient,
+                        bool with_phase, Real *grad_weights, int threads) {
+  if (saved.count == 0) {
+    std::fill_n(grad_weights, cell.gradient_size(with_phase), Real(0));
+    return;
+  }
+  const TimeTable table(cell.frequency, cell.phase, cell.time_width);
+  Backward<Real> backward(cell, saved, table, gradient, with_phase);
+  std::vector<typename Backward<Real>::Scratch> scratch;
+  for (int i = 0; i < threads; ++i) {
+    scratch.emplace_back(cell, table);
+  }
+  in_parallel(threads, [&](const Team &team) { backward(team, scratch[team.rank], grad_weights); });
+}
+
+template std::unique_ptr<RecurrentSaved<float>> recurrent_forward(const Recurrent<float> &, float *, int);
+template std::unique_ptr<RecurrentSaved<double>> recurrent_forward(const Recurrent<double> &, double *, int);
+template void recurrent_backward(const Recurrent<float> &, const RecurrentSaved<float> &, const float *, bool, float *,
+                                 int);
+template void recurrent_backward(const Recurrent<double> &, const RecurrentSaved<double> &, const double *, bool,
+                                 double *, int);
+
+} // namespace hpcgnn::cpu
