@@ -49,11 +49,12 @@ class PairHistory:
             return answer
         key = self._pair_key(local, dst)
         pair = np.minimum(np.searchsorted(self._pairs, key), len(self._pairs) - 1)
-        position = np.searchsorted(self._events.row, before)
-        last = np.searchsorted(self._place, self._place_key(pair, position)) - 1
-        known = np.flatnonzero((self._pairs[pair] == key) & (last >= self._begin[pair]))
-        event = self._order[last[known]]
-        answer[known, 0], answer[known, 1] = self._events.row[event], self._events.time[event]
+        asked = np.flatnonzero(self._pairs[pair] == key)
+        position = np.searchsorted(self._events.row, before[asked])
+        last = np.searchsorted(self._place, self._place_key(pair[asked], position)) - 1
+        found = last >= self._begin[pair[asked]]
+        event = self._order[last[found]]
+        answer[asked[found]] = np.column_stack([self._events.row[event], self._events.time[event]])
         return answer
 
     def _pair_key(self, local: np.ndarray, dst: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ class EdgeBank:
     def _newest_share(self, known: np.ndarray) -> np.ndarray:
         """Collective. The first time of the newest share of the events with rows below ``known`` [S]: the quantile of
         their times, interpolated and rounded up to a whole time."""
-        position = (1 - self._share) * np.maximum(known - 1, 0)
+        position = np.round((1 - self._share) * np.maximum(known - 1, 0), 6)  # 17.000000000000004 is row 17
         low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
         times = event_times(self._partition, np.concatenate([low, high]), self._world).reshape(2, -1)
         return times[0] + np.ceil((position - low) * (times[1] - times[0])).astype(np.int64)

@@ -1,0 +1,98 @@
+"""EdgeBank against a dictionary of all pairs, on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evaluation_setup import Evaluation, graph_and_parts, module_folder
+from training_runs import bipartite, homogeneous, on_rank_0, read_plain
+
+from hpcgnn.sample.eval_negatives import eval_negatives
+from hpcgnn.tasks.edgebank import KINDS, EdgeBank
+
+BATCH = 40
+
+
+def scores(evaluation: Evaluation, bank: EdgeBank, kind: str):
+    """Collective. Scores [events, 1 + k] in order of event row and the flat negative pairs, on rank 0."""
+    negatives = eval_negatives(kind, evaluation.batches, 5, evaluation.source)
+    steps = [bank.score(evaluation.batches, step, negatives) for step in range(evaluation.batches.num_steps)]
+    lines = [np.concatenate([positive[:, None], negative], axis=1) for positive, negative in steps]
+    empty = np.empty((0, 1 + negatives.per_event), np.float32)
+    return evaluation.by_row(np.concatenate([empty, *lines])), evaluation.negatives(kind, 5)
+
+
+def oldest(kind: str, plain, first: int, train_end: int, share: float) -> float:
+    """The oldest time that memory keeps before the batch that begins with row ``first``."""
+    if kind == "unlimited" or first == 0:
+        return -np.inf
+    if kind == "time_window":
+        return np.quantile(plain.time[:first], 1 - share)
+    training = plain.time[:train_end]
+    return plain.time[first - 1] - (training.max() - np.quantile(training, 1 - share))
+
+
+def expected(plain, before: int, pairs: np.ndarray, since: float) -> np.ndarray:
+    """1 for the pairs [..., 2] whose last event with a row below ``before`` is in memory."""
+    last = dict(zip(zip(plain.src[:before], plain.dst[:before], strict=True), plain.time[:before], strict=True))
+    known = [pair in last and last[pair] >= since for pair in map(tuple, pairs.reshape(-1, 2).tolist())]
+    return np.array(known, float).reshape(pairs.shape[:-1])
+
+
+CASES = [(bipartite, kind, False) for kind in KINDS] + [(homogeneous, kind, True) for kind in KINDS]
+
+
+@pytest.fixture(scope="module")
+def folder(comm, tmp_path_factory):
+    return module_folder(comm, tmp_path_factory)
+
+
+@pytest.mark.parametrize(("make", "kind", "in_batch"), CASES)
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_against_a_dictionary(comm, folder, make, kind, in_batch, split):
+    """Event by event, for random negatives, pairs that met and all others; many events share a time."""
+    graph, parts = _ties(comm, folder, make)
+    evaluation = Evaluation.open(comm, parts, split, BATCH)
+    args = (evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel, 0.15, in_batch)
+    bank = EdgeBank(kind, *args)
+    results = [scores(evaluation, bank, negatives) for negatives in ("random", "historical", "all")]
+    if comm.rank > 0:
+        return
+    plain, bounds = read_plain(graph), evaluation.splits.bounds
+    begin, end = bounds[["train", "val", "test"].index(split) :][:2]
+    rows = np.arange(begin, end)
+    positive = np.stack([plain.src[rows], plain.dst[rows]], axis=1)[:, None]
+    found = np.concatenate([line for line, _ in results], axis=1)
+    pairs = np.concatenate([part for _, negative in results for part in (positive, negative)], axis=1)
+    for begin_row in range(0, len(rows), 1 if in_batch else BATCH):
+        at, first = slice(begin_row, begin_row + (1 if in_batch else BATCH)), begin + begin_row // BATCH * BATCH
+        since = oldest(kind, plain, first, bounds[1], 0.15)
+        assert np.array_equal(found[at], expected(plain, begin + begin_row, pairs[at], since))
+    assert split != "test" or 0.05 < found[:, 0].mean() < 1
+
+
+def _ties(comm, folder, make):
+    """Collective. A graph with many events at a time and its parts, made once."""
+    if not on_rank_0(comm, lambda: (folder / f"{make.__name__}.h5").exists()):
+        return graph_and_parts(comm, folder, make, ticks=60)
+    return folder / f"{make.__name__}.h5", folder / make.__name__
+
+
+def test_empty_split(comm, folder):
+    """No step; memory can still be made."""
+    evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], "val", val_fraction=0.0)
+    bank = EdgeBank("fixed_window", evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel)
+    found, _ = scores(evaluation, bank, "historical")
+    assert comm.rank > 0 or len(found) == 0
+
+
+def test_bad_options(comm, folder):
+    evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], test_fraction=0.0)
+    shared = (evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel)
+    with pytest.raises(ValueError, match="unlimited, time_window, fixed_window, got 'newest'"):
+        EdgeBank("newest", *shared)
+    with pytest.raises(ValueError, match=r"in \(0, 1\], got 0.0; is the test empty"):
+        EdgeBank("time_window", *shared)
+    with pytest.raises(ValueError, match="got 2"):
+        EdgeBank("fixed_window", *shared, share=2)
+    EdgeBank("unlimited", *shared)

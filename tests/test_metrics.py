@@ -1,0 +1,120 @@
+"""Metrics equal scikit-learn's or a plain loop's over all rows, however the rows lie on ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.tasks.metrics import classification_metrics, link_metrics, ranking_metrics, ranks_of, regression_metrics
+
+
+@pytest.fixture
+def world(comm):
+    return World(CommConfig(device="cpu", threads=1), comm)
+
+
+def share(world, count: int) -> np.ndarray:
+    """This rank's rows of ``count``: uneven, none on rank 1."""
+    owner = np.random.default_rng(5).integers(0, world.size, count)
+    return np.flatnonzero(np.where(owner == 1, 0, owner) == world.rank)
+
+
+@pytest.mark.parametrize("levels", [3, 1_000_000])
+@pytest.mark.parametrize("k", [1, 20])
+def test_ranks_against_sorting(levels, k):
+    """The mean place of the positive over all orders of equal scores."""
+    rng = np.random.default_rng(k)
+    positive, negative = rng.integers(0, levels, 50) / 8, rng.integers(0, levels, (50, k)) / 8
+    for score, others, rank in zip(positive, negative, ranks_of(positive, negative), strict=True):
+        line = np.sort(np.append(others, score))[::-1]
+        assert rank == 1 + np.flatnonzero(line == score).mean()
+
+
+def test_ranks_of_equal_scores():
+    """A tie counts half, equality is that of float32, and a score that is no number gives none."""
+    third = 1 / 3
+    assert ranks_of(np.array([1.0]), np.array([[1.0, 1.0, 1.0]])) == [2.5]
+    assert ranks_of(np.array([third]), np.array([[np.nextafter(third, 1), 0.2, 0.9]])) == [2.5]
+    assert ranks_of(np.array([0.5]), np.array([[0.1, 0.2]])) == [1]
+    assert np.isnan(ranks_of(np.array([math.nan, 1, math.inf]), np.array([[0.0], [math.nan], [0]]))).all()
+    assert ranks_of(np.empty(0), np.empty((0, 3))).shape == (0,)
+    assert np.isnan(ranks_of(np.ones(2), np.empty((2, 0)))).all()
+
+
+def test_ranking_metrics(world):
+    """Over all rows, to rounding."""
+    rng = np.random.default_rng(2)
+    ranks, inductive = 1 + rng.integers(0, 60, 1000) / 2, rng.random(1000) < 0.2
+    mine = share(world, 1000)
+    result = ranking_metrics(ranks[mine], inductive[mine], world)
+    for prefix, chosen in (("", ranks), ("inductive_", ranks[inductive])):
+        assert result[prefix + "mrr"] == pytest.approx(math.fsum(1 / chosen) / len(chosen), rel=1e-14)
+        assert result[prefix + "hits@10"] == (chosen <= 10).sum() / len(chosen)
+
+
+def test_no_rows(world):
+    """NaN, on all ranks."""
+    none, nobody = np.empty(0), np.empty(0, bool)
+    results = [
+        ranking_metrics(none, nobody, world),
+        link_metrics(none, np.empty((0, 2)), nobody, world),
+        classification_metrics(none, none.astype(np.int64), world),
+        classification_metrics(np.empty((0, 4)), none.astype(np.int64), world),
+        regression_metrics(none, none, world),
+    ]
+    assert all(math.isnan(value) for result in results for value in result.values())
+    one_class = classification_metrics(np.ones(2), np.ones(2, np.int64), world)
+    assert math.isnan(one_class["auc"])
+
+
+def test_scores_that_are_no_numbers(world):
+    """One rank's NaN is everybody's error."""
+    value = np.full(3, math.nan if world.rank == world.size - 1 else 1.0)
+    for call in (
+        lambda: ranking_metrics(value, np.ones(3, bool), world),
+        lambda: link_metrics(value, np.ones((3, 1)), np.ones(3, bool), world),
+        lambda: classification_metrics(value, np.ones(3, np.int64), world),
+        lambda: regression_metrics(value, np.ones(3), world),
+    ):
+        with pytest.raises(DistributedError, match="not finite"):
+            call()
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+def test_two_classes(world, columns):
+    """With ties, from one score or from two."""
+    rng = np.random.default_rng(3)
+    scores, labels = rng.integers(0, 30, (400, columns) if columns else 400) / 4, rng.integers(0, 2, 400)
+    margin = scores[:, 1] - scores[:, 0] if columns else scores
+    mine = share(world, 400)
+    result = classification_metrics(scores[mine], labels[mine], world)
+    assert result["auc"] == pytest.approx(roc_auc_score(labels, margin), rel=1e-12)
+    assert result["ap"] == pytest.approx(average_precision_score(labels, margin), rel=1e-12)
+
+
+def test_many_classes(world):
+    """A class that never occurs does not count."""
+    rng = np.random.default_rng(4)
+    scores, labels = rng.standard_normal((300, 6)), rng.integers(0, 5, 300)
+    scores[:, 5] -= 100
+    mine = share(world, 300)
+    result = classification_metrics(scores[mine], labels[mine], world)
+    predicted = scores.argmax(axis=1)
+    assert result["accuracy"] == accuracy_score(labels, predicted)
+    assert result["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(500,), (100, 3)])
+def test_regression(world, shape):
+    rng = np.random.default_rng(6)
+    predicted, target = rng.standard_normal(shape), 1e3 * rng.standard_normal(shape)
+    mine = share(world, len(target))
+    result = regression_metrics(predicted[mine], target[mine], world)
+    error = (predicted - target).ravel()
+    assert result["mse"] == pytest.approx(math.fsum(error**2) / error.size, rel=1e-13)
+    assert result["mae"] == pytest.approx(math.fsum(abs(error)) / error.size, rel=1e-13)
+    assert result["rmse"] == pytest.approx(math.sqrt(math.fsum(error**2) / error.size), rel=1e-13)

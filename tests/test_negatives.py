@@ -1,0 +1,301 @@
+"""Negatives of evaluation: what the literature says they are, whatever the number of ranks and the partition set."""
+
+from __future__ import annotations
+
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from evaluation_setup import Evaluation, graph_and_parts, module_folder
+from mpi4py import MPI
+from random_graphs import write_graph
+from scipy.stats import chisquare
+from training_runs import bipartite, homogeneous, make_parts, on_rank_0, read_plain
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.sample.directory import Directory
+from hpcgnn.sample.eval_negatives import eval_negatives
+from hpcgnn.sample.pair_history import PairHistory
+from hpcgnn.store import files
+
+BATCH, ITEMS = 40, 15
+
+
+@pytest.fixture(scope="module")
+def graph_parts(comm, tmp_path_factory):
+    """The bipartite graph and a partition set of it. Collective."""
+    return graph_and_parts(comm, module_folder(comm, tmp_path_factory), bipartite)
+
+
+@pytest.fixture
+def graph(graph_parts):
+    return graph_parts[0]
+
+
+@pytest.fixture
+def parts(graph_parts):
+    return graph_parts[1]
+
+
+@pytest.mark.parametrize("make", [bipartite, homogeneous])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_ranks_and_parts_do_not_change_negatives(comm, mpi_tmp_path, make, split):
+    """Bit for bit: all ranks and one, METIS parts and random ones."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: make(graph) and None)
+    sets = [make_parts(comm, graph, mpi_tmp_path / m, p, m) for m, p in (("metis", 16), ("random", 8))]
+    ours = [Evaluation.open(comm, folder, split, new_node_fraction=0.1) for folder in sets]
+    results = [{kind: e.negatives(kind, 3) for kind in ("random", "historical", "inductive", "all")} for e in ours]
+    if comm.rank > 0:
+        return
+    alone = Evaluation.open(MPI.COMM_SELF, sets[0], split, new_node_fraction=0.1)
+    for kind, expected in results[0].items():
+        assert np.array_equal(alone.negatives(kind, 3), expected), kind
+        assert np.array_equal(results[1][kind], expected), kind
+
+
+@pytest.mark.parametrize("kind", ["historical", "inductive"])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_pairs_that_met(comm, graph, parts, kind, split):
+    """Against sets of pairs: from those of before the batch, never of the batch, never seen before the split if
+    inductive; the random negative where there is none; uniform where there are many draws."""
+    evaluation = Evaluation.open(comm, parts, split)
+    drawn, random = evaluation.negatives(kind, 60), evaluation.negatives("random", 60)
+    if comm.rank > 0:
+        return
+    plain = read_plain(graph)
+    pairs = list(zip(plain.src.tolist(), plain.dst.tolist(), strict=True))
+    begin, end = evaluation.splits.bounds[["train", "val", "test"].index(split) :][:2]
+    fallbacks, pvalues = 0, []
+    for first in range(begin, end, BATCH):
+        last = min(first + BATCH, end)
+        allowed = set(pairs[:first]) - set(pairs[first:last]) - set(pairs[:begin] if kind == "inductive" else ())
+        found = [tuple(pair) for pair in drawn[first - begin : last - begin].reshape(-1, 2).tolist()]
+        reserve = [tuple(pair) for pair in random[first - begin : last - begin].reshape(-1, 2).tolist()]
+        assert all(pair in allowed or pair == other for pair, other in zip(found, reserve, strict=True))
+        fallbacks += sum(pair not in allowed for pair in found) if allowed else 0
+        if len(allowed) > 20 and last - first == BATCH:
+            counts = [found.count(pair) for pair in sorted(allowed)]
+            pvalues.append(chisquare(counts).pvalue * (sum(counts) > 0.99 * len(found)))
+        if not allowed:
+            assert found == reserve
+    assert fallbacks < 0.02 * drawn.size
+    assert not pvalues or min(pvalues) > 1e-5
+    assert pvalues or kind == "inductive"
+
+
+def test_all_others(comm, graph, parts):
+    """Every destination of the graph but the true one, once, in order of flat row id."""
+    evaluation = Evaluation.open(comm, parts)
+    others = evaluation.negatives("all")
+    if comm.rank > 0:
+        return
+    plain, begin = read_plain(graph), evaluation.splits.bounds[2]
+    pool = np.unique(plain.dst)
+    assert others.shape == (len(plain.dst) - begin, len(pool) - 1, 2)
+    for row, line in enumerate(others, begin):
+        assert np.array_equal(line[:, 1], pool[pool != plain.dst[row]])
+        assert (line[:, 0] == plain.src[row]).all()
+
+
+@pytest.mark.parametrize("kind", ["random", "historical", "inductive", "all"])
+def test_empty_split(comm, parts, kind):
+    """No event, no negative, and no rank waits for another."""
+    drawn = Evaluation.open(comm, parts, "val", val_fraction=0.0).negatives(kind)
+    assert comm.rank > 0 or len(drawn) == 0
+
+
+def test_empty_ranks(comm, mpi_tmp_path):
+    """Two nodes: one pair, which is in every batch, so that all negatives are the random ones; and no other item."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, num_events=120, num_users=1, num_items=1) and None)
+    evaluation = Evaluation.open(comm, make_parts(comm, graph, mpi_tmp_path / "parts", comm.size, "random"))
+    drawn = {kind: evaluation.negatives(kind) for kind in ("historical", "inductive", "random", "all")}
+    if comm.rank == 0:
+        assert np.array_equal(drawn["historical"], drawn["random"])
+        assert np.array_equal(drawn["inductive"], drawn["random"])
+        assert drawn["all"].shape == (len(drawn["random"]), 0, 2)
+
+
+def test_unknown_kind(comm, parts):
+    evaluation = Evaluation.open(comm, parts)
+    with pytest.raises(ValueError, match="random, historical, inductive, all, file, got 'hard'"):
+        eval_negatives("hard", evaluation.batches, 1, evaluation.source)
+
+
+def test_directory(comm):
+    """Rows are found by the place of their key; keys that crowd at one end are spread over all ranks."""
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    keys = 37 + 25 * np.arange(4000)
+    mine = keys[np.arange(4000) % comm.size == comm.rank][::-1].copy()
+    directory = Directory(world, world.channel(), mine, np.column_stack([mine * 2, -mine]), 1_000_000)
+    assert directory.size == 4000
+    assert len(directory._rows) < 1.2 * 4000 / comm.size
+    places = np.random.default_rng(comm.rank).integers(0, 4000, (50 * comm.rank, 3))
+    assert np.array_equal(directory.rows(places), np.stack([2 * keys[places], -keys[places]], axis=2))
+
+
+def test_pair_history(comm, graph, parts):
+    """The last meeting before any row, and the first meetings of all pairs, against a scan."""
+    evaluation = Evaluation.open(comm, parts)
+    history = PairHistory(evaluation.partition, evaluation.channel)
+    plain, global_of = read_plain(graph), np.argsort(evaluation.flat_of)
+    rng = np.random.default_rng(comm.rank)
+    count = 0 if comm.rank == 1 else 200
+    chosen, before = rng.integers(0, len(plain.src), count), rng.integers(0, len(plain.src) + 1, count)
+    src, dst = plain.src[chosen], np.where(rng.random(count) < 0.8, plain.dst[chosen], plain.dst[chosen[::-1]])
+    row, time = history.last_before(global_of[src], global_of[dst], before)
+    for i in range(count):
+        met = np.flatnonzero((plain.src[: before[i]] == src[i]) & (plain.dst[: before[i]] == dst[i]))
+        assert row[i] == (met[-1] if len(met) else -1)
+        assert len(met) == 0 or time[i] == plain.time[met[-1]]
+    first = evaluation.world.gather_rows(history.first_events())
+    if comm.rank == 0:
+        pairs = np.stack([plain.src, plain.dst], axis=1)
+        assert np.array_equal(np.sort(first[:, 0]), np.sort(np.unique(pairs, axis=0, return_index=True)[1]))
+        assert np.array_equal(evaluation.flat_of[first[:, 1:]], pairs[first[:, 0]])
+
+
+# ---------------------------------------------------------------------------------------------------------- from a file
+
+
+def listed(rows: np.ndarray, k: int = 4) -> np.ndarray:
+    """Row ids [n, k] of items that the files of these tests list for events."""
+    return (rows[:, None] * 7 + 3 * np.arange(k)) % ITEMS
+
+
+def write_file(path, plain, rows, negatives):
+    """Write negatives [n, k] (any ids) in the format that the suffix says."""
+    if path.suffix == ".npz":
+        np.savez(path, row=rows, negatives=negatives)
+    elif path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["row"], file["negatives"] = rows, negatives
+    else:
+        src, dst = 1000 + 3 * plain.src[rows], 1000 + 3 * (plain.dst[rows] - plain.num_nodes + ITEMS)
+        keys = zip(src, dst, plain.time[rows], strict=True)
+        path.write_bytes(pickle.dumps(dict(zip(keys, negatives, strict=True))))
+
+
+FILES = {
+    "npz": (".npz", np.int64),
+    "npz of strings": (".npz", "U8"),
+    "npz of small integers": (".npz", np.uint16),
+    "h5": (".h5", np.int32),
+    "h5 of strings": (".h5", "S8"),
+    "pickle": (".pkl", np.int64),
+    "pickle of floats": (".pkl", np.float64),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_file(comm, graph, parts, mpi_tmp_path, case, monkeypatch):
+    """In shuffled order and with events of other splits beside; small slabs."""
+    suffix, dtype = FILES[case]
+    path = mpi_tmp_path / f"negatives{suffix}"
+    evaluation, plain = Evaluation.open(comm, parts), read_plain(graph)
+    rows = np.random.default_rng(0).permutation(np.arange(evaluation.splits.bounds[1], len(plain.src)))
+    negatives = (1000 + 3 * listed(rows)).astype(dtype)
+    on_rank_0(comm, lambda: write_file(path, plain, rows, negatives))
+    monkeypatch.setattr(files.slabs, "__defaults__", (1000,))
+    found = evaluation.negatives("file", path=path)
+    if comm.rank == 0:
+        tested = np.arange(evaluation.splits.bounds[2], len(plain.src))
+        assert np.array_equal(found[..., 1], plain.num_nodes - ITEMS + listed(tested))
+        assert np.array_equal(found[..., 0], np.repeat(plain.src[tested, None], 4, axis=1))
+
+
+@pytest.mark.parametrize("written", ["S4", "U4"])
+def test_file_of_names(comm, mpi_tmp_path, written):
+    """A graph whose nodes have names; equal (source, destination, time) share a line in a pickle."""
+    graph, paths = mpi_tmp_path / "graph.h5", [mpi_tmp_path / f"n{suffix}" for suffix in (".npz", ".pkl")]
+    names = np.array([f"n{i}" for i in range(9)], written)
+    src, dst, time = np.arange(60) % 5, np.arange(60) % 9, np.arange(60) // 10
+    src[50:], dst[50:] = src[50:] // 2, 3
+    lines = names[(src[:, None] + time[:, None] + np.arange(2)) % 9]
+
+    def write():
+        columns = {"src": src, "dst": dst, "time": time}
+        write_graph(graph, {"word": {"id": names.astype("S4")}}, {("word", "next", "word"): columns})
+        np.savez(paths[0], row=np.arange(60), negatives=lines)
+        keys = zip(names[src].astype(str).tolist(), names[dst].astype(str).tolist(), time.tolist(), strict=True)
+        paths[1].write_bytes(pickle.dumps(dict(zip(keys, lines.astype(str), strict=True))))
+
+    on_rank_0(comm, write)
+    evaluation = Evaluation.open(comm, make_parts(comm, graph, mpi_tmp_path / "parts", 4, "random"))
+    for path in paths:
+        found = evaluation.negatives("file", path=path)
+        if comm.rank == 0:
+            begin = evaluation.splits.bounds[2]
+            assert np.array_equal(names[found[..., 1]], lines[begin:])
+
+
+class Evil:
+    """What a pickle must not be able to do."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it ran')",)
+
+
+ROWS = np.arange(700)
+GOOD = 1000 + 3 * listed(ROWS)
+
+
+def changed(row: int, value, dtype=np.int64) -> np.ndarray:
+    """The good lines with one entry replaced."""
+    lines = GOOD.astype(dtype)
+    lines[row, 2] = value
+    return lines
+
+
+def npz(**arrays):
+    """A writer of an npz file."""
+    return ".npz", lambda path: np.savez(path, **arrays)
+
+
+def pkl(content):
+    """A writer of a pickle."""
+    return ".pkl", lambda path: path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content))
+
+
+DAMAGED = {
+    "unknown id": (npz(row=ROWS, negatives=changed(650, 999)), r"event row 650: negative 999 is no destination"),
+    "padding": (npz(row=ROWS, negatives=changed(651, -1)), r"line 651: -1 is no id; every event must have all 4"),
+    "empty name": (npz(row=ROWS, negatives=changed(652, "", "U5")), r"line 652: b'' is no id"),
+    "missing event": (
+        npz(row=ROWS[:-3], negatives=GOOD[:-3]),
+        r"no negatives for event row 697 of test \(3 such events\)",
+    ),
+    "row twice": (npz(row=np.append(ROWS, 5), negatives=GOOD[[*ROWS, 5]]), r"event row 5 is listed 2 times"),
+    "row outside": (npz(row=ROWS + 1, negatives=GOOD), r"event row 700 is outside 0..699"),
+    "ragged": (npz(row=ROWS[:2], negatives=np.array([[1], [2, 3]], object)), r"the same number k of negatives"),
+    "no row": (npz(negatives=GOOD), r"'row' \[m\] and 'negatives' \[m, k\]"),
+    "lengths differ": (npz(row=ROWS, negatives=GOOD[:5]), r"must be \[700, k\], .*got \(5, 4\)"),
+    "no columns": (npz(row=ROWS, negatives=GOOD[:, :0]), r"has no columns"),
+    "fractions": (npz(row=ROWS, negatives=changed(3, 0.5, float)), r"line 3: 0.5 is no id"),
+    "rows of text": (npz(row=ROWS.astype(str), negatives=GOOD), r"'row' must be a vector of integers, got <U"),
+    "truncated npz": ((".npz", lambda path: path.write_bytes(b"PK\x03\x04 and no more")), r"cannot read 'row'"),
+    "truncated h5": ((".h5", lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n")), r"cannot read 'row'"),
+    "other suffix": ((".csv", lambda path: path.write_text("1,2")), r"ending in .npz, .h5, .pkl, not '.csv'"),
+    "no file": ((".npz", lambda path: None), r"no such file"),
+    "code": (pkl({(1, 2, 3): Evil()}), r"builtins.exec, and only arrays, dicts and tuples"),
+    "truncated pickle": (pkl(pickle.dumps({(1, 2, 3): GOOD[0]})[:-9]), r"not a pickled dict"),
+    "a list": (pkl([1, 2]), r"must hold a dict"),
+    "keys of two": (pkl({(1, 2): GOOD[0]}), r"keys must be \(source, destination, time\), got \(1, 2\)"),
+    "another length": (pkl({(1, 2, 3): GOOD[0], (1, 2, 4): GOOD[0, :3]}), r"event \(1, 2, 4\): \(3,\) negatives"),
+    "unknown events": (pkl({(1, 2, 3): GOOD[0]}), r"no negatives for event row \d+ of test"),
+    "times of text": (pkl({(1, 2, "3"): GOOD[0]}), r"the time of all keys must be whole numbers"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_files(comm, parts, mpi_tmp_path, case):
+    """One message on all ranks: file, row, remedy."""
+    (suffix, write), message = DAMAGED[case]
+    path = mpi_tmp_path / f"negatives{suffix}"
+    on_rank_0(comm, lambda: write(path) and None)
+    with pytest.raises(DistributedError, match=message) as caught:
+        Evaluation.open(comm, parts).negatives("file", path=path)
+    assert caught.value.user_error
+    assert str(path) in str(caught.value)
