@@ -14,12 +14,11 @@ import jsonargparse
 import yaml
 
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.nn.temporal import ModelConfig
+from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.run.settings import TrainConfig
+from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.splits import DataConfig
-from hpcgnn.sample.temporal import SamplingConfig
 from hpcgnn.store import files
-from hpcgnn.tasks.temporal_link import MemoryConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
@@ -50,6 +49,10 @@ class RunConfig:
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
+    def __post_init__(self):
+        if not self.model.class_path:
+            _check_parts(self.model, self.memory, self.sampling)
+
     def to_dict(self) -> dict[str, Any]:
         """Nested plain dictionaries."""
         return dataclasses.asdict(self)
@@ -65,6 +68,22 @@ class RunConfig:
             return cls(**{name: sections[name](**(section or {})) for name, section in values.items()})
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+
+def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
+    """Refuse parts that do not go together. Raises ValueError with the reason."""
+    with_memory = memory.updater != "none"
+    if not with_memory and model.embedding in ("identity", "time_projection"):
+        raise ValueError(
+            f"model.embedding {model.embedding} shows node memory, but memory.updater is none: choose an updater, or "
+            "embedding attention or mixer"
+        )
+    if not with_memory and (model.message != "identity" or model.message_from != "memory"):
+        raise ValueError("model.message and model.message_from make mails, but memory.updater is none")
+    if memory.updater == "transformer" and model.memory_dim % model.heads:
+        raise ValueError(f"model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})")
+    if sampling.windows > 1 and (with_memory or model.embedding != "attention"):
+        raise ValueError("sampling.windows > 1 needs model.embedding attention and memory.updater none")
 
 
 def parser(program: str, description: str) -> jsonargparse.ArgumentParser:

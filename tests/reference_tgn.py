@@ -156,22 +156,28 @@ class Reference:
     def embed(self, node: int, event: int, role: int, step: int, begin: int, current) -> torch.Tensor:
         """Attention of the node over its neighbours at the event's time, head by head, slot by slot."""
         own, time = self.node_row(node, current), self.graph.time
-        query = self.p["attention.query.weight"] @ torch.cat([own, self.phi(0)]) + self.p["attention.query.bias"]
+        query = (
+            self.p["embedding.layers.0.query.weight"] @ torch.cat([own, self.phi(0)])
+            + self.p["embedding.layers.0.query.bias"]
+        )
         seen = [self._neighbor_row(node, e, time[event] - time[e], current) for e in
                 self.neighbors(node, event, role, step, begin)]  # fmt: skip
         heads = []
         for head, head_query in enumerate(query.chunk(self.settings.heads)):
-            key, value = self.p["attention.key"][head], self.p["attention.value"][head]
+            key, value = self.p["embedding.layers.0.key"][head], self.p["embedding.layers.0.value"][head]
             scores = [torch.dot(head_query, key @ row) / math.sqrt(len(head_query)) for row in seen]
             weights = [torch.exp(s - max(scores)) for s in scores]
             parts = [w / sum(weights) * (value @ row) for w, row in zip(weights, seen, strict=True)]
             heads.append(sum(parts, torch.zeros_like(head_query)))
-        merged = self.p["attention.merge.weight"] @ torch.cat([*heads, own]) + self.p["attention.merge.bias"]
+        merged = (
+            self.p["embedding.layers.0.merge.weight"] @ torch.cat([*heads, own])
+            + self.p["embedding.layers.0.merge.bias"]
+        )
         if self.settings.dropout:
             merged = merged * self._dropout(event * (2 + self.settings.negatives) + role, step, len(merged))
         row = torch.relu(merged)
         row = (row - row.mean()) / torch.sqrt(((row - row.mean()) ** 2).mean() + 1e-5)
-        return row * self.p["attention.norm.weight"] + self.p["attention.norm.bias"]
+        return row * self.p["embedding.layers.0.norm.weight"] + self.p["embedding.layers.0.norm.bias"]
 
     def _neighbor_row(self, node: int, event: int, dt: int, current) -> torch.Tensor:
         src, dst = int(self.graph.src[event]), int(self.graph.dst[event])

@@ -11,6 +11,7 @@ import torch
 from random_graphs import write_graph
 
 from data_tools.partition import partition
+from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.config import RunConfig
@@ -140,10 +141,8 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
             mailed.append(by_flat_row(session, _mail_times(session)))
             if len(losses) == steps:
                 break
-    memory = {
-        name: by_flat_row(session, getattr(session.memory.table, name).numpy())
-        for name in session.memory.table.__slots__
-    }
+    table = session.memory.table
+    memory = {name: by_flat_row(session, _one_slot(getattr(table, name).numpy())) for name in table.__slots__}
     hidden = session.world.gather(session.partition.flat_row[session.splits.hidden])
     events, scores = gather_by_row(session.world, pieces), _validate(session)
     trainer.close()
@@ -155,7 +154,12 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
 
 def _mail_times(session: Session) -> np.ndarray:
     table = session.memory.table
-    return np.where(table.has_mail.numpy(), table.mailed.numpy(), -1)
+    return np.where(table.delivered.numpy() > 0, table.mailed.numpy().max(axis=1), -1)
+
+
+def _one_slot(values: np.ndarray) -> np.ndarray:
+    """Without the slot axis where there is but one slot."""
+    return values[:, 0] if values.ndim > 1 and values.shape[1] == 1 else values
 
 
 def by_flat_row(session: Session, values: np.ndarray) -> np.ndarray | None:
@@ -168,21 +172,36 @@ def by_flat_row(session: Session, values: np.ndarray) -> np.ndarray | None:
 def describe(session: Session, plan) -> dict[str, np.ndarray]:
     """Collective. A plan event by event, its nodes as flat row ids."""
     (flat,) = plan.route.pull(torch.from_numpy(session.partition.flat_row))
-    flat, attention, roles = flat.numpy(), plan.attention, 2 + plan.num_negatives
-    slot = attention.slot.numpy()
-    session.model.train()
-    random = Random(session.config.train.seed, Stream.DROPOUT, plan.step, plan.epoch)
-    mask, flat_root = session.model.dropout(random, plan.identity), flat[plan.root.numpy()]
-    edge, width = attention.edge_of.numpy(), plan.edge.shape[1]
-    columns = {
-        "root": flat_root,
-        "neighbor": np.where(slot >= 0, np.append(flat, -1)[slot], -1),
-        "dt": attention.dt.numpy(),
-        "edge": np.where(edge[..., None] >= 0, np.append(plan.edge.numpy(), np.zeros((1, width)), 0)[edge], 0),
-        "mask": np.ones((len(flat_root), 1)) if mask is None else mask.numpy(),
-    }
+    flat, roles = flat.numpy(), 2 + plan.num_negatives
+    columns = {"root": flat[plan.query.root.numpy()], "mask": _mask(session, plan)}
+    if len(plan.query.levels) == 1:
+        columns |= _neighbors(plan.query.levels[0], flat, plan.query.windows)
     by_event = {name: _roles_last(values, roles) for name, values in columns.items()}
     return {"row": plan.event_row, "step": np.full(plan.num_events, plan.step), **by_event}
+
+
+def _mask(session: Session, plan) -> np.ndarray:
+    session.model.train()
+    random = Random(session.config.train.seed, Stream.DROPOUT, plan.step, plan.epoch)
+    dropout = session.model.dropout(random, plan.identity)
+    if dropout is None:
+        return np.ones((len(plan.identity), 1))
+    columns = session.config.model.embed_dim
+    return native.dropout_mask(random, plan.identity, columns, dropout.p, torch.float64).numpy()
+
+
+def _neighbors(level, flat: np.ndarray, windows: int) -> dict[str, np.ndarray]:
+    """Neighbours of one level's queries; several windows side by side: [N, W, ...]."""
+    attention = level.attention
+    slot, edge, width = attention.slot.numpy(), attention.edge_of.numpy(), level.edge.shape[1]
+    columns = {
+        "neighbor": np.where(slot >= 0, np.append(flat, -1)[slot], -1),
+        "dt": attention.dt.numpy(),
+        "edge": np.where(edge[..., None] >= 0, np.append(level.edge.numpy(), np.zeros((1, width)), 0)[edge], 0),
+    }
+    if windows == 1:
+        return columns
+    return {name: np.moveaxis(v.reshape(windows, len(v) // windows, *v.shape[1:]), 0, 1) for name, v in columns.items()}
 
 
 def _roles_last(values: np.ndarray, roles: int) -> np.ndarray:

@@ -39,7 +39,7 @@ class TemporalAttentionLayer(nn.Module):
     ) -> torch.Tensor:
         """node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one native call
         on the CPU."""
-        if not native_layers.is_supported(node, edge, self.norm.weight):
+        if self.time.learnable or not native_layers.is_supported(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, self._mask(dropout))
         weights = (
@@ -56,7 +56,8 @@ class TemporalAttentionLayer(nn.Module):
         """
         weight, bias = self._query()
         projected = linear(own, weight, bias).view(len(own), self.heads, self.key.shape[2])
-        weighted = native.temporal_attention(projected, node, self.time.phase, edge, self.time.frequency, plan)
+        attend = native.temporal_attention_reference if self.time.learnable else native.temporal_attention
+        weighted = attend(projected, node, self.time.phase, edge, self.time.frequency, plan)
         merged = linear(weighted.flatten(1), self._out_weight()) + linear(own, self._own_weight(), self.merge.bias)
         return self.norm(torch.relu(merged if dropout is None else merged * dropout))
 

@@ -9,20 +9,36 @@ from hpcgnn import native
 
 
 class TimeEncoding(nn.Module):
-    """cos(w dt + b) with fixed w = 10^-linspace(0, 9, T) (Cong et al., Do we really need complicated model
-    architectures for temporal networks?, 2023). Time differences are int64 in the source's unit."""
+    """cos(w dt + b) with w = 10^-linspace(0, 9, T) (Cong et al., Do we really need complicated model architectures for
+    temporal networks?, 2023). Time differences are int64 in the source's unit.
 
-    def __init__(self, width: int, learn_phase: bool = False):
+    Fixed frequencies by default. Learnt ones (Xu et al., Inductive representation learning on temporal graphs, 2020)
+    count in ``unit``s of time.
+    """
+
+    def __init__(self, width: int, learn_phase: bool = False, learn_frequency: bool = False, unit: float = 1.0):
         super().__init__()
-        self.register_buffer("frequency", 10.0 ** -torch.linspace(0, 9, width, dtype=torch.float64), persistent=False)
-        self.phase = nn.Parameter(torch.zeros(width), requires_grad=learn_phase)
+        frequency = 10.0 ** -torch.linspace(0, 9, width, dtype=torch.float64)
+        self.learnable = learn_frequency
+        if learn_frequency:
+            self.factor = nn.Parameter(torch.ones(width))
+            frequency = frequency / unit
+        self.register_buffer("_fixed", frequency, persistent=False)
+        self.phase = nn.Parameter(torch.zeros(width), requires_grad=learn_phase or learn_frequency)
+
+    @property
+    def frequency(self) -> torch.Tensor:
+        """w [T] float64; carries a gradient when it is learnt."""
+        return self._fixed * self.factor.double() if self.learnable else self._fixed
 
     def forward(self, dt: torch.Tensor) -> torch.Tensor:
         """dt [n] int64; returns [n, T]."""
+        if self.learnable:
+            return native.time_encode_reference(dt, self.frequency, self.phase, self.phase.dtype)
         return native.time_encode(dt, self.frequency, self.phase, self.phase.dtype)
 
     def _apply(self, function, recurse=True):
-        frequency = self.frequency  # phases are formed in float64, whatever the precision of the weights
+        fixed = self._fixed  # phases are formed in float64, whatever the precision of the weights
         super()._apply(function, recurse)
-        self.frequency = frequency.to(self.frequency.device)
+        self._fixed = fixed.to(self._fixed.device)
         return self

@@ -35,16 +35,22 @@ class RecurrentUpdater(nn.Module):
         return state.index_copy(0, rows, self._step(*(gather(column, rows) for column in (state, mail, dt))))
 
     def update_rows(self, index, state, mail, mailed, updated, has_mail) -> torch.Tensor:
-        """The same for rows ``index`` [r] int64 of whole tables: state [n, D], mail [n, M], times mailed and updated
+        """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed and updated
         [n] int64, has_mail [n] bool. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
             return self._native(state, mail, mailed, updated, has_mail, index)
-        taken = [native.gather_rows(column, index) for column in (state, mail, mailed, updated, has_mail)]
+        taken = state, mail, mailed, updated, has_mail
+        if index is not None:
+            taken = [native.gather_rows(column, index) for column in taken]
         return self(taken[0], taken[1], taken[2] - taken[3], taken[4])
 
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
-        return not differentiable and native_layers.is_supported(state, mail, self.cell.weight_ih)
+        return (
+            not differentiable
+            and not self.time.learnable
+            and native_layers.is_supported(state, mail, self.cell.weight_ih)
+        )
 
     def _native(self, state, mail, mailed, updated, has_mail, index) -> torch.Tensor:
         cell, call = self.cell, RecurrentCall(
@@ -81,4 +87,4 @@ class RnnUpdater(RecurrentUpdater):
         return torch.tanh(given + kept)
 
 
-MemoryUpdater = GruUpdater
+UPDATERS = {"gru": GruUpdater, "rnn": RnnUpdater}

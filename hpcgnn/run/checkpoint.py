@@ -118,7 +118,7 @@ def _write_files(target: Path, state: State, memory: MemoryRows | None, flat_row
     if rank == 0:
         contents[STATE] = state.tensors
     if memory is not None:
-        rows = torch.nonzero(memory.has_mail).squeeze(1)
+        rows = torch.nonzero(memory.delivered).squeeze(1)
         columns = {name: getattr(memory, name)[rows].cpu() for name in COLUMNS}
         contents[f"memory-{rank}.safetensors"] = {"flat_row": torch.from_numpy(flat_row)[rows.cpu()], **columns}
     return [_write_file(target / name, tensors) for name, tensors in contents.items()]

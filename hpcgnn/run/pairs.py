@@ -13,6 +13,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.run.launch import together
 from hpcgnn.run.session import Session
 from hpcgnn.sample.batches import Batches
+from hpcgnn.sample.negatives import Negatives
 from hpcgnn.store import files
 from hpcgnn.store.partition import Events, TemporalPartition
 
@@ -108,7 +109,8 @@ def _score_step(session: Session, mine, src, dst, time, size: int) -> torch.Tens
         np.array([session.partition.num_events]),
         np.zeros(len(mine), bool),
     )
-    plan = session.eval_sampler.plan(batches, np.empty((len(mine), 0), np.int64), 0, 0)
+    none = Negatives(np.empty((len(mine), 0), np.int64))
+    plan = session.eval_sampler.plan(batches, none, 0, 0, write=False)
     return session.task.score(plan).positive
 
 

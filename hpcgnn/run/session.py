@@ -9,13 +9,15 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.temporal import TemporalModel
+from hpcgnn.nn.temporal import Sizes, resolve_model
 from hpcgnn.run.launch import together
 from hpcgnn.sample.batches import make_batches
-from hpcgnn.sample.negatives import draw_negatives, negative_pool
+from hpcgnn.sample.delivery import Mailing
+from hpcgnn.sample.negatives import Negatives, draw_negatives, negative_pool
+from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.splits import SPLITS, make_splits
-from hpcgnn.sample.temporal import StepPlan, TemporalSampler
+from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.store.partition import open_partition
 from hpcgnn.tasks.temporal_link import TemporalLinkTask
@@ -41,7 +43,7 @@ class Session:
         self._split()
         self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
         self._build_model()
-        self._negatives: dict[str, np.ndarray] = {}
+        self._negatives: dict[str, Negatives] = {}
 
     def _split(self) -> None:
         config, partition, world, channel = self.config, self.partition, self.world, self.plan_channel
@@ -57,16 +59,40 @@ class Session:
     def _build_model(self) -> None:
         config, partition, device = self.config, self.partition, self.world.device
         torch.manual_seed(config.train.seed % (1 << 63))
-        model = TemporalModel(config.model, partition.node_width, partition.edge_width)
+        sizes = Sizes(
+            partition.node_width, partition.edge_width, config.sampling.fanout, config.sampling.windows,
+            self._time_scale(),
+        )  # fmt: skip
+        with together(self.world, "build the model"):
+            model = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
         self.model = model.to(device=device, dtype=self.dtype)
-        self.memory = NodeMemory(partition.num_nodes, model.state_width, model.mail_width, self.dtype, device)
+        widths = (model.state_width, model.mail_width)
+        self.memory = NodeMemory(partition.num_nodes, *widths, self.dtype, device, model.mailbox_slots)
         feature = partition.node_feature
         feature = None if feature is None else torch.from_numpy(feature).to(device=device, dtype=self.dtype)
         seed, at = config.train.seed, config.memory.update_at
         self.task = TemporalLinkTask(self.model, self.memory, feature, at, seed, self.timers)
-        shared = (config.sampling, seed, self.plan_channel, self.data_channel, device, self.dtype)
+        self._make_samplers()
+
+    def _make_samplers(self) -> None:
+        config, partition, model = self.config, self.partition, self.model
+        kept = config.memory
+        mailing = Mailing(kept.mailbox_slots, kept.deliver_to == "neighbors", kept.aggregator == "mean")
+        needs = Needs(model.num_hops, mailing if model.has_memory else None, model.needs_nearby)
+        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype)
+        shared = (config.sampling, needs, config.train.seed, place)
         self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
         self.eval_sampler = TemporalSampler(partition, partition.history, *shared, evaluation=True)
+
+    def _time_scale(self) -> float:
+        """Collective. Mean time between two events of a node, in training."""
+        history, end = self.splits.history, int(self.splits.bounds[1])
+        shown = np.concatenate(([0], np.cumsum(history.event < end)))[history.indptr]
+        count = np.diff(shown)
+        first = history.indptr[:-1][count > 1]
+        last = first + count[count > 1] - 1
+        span = int((history.time[last] - history.time[first]).sum())
+        return self.world.total(span) / max(1, self.world.total(int((count[count > 1] - 1).sum())))
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[StepPlan]:
         """Collective. The plans of a split's steps from ``start`` on, made ahead in the background."""
@@ -81,17 +107,18 @@ class Session:
 
         return Prefetcher(make, start, batches.num_steps, self.prefetch)
 
-    def negatives(self, split: str, epoch: int) -> np.ndarray:
+    def negatives(self, split: str, epoch: int) -> Negatives:
         """Collective. Negatives of this rank's events of a split: new ones every epoch in training, fixed ones
         elsewhere."""
         config = self.config
         rows = self.batches[split].events.row
         if split == "train":
             random = Random(config.train.seed, Stream.NEGATIVE, epoch=epoch)
-            return draw_negatives(self._train_pool, rows, config.sampling.negatives, random)
+            return Negatives(draw_negatives(self._train_pool, rows, config.sampling.negatives, random))
         if split not in self._negatives:
             random = Random(config.train.seed, Stream.EVAL_NEGATIVE)
-            self._negatives[split] = draw_negatives(self._eval_pool, rows, config.sampling.negatives, random)
+            drawn = draw_negatives(self._eval_pool, rows, config.sampling.negatives, random)
+            self._negatives[split] = Negatives(drawn)
         return self._negatives[split]
 
     def describe(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""The plan of a temporal step: everything that depends on the graph and the seed, and nothing that depends on weights.
+"""The sampler of temporal steps: from a batch's events and negatives to a plan.
 
-b events that this rank handles, k negatives an event, N = b (2 + k) roots in the order sources, destinations,
-negatives; K slots; U unique nodes among roots and slots; M requests that this rank serves as an owner.
+b events that this rank handles, R roles, N = b R roots in the order sources, destinations, negative destinations,
+negative sources; K slots; W windows; U unique nodes.
 """
 
 from __future__ import annotations
@@ -15,251 +15,168 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.native import AttentionPlan, Random, Stream
+from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.batches import Batches
-from hpcgnn.sample.negatives import POOLS
+from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.sample.delivery import Mailing, plan_delivery, plan_winners
+from hpcgnn.sample.negatives import AllOthers, Negatives
+from hpcgnn.sample.neighbors import Answer, NeighborSource, Queries
+from hpcgnn.sample.plan import StepPlan
 from hpcgnn.store import files
-from hpcgnn.store.partition import History, TemporalPartition
-
-STRATEGIES = ("recent", "uniform")
-BATCH_BY = ("events", "time")
-REQUEST = np.dtype([("local", "i4"), ("time", "i8"), ("identity", "i8")])
+from hpcgnn.store.partition import Events, History, TemporalPartition
 
 
-@dataclass
-class SamplingConfig:
-    """Neighbours, negatives, batches.
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a model needs of a plan: hops of neighbours below the roots (0: none), how mails travel (None: no memory),
+    and whether its decoder compares the roots' neighbours."""
 
-    Attributes:
-        fanout: neighbours a root.
-        strategy: "recent" or "uniform" (without replacement).
-        negatives: negative destinations an event.
-        negative_pool: "destinations" (nodes that occur as one) or "all" nodes.
-        in_batch_neighbors: whether earlier events of the same batch are visible as neighbours.
-        batch_by: "events", or "time" to keep equal times in one batch.
-        prefetch: plans made ahead in the background; 0: none.
-    """
-
-    fanout: int = 10
-    strategy: str = "recent"
-    negatives: int = 1
-    negative_pool: str = "destinations"
-    in_batch_neighbors: bool = True
-    batch_by: str = "events"
-    prefetch: int = 3
-
-    def __post_init__(self):
-        if self.fanout < 1 or self.negatives < 1 or self.prefetch < 0:
-            raise ValueError("sampling.fanout and sampling.negatives must be at least 1, sampling.prefetch at least 0")
-        choices = {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"sampling.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+    hops: int = 1
+    mailing: Mailing | None = Mailing()
+    slots: bool = False
 
 
-@dataclass(slots=True)
-class WritePlan:
-    """Who writes which memory after the step: the last event of each node in the global batch.
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where plans are made and used: the channel of planning, the one that moves rows, device and precision."""
 
-    route carries the winners' rows to their owners. As user, a winner: node, other [w] rows of the unique nodes, event
-    [w] place among this rank's events. As owner: rows [m] local, place [m] in the served rows, time [m] of the event.
-    """
-
-    route: Route
-    node: torch.Tensor
-    other: torch.Tensor
-    event: torch.Tensor
-    rows: torch.Tensor
-    place: torch.Tensor
-    time: torch.Tensor
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """One step. root [N] rows of the unique nodes, with its transpose; identity [N] keys of the roots' random
-    numbers."""
-
-    step: int
-    epoch: int
-    batch_size: int
-    num_events: int
-    num_negatives: int
-    event_row: np.ndarray
-    identity: torch.Tensor
-    route: Route
-    root: torch.Tensor
-    root_transpose: tuple[torch.Tensor, torch.Tensor]
-    attention: AttentionPlan
-    edge: torch.Tensor
-    event_feature: torch.Tensor
-    write: WritePlan
+    plan_channel: Channel
+    move_channel: Channel
+    device: torch.device
+    dtype: torch.dtype
 
 
 class TemporalSampler:
-    """Plans steps over one history. Planning is collective over ``channel``; the plans' routes move rows over
-    ``move_channel``."""
+    """Plans steps over one history. Planning is collective; the plans' routes move rows over their own channel."""
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, seed: int, channel: Channel,
-        move_channel: Channel, device: torch.device, dtype: torch.dtype, evaluation: bool = False,
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, needs: Needs, seed: int,
+        placement: Placement, evaluation: bool = False,
     ):  # fmt: skip
-        self._partition, self._history, self._config = partition, history, config
-        self._seed, self._channel, self._move_channel = seed, channel, move_channel
-        self._device, self._dtype = device, dtype
+        self._partition, self._config, self._needs, self._seed = partition, config, needs, seed
+        self._place, self._channel = placement, placement.plan_channel
+        self._source = NeighborSource(partition, history, config, placement.plan_channel)
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
-        self._winner_of = np.full(partition.num_nodes, -1, np.int64)
+        self._scratch = np.full(partition.num_nodes, -1, np.int64)
 
-    def plan(self, batches: Batches, negatives: np.ndarray, epoch: int, step: int) -> StepPlan:
-        """Collective. negatives [events of the split, k] global ids."""
+    def plan(
+        self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
+        columns: slice = slice(None),
+    ) -> StepPlan:  # fmt: skip
+        """Collective. negatives of all events of the split, of which ``columns`` are looked at; without ``write`` a
+        plan that only scores."""
         mine = batches.at(step)
-        events, negative = batches.events.take(mine), negatives[mine]
-        roots = np.concatenate([events.src, events.dst, negative.T.ravel()])
-        roles = 2 + negative.shape[1]
-        times = np.tile(events.time, roles)
+        events, negative = batches.events.take(mine), negatives.at(mine)
+        negative = Negatives(negative.dst[:, columns], None if negative.src is None else negative.src[:, columns])
+        pieces = [ids.T.ravel() for ids in (negative.dst, negative.src) if ids is not None]
+        roots = np.concatenate([events.src, events.dst, *pieces])
+        roles = 2 + negative.per_event * len(pieces)
         identity = (events.row[None, :] * roles + np.arange(roles)[:, None]).ravel()
+        queries = self._windows(Queries(roots, np.tile(events.time, roles), identity))
         limit = native.NO_LIMIT if self._config.in_batch_neighbors else int(batches.first_row[step])
-        answer = self._ask(roots, times, identity, roles, limit, Random(self._seed, self._stream, step, epoch))
-        return self._assemble(batches, events, roots, times, identity, answer, roles, epoch, step)
+        asked, answers = self._descend(queries, limit, roles if write else 0, epoch, step)
+        return self._assemble(batches, events, negative, roots, identity, asked, answers, epoch, step, write)
 
-    def _ask(self, roots, times, identity, roles: int, limit: int, random: Random) -> _Answer:
-        """Collective. The owners sample their nodes' neighbours and say which endpoints write memory."""
-        owner, local = self._partition.book.locate(roots)
-        order = np.argsort(owner, kind="stable") if self._channel.size > 1 else slice(None)
-        request = np.empty(len(roots), REQUEST)
-        request["local"], request["time"], request["identity"] = local[order], times[order], identity[order]
-        want = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
-        serve = self._channel.counts(want)
-        received = self._channel.array(request, want, serve)
-        reply, requester, feature_rows = self._serve(received, serve, roles, limit, random)
-        ordered = self._channel.array(reply, serve, want)
-        edge = self._pull_features(feature_rows, ordered, serve, want)
-        answer = np.empty_like(ordered)
-        answer[order] = ordered
-        won = reply["winner"].astype(bool)
-        return _Answer(answer, edge, received["local"][won], requester[won], received["time"][won])
+    def _windows(self, queries: Queries) -> Queries:
+        """The roots once per window, the newest first; unchanged without windows."""
+        if self._config.window == 0:
+            return queries
+        count, width = self._config.windows, self._config.window
+        back = np.repeat(np.arange(count) * width, len(queries))
+        end = np.tile(queries.times, count) - back
+        identity = np.tile(queries.identity, count) * count + np.repeat(np.arange(count), len(queries))
+        return Queries(np.tile(queries.nodes, count), end, identity if count > 1 else queries.identity, end - width)
 
-    def _serve(self, request: np.ndarray, serve: np.ndarray, roles: int, limit: int, random: Random):
-        """Sample for the requests [M]; returns the reply records, the requesters, and the feature rows each of them
-        needs."""
-        history, fanout = self._history, self._config.fanout
-        local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
-        identity = np.ascontiguousarray(request["identity"])
-        if self._config.strategy == "recent":
-            place, count = native.sample_recent(history.graph(), local, times, fanout, limit)
-        else:
-            place, count = native.sample_uniform(
-                history.graph(), local, times, identity, fanout, random, event_limit=limit
-            )
-        reply = np.empty(len(request), _reply_dtype(fanout, history.feature is not None))
-        valid = place >= 0
-        place = np.where(valid, place, 0) if len(history.other) else np.zeros_like(place)
-        pick = lambda column: column[place] if len(column) else np.zeros_like(place)  # noqa: E731
-        reply["count"] = count
-        reply["other"] = np.where(valid, pick(history.other), -1)
-        reply["dt"] = np.where(valid, times[:, None] - pick(history.time), 0)
-        endpoint = np.flatnonzero(identity % roles < 2)
-        reply["winner"] = 0
-        reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // roles)
-        requester = np.repeat(np.arange(len(serve)), serve)
-        if history.feature is None:
-            return reply, requester, None
-        feature = np.where(valid, pick(history.feature), -1)
-        reply["edge"], feature_rows = _unique_by_requester(feature, serve)
-        return reply, requester, feature_rows
+    def _descend(self, queries: Queries, limit: int, roles: int, epoch: int, step: int):
+        """Collective. Queries and answers hop by hop, the roots' first. Below, each query asks again for its own row
+        and its neighbours ask at the time of their event."""
+        needs, fanout, asked, answers = self._needs, self._config.fanout, [], []
+        mails = needs.mailing is not None and needs.mailing.to_neighbors
+        for hop in range(max(1, needs.hops)):
+            wanted = fanout if needs.hops or mails or needs.slots else 0
+            random = Random(self._seed, self._stream, step, epoch, hop)
+            answer = self._source.ask(queries, limit, random, wanted, roles if hop == 0 else 0)
+            asked.append(queries)
+            answers.append(answer)
+            if hop + 1 < needs.hops:
+                queries = _below(queries, answer)
+        return asked, answers
 
-    def _pull_features(self, feature_rows, reply: np.ndarray, serve, want) -> np.ndarray:
-        """Collective when the graph has event features: unique feature rows [., F]; shifts reply["edge"] to point at
-        them."""
-        width = self._partition.edge_width
-        if feature_rows is None:
-            return np.empty((0, width), np.float32)
-        send = np.array([len(rows) for rows in feature_rows], np.int64)
-        receive = self._channel.counts(send)
-        rows = self._channel.array(self._partition.features[np.concatenate(feature_rows)], send, receive)
-        shift = np.repeat(np.cumsum(receive) - receive, want).astype(np.int32)
-        reply["edge"] = np.where(reply["edge"] >= 0, reply["edge"] + shift[:, None], -1)
-        return rows
-
-    def _assemble(self, batches, events, roots, times, identity, answer: _Answer, roles, epoch, step) -> StepPlan:
-        reply, num_roots = answer.reply, len(roots)
-        unique, inverse = native.unique_relabel(np.concatenate([roots, reply["other"].ravel()]))
+    def _assemble(
+        self, batches, events: Events, negative: Negatives, roots, identity, asked, answers, epoch, step, write
+    ) -> StepPlan:
+        hops, place, top = self._needs.hops, self._place, answers[0]
+        lowest = [asked[-1].nodes, answers[-1].other.ravel()] if hops else [roots]
+        unique, inverse = native.unique_relabel(np.concatenate(lowest))
         owner, local = self._partition.book.locate(unique)
         if self._channel.size > 1:  # by owner, so that the route's rows need no reordering
             order = np.argsort(owner, kind="stable")
             rank_of = np.empty(len(order) + 1, np.int32)
             rank_of[order], rank_of[-1] = np.arange(len(order)), -1
             owner, local, inverse = owner[order], local[order], rank_of[inverse]
-        route = Route.plan_located(owner, local, self._channel).over(self._move_channel)
-        root, slot = inverse[:num_roots], np.ascontiguousarray(inverse[num_roots:])
-        shape = reply["other"].shape
-        edge_of = reply["edge"] if "edge" in reply.dtype.names else np.full((num_roots, 1), -1, np.int32)
-        attention = AttentionPlan(
-            self._move(slot.reshape(shape)), self._move(np.ascontiguousarray(reply["count"])),
-            self._move(np.ascontiguousarray(reply["dt"])), self._move(np.ascontiguousarray(edge_of)),
-            *map(self._move, native.transpose_index(slot, len(unique))),
+        route = Route.plan_located(owner, local, self._channel).over(place.move_channel)
+        root = np.ascontiguousarray(inverse[: len(roots)])
+        query = Query(
+            self._move(root.astype(np.int64)), self._transpose(root, len(unique)),
+            self._move(np.tile(events.time, len(roots) // max(1, len(events)))), self._move(identity),
+            self._levels(asked, answers, inverse, len(unique)) if hops else (), self._config.windows,
         )  # fmt: skip
+        writing = write and self._needs.mailing is not None
+        winners = plan_winners(route, root, len(events), len(unique), top, self._scratch) if writing else None
+        delivery = None
+        if writing and not self._needs.mailing.simple:
+            delivery = plan_delivery(self._needs.mailing, events, top, root, self._partition.book, self._channel)
         return StepPlan(
-            step, epoch, int(batches.sizes[step]), len(events), roles - 2, events.row,
-            self._move(identity), route.to(self._device), self._move(root.astype(np.int64)),
-            tuple(map(self._move, native.transpose_index(np.ascontiguousarray(root), len(unique)))), attention,
-            self._move(answer.edge).to(self._dtype), self._event_feature(events),
-            self._write_plan(route, root, len(events), len(unique), answer),
+            step, epoch, int(batches.sizes[step]), len(events), negative.per_event, negative.src is not None,
+            events.row, route.to(place.device), query,
+            (self._move(roots), self._move(top.other)) if self._needs.slots else None,
+            self._event_feature(events), winners, delivery, self._columns(events),
         )  # fmt: skip
 
-    def _event_feature(self, events) -> torch.Tensor:
+    def _levels(self, asked: list[Queries], answers: list[Answer], inverse: np.ndarray, num_unique: int):
+        """From the lowest level to the roots'."""
+        levels = []
+        for queries, answer in zip(asked[::-1], answers[::-1], strict=True):
+            count, shape = len(queries), answer.other.shape
+            if not levels:
+                root, slot, below = inverse[:count], inverse[count:].reshape(shape), num_unique
+            else:  # rows of the level below: the queries themselves, then their neighbours
+                valid = answer.other >= 0
+                slot = np.where(valid, np.cumsum(valid).reshape(shape) - 1 + count, -1).astype(np.int32)
+                root, below = np.arange(count, dtype=np.int32), count + int(valid.sum())
+            levels.append(self._level(answer, np.ascontiguousarray(root), np.ascontiguousarray(slot), below))
+        return tuple(levels)
+
+    def _level(self, answer: Answer, root: np.ndarray, slot: np.ndarray, below: int) -> Level:
+        edge_of = np.full((len(root), 1), -1, np.int32) if answer.edge_of is None else answer.edge_of
+        plan = AttentionPlan(
+            *map(self._move, (slot, answer.count, answer.dt, edge_of)), *self._transpose(slot.ravel(), below)
+        )
+        edge = self._move(answer.edge).to(self._place.dtype)
+        return Level(self._move(root.astype(np.int64)), self._transpose(root, below), plan, edge)
+
+    def _transpose(self, index: np.ndarray, targets: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(map(self._move, native.transpose_index(np.ascontiguousarray(index), targets)))
+
+    def _event_feature(self, events: Events) -> torch.Tensor:
         if "feat" not in events.columns:
-            return torch.empty((len(events), 0), dtype=self._dtype, device=self._device)
+            return torch.empty((len(events), 0), dtype=self._place.dtype, device=self._place.device)
         feature = files.as_matrix(events.columns["feat"])
-        return self._move(np.ascontiguousarray(feature)).to(self._dtype)
+        return self._move(np.ascontiguousarray(feature)).to(self._place.dtype)
 
-    def _write_plan(
-        self, route: Route, root: np.ndarray, num_events: int, num_unique: int, answer: _Answer
-    ) -> WritePlan:
-        winner = np.flatnonzero(answer.reply["winner"])
-        winner = winner[np.argsort(root[winner], kind="stable")]
-        wanted = np.zeros(num_unique, bool)
-        wanted[root[winner]] = True
-        requests = route.requests.numpy()
-        self._winner_of[answer.won_local] = np.arange(len(answer.won_local))
-        number = self._winner_of[requests]
-        requested = number >= 0
-        requested[requested] = answer.won_by[number[requested]] == route.requesters()[requested]
-        self._winner_of[answer.won_local] = -1
-        other = (winner + num_events) % max(1, 2 * num_events)
-        return WritePlan(
-            route.restrict(wanted, requested).to(self._device), self._move(root[winner].astype(np.int64)),
-            self._move(root[other].astype(np.int64)), self._move(winner % max(1, num_events)),
-            self._move(requests[requested]), self._move(route.position.numpy()[requested]),
-            self._move(answer.won_time[number[requested]]),
-        )  # fmt: skip
+    def _columns(self, events: Events) -> dict[str, torch.Tensor]:
+        return {name: self._move(values) for name, values in events.columns.items() if name == "label"}
 
     def _move(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+        return torch.from_numpy(values).to(self._place.device, non_blocking=True)
 
 
-@dataclass(slots=True)
-class _Answer:
-    """reply [N] in order of the roots; edge [., F] feature rows; as owner: winners' local rows, who handles them, their
-    time."""
-
-    reply: np.ndarray
-    edge: np.ndarray
-    won_local: np.ndarray
-    won_by: np.ndarray
-    won_time: np.ndarray
-
-
-def _reply_dtype(fanout: int, with_features: bool) -> np.dtype:
-    fields = [("count", "i4"), ("winner", "u1"), ("other", "i8", (fanout,)), ("dt", "i8", (fanout,))]
-    return np.dtype(fields + ([("edge", "i4", (fanout,))] if with_features else []))
-
-
-def _unique_by_requester(feature: np.ndarray, serve: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Per requester (consecutive rows, ``serve`` [R] of them) the unique feature rows it needs, and each entry's place
-    among them (-1 pads)."""
-    place, rows, begin = np.empty(feature.shape, np.int32), [], 0
-    for end in np.cumsum(serve).tolist():
-        unique, inverse = native.unique_relabel(np.ascontiguousarray(feature[begin:end]).ravel())
-        place[begin:end] = inverse.reshape(end - begin, feature.shape[1])
-        rows.append(unique)
-        begin = end
-    return place, rows
+def _below(queries: Queries, answer: Answer) -> Queries:
+    """Queries of the next hop: the same nodes at the same times, then each neighbour at the time of its event."""
+    root, slot = np.nonzero(answer.other >= 0)
+    fanout = answer.other.shape[1]
+    nodes = np.concatenate([queries.nodes, answer.other[root, slot]])
+    times = np.concatenate([queries.times, queries.times[root] - answer.dt[root, slot]])
+    own = queries.identity * (fanout + 1)
+    since = None if queries.since is None else np.concatenate([queries.since, queries.since[root]])
+    return Queries(nodes, times, np.concatenate([own, own[root] + slot + 1]), since)

@@ -1,4 +1,4 @@
-"""Node memory and mailbox of the nodes that a rank owns."""
+"""Node memory and mailbox of the nodes that a rank keeps. n nodes, S mailbox slots, D memory width, M mail width."""
 
 from __future__ import annotations
 
@@ -8,35 +8,38 @@ import torch
 
 from hpcgnn import native
 
+COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
+
 
 @dataclass(slots=True)
 class MemoryRows:
-    """Rows of the node memory: state [r, D], mail [r, M], updated [r] time of the state, mailed [r] time of the mail
-    (int64), has_mail [r] bool."""
+    """Rows of the node memory: state [r, D], mail [r, S, M], updated [r] time of the state, mailed [r, S] times of the
+    mails, delivered [r] mails ever received (int64). Mail number j lies in slot j % S."""
 
     state: torch.Tensor
     mail: torch.Tensor
     updated: torch.Tensor
     mailed: torch.Tensor
-    has_mail: torch.Tensor
+    delivered: torch.Tensor
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """The five columns."""
-        return self.state, self.mail, self.updated, self.mailed, self.has_mail
-
-
-COLUMNS = ("state", "mail", "updated", "mailed", "has_mail")
+        return self.state, self.mail, self.updated, self.mailed, self.delivered
 
 
 class NodeMemory:
-    """State, pending mail and their times for n local nodes. Memory and mail of a node are always replaced together."""
+    """State, pending mails and their times for n nodes."""
 
-    def __init__(self, num_nodes: int, state_width: int, mail_width: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self, num_nodes: int, state_width: int, mail_width: int, dtype: torch.dtype, device: torch.device,
+        slots: int = 1,
+    ):  # fmt: skip
         zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
+        self.slots = slots
         self.table = MemoryRows(
-            zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, mail_width, dtype=dtype),
-            zeros(num_nodes, dtype=torch.int64), zeros(num_nodes, dtype=torch.int64),
-            zeros(num_nodes, dtype=torch.bool),
+            zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
+            zeros(num_nodes, dtype=torch.int64), zeros(num_nodes, slots, dtype=torch.int64),
+            zeros(num_nodes, dtype=torch.int64),
         )  # fmt: skip
 
     def reset(self) -> None:
@@ -44,19 +47,43 @@ class NodeMemory:
         for tensor in self.table.tensors():
             tensor.zero_()
 
-    def read(self, rows: torch.Tensor) -> MemoryRows:
-        """Copies of the given local rows [r] int64."""
-        return MemoryRows(*(native.gather_rows(tensor, rows) for tensor in self.table.tensors()))
+    def newest(self, rows: torch.Tensor) -> torch.Tensor:
+        """Time of the newest mail of the given rows [r], -1 where there was none."""
+        mailed = native.gather_rows(self.table.mailed, rows)
+        delivered = native.gather_rows(self.table.delivered, rows)
+        return torch.where(delivered > 0, mailed.max(dim=1).values, torch.full_like(delivered, -1))
 
-    def write(self, rows: torch.Tensor, state: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
-        """Replace state and mail of unique local rows [r]. The state's time becomes that of the mail it consumed; for a
-        node without mail, that of its first mail, whose time difference is thereby 0."""
+    def replace(self, rows: torch.Tensor, state: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
+        """Replace state and only mail [r, M] of unique rows [r]. The state's time becomes that of the mail it consumed;
+        for a node without mail, that of its first mail, whose time difference is thereby 0."""
         table = self.table
-        had_mail = native.gather_rows(table.has_mail, rows)
-        updated = torch.where(had_mail, native.gather_rows(table.mailed, rows), time)
-        new = (state, mail, updated, time, torch.ones_like(had_mail))
+        delivered = native.gather_rows(table.delivered, rows)
+        consumed = native.gather_rows(table.mailed, rows)[:, 0]
+        updated = torch.where(delivered > 0, consumed, time)
+        new = (state, mail.unsqueeze(1), updated, time.unsqueeze(1), delivered + 1)
         for tensor, values in zip(table.tensors(), new, strict=True):
             native.scatter_rows(tensor, rows, values)
+
+    def write_state(self, rows: torch.Tensor, state: torch.Tensor) -> None:
+        """Replace the state of unique rows [r]; its time becomes that of the newest mail it has consumed."""
+        table = self.table
+        newest = self.newest(rows)
+        updated = torch.where(newest >= 0, newest, native.gather_rows(table.updated, rows))
+        native.scatter_rows(table.state, rows, state)
+        native.scatter_rows(table.updated, rows, updated)
+
+    def append(self, rows: torch.Tensor, number: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
+        """Put new mails [m, M] of times [m] into the rings of rows [m] (grouped by row, oldest first, at most S a row);
+        number [m]: place among the new mails of its row. A first mail sets the state's time, so that its time
+        difference is 0."""
+        table, slots = self.table, self.slots
+        delivered = native.gather_rows(table.delivered, rows)
+        place = rows * slots + (delivered + number) % slots
+        table.mail.view(-1, mail.shape[1])[place] = mail
+        table.mailed.view(-1)[place] = time
+        first = (delivered == 0) & (number == 0)
+        table.updated[rows[first]] = time[first]
+        table.delivered.index_add_(0, rows, torch.ones_like(rows))
 
     def snapshot(self) -> MemoryRows:
         """A copy of all rows."""

@@ -12,37 +12,22 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from hpcgnn import native
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.temporal import TemporalModel
-from hpcgnn.sample.temporal import StepPlan
-from hpcgnn.store.memory import MemoryRows, NodeMemory
+from hpcgnn.sample.plan import Delivery, StepPlan
+from hpcgnn.store.memory import NodeMemory
 from hpcgnn.timers import Timers
-
-UPDATE_AT = ("owner", "user")
-
-
-@dataclass
-class MemoryConfig:
-    """Node memory.
-
-    Attributes:
-        update_at: "owner" (once per node) or "user" (once per rank that needs the node).
-    """
-
-    update_at: str = "owner"
-
-    def __post_init__(self):
-        if self.update_at not in UPDATE_AT:
-            raise ValueError(f"memory.update_at must be owner or user, got {self.update_at!r}")
 
 
 @dataclass(slots=True)
-class _Reading:
-    """What a step read: memory [U, D] of its unique nodes, the owner's updated rows [S, D] (owner mode), node
-    features."""
+class Reading:
+    """What a step read: memory [U, D] of its unique nodes, the owner's updated rows [S, D] (owner mode), times [U] of
+    the last mails (where the model needs them), node features [U, .]."""
 
     memory: torch.Tensor
     served: torch.Tensor | None
+    last: torch.Tensor | None
     feature: torch.Tensor | None
 
 
@@ -55,7 +40,8 @@ class Scores:
 
 
 class TemporalLinkTask:
-    """Runs planned steps. ``train`` and ``evaluate`` are collective."""
+    """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective. last_scores: of the newest
+    training step."""
 
     def __init__(
         self,
@@ -68,7 +54,8 @@ class TemporalLinkTask:
     ):
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
         self._node_feature = node_feature
-        self._at_owner = update_at == "owner"
+        self._at_owner = update_at == "owner" and model.has_memory
+        self.last_scores: Scores | None = None
 
     def train(self, plan: StepPlan) -> torch.Tensor:
         """Collective. Forward, backward (gradients accumulate in the parameters) and write-back; returns this rank's
@@ -76,18 +63,27 @@ class TemporalLinkTask:
         self.model.train()
         reading = self._read(plan)
         with self._timers("compute"):
-            scores = self._score(plan, reading)
+            embedding, parts = self._embed(plan, reading)
+            scores = self._score(plan, embedding)
             loss = self._loss(scores, plan.batch_size)
             loss.backward()
         self._backward(plan, reading)
-        self._write(plan, reading)
+        self._write(plan, reading, parts)
+        self.last_scores = Scores(scores.positive.detach(), scores.negative.detach())
         return loss.detach()
 
     @torch.no_grad()
     def score(self, plan: StepPlan) -> Scores:
         """Collective. Scores only; memory stays as it is."""
         self.model.eval()
-        return self._score(plan, self._read(plan))
+        return self._score(plan, self._embed(plan, self._read(plan))[0])
+
+    @torch.no_grad()
+    def embed(self, plan: StepPlan) -> torch.Tensor:
+        """Collective. Embeddings [R, b, Z] of the roots; memory stays as it is."""
+        self.model.eval()
+        embedding, _ = self._embed(plan, self._read(plan))
+        return embedding.view(-1, plan.num_events, embedding.shape[1])
 
     @torch.no_grad()
     def evaluate(self, plan: StepPlan) -> Scores:
@@ -95,46 +91,69 @@ class TemporalLinkTask:
         self.model.eval()
         reading = self._read(plan)
         with self._timers("compute"):
-            scores = self._score(plan, reading)
-        self._write(plan, reading)
+            embedding, parts = self._embed(plan, reading)
+            scores = self._score(plan, embedding)
+        self._write(plan, reading, parts)
         return scores
 
-    def _read(self, plan: StepPlan) -> _Reading:
+    def _read(self, plan: StepPlan) -> Reading:
         features = () if self._node_feature is None else (self._node_feature,)
-        if self._at_owner:
-            with self._timers("compute"):
-                served = self._update(self.memory.read(plan.route.served))
-            with self._timers("exchange"):
-                own_features = tuple(f[plan.route.served] for f in features)
-                memory, *feature = plan.route.pull_served(served.detach(), *own_features)
-        else:
-            with self._timers("exchange"):
-                pulled = plan.route.pull(*self.memory.table.tensors(), *features)
-            served, feature = None, pulled[5:]
-            with self._timers("compute"):
-                memory = self._update(MemoryRows(*pulled[:5]))
-        if self._at_owner and torch.is_grad_enabled():
+        if not self._at_owner:
+            return self._read_at_user(plan, features)
+        table, served_rows = self.memory.table, plan.route.served
+        with self._timers("compute"):
+            served = self.model.update(*table.tensors(), index=served_rows)
+        with self._timers("exchange"):
+            times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
+            own_features = tuple(native.gather_rows(f, served_rows) for f in features)
+            memory, *rest = plan.route.pull_served(served.detach(), *times, *own_features)
+        if torch.is_grad_enabled():
             memory.requires_grad_()
-        return _Reading(memory, served, feature[0] if feature else None)
+        return Reading(memory, served, rest.pop(0) if times else None, rest[0] if features else None)
 
-    def _update(self, rows: MemoryRows) -> torch.Tensor:
-        return self.model.update(rows.state, rows.mail, rows.mailed - rows.updated, rows.has_mail)
+    def _read_at_user(self, plan: StepPlan, features: tuple[torch.Tensor, ...]) -> Reading:
+        if not self.model.has_memory:
+            with self._timers("exchange"):
+                pulled = plan.route.pull(*features) if features else ()
+            memory = self.memory.table.state.new_empty((plan.route.num_wanted, 0))
+            return Reading(memory, None, None, pulled[0] if features else None)
+        with self._timers("exchange"):
+            pulled = plan.route.pull(*self.memory.table.tensors(), *features)
+            rows, feature = pulled[:5], pulled[5] if features else None
+        with self._timers("compute"):
+            memory = self.model.update(*rows)
+        _, _, _, mailed, delivered = rows
+        last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, -1))
+        return Reading(memory, None, last, feature)
 
-    def _score(self, plan: StepPlan, reading: _Reading) -> Scores:
+    def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Embeddings [N, Z], and what they put into mails (None: memory does)."""
         random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch)
-        embedding = self.model.embed(
-            reading.memory, reading.feature, plan.root, plan.root_transpose, plan.edge, plan.attention,
-            self.model.dropout(random, plan.identity),
-        ).view(2 + plan.num_negatives, plan.num_events, self.model.config.embed_dim)  # fmt: skip
-        logits = self.model.decoder(embedding[0], embedding[1:])
-        return Scores(logits[0], logits[1:])
+        node, model = self.model.base(reading.memory, reading.feature), self.model
+        embedding = model.embed(node, plan.query, reading.last, model.dropout(random, plan.identity))
+        if plan.write is None or model.config.message_from == "memory":
+            return embedding, None
+        with torch.no_grad():
+            return embedding, model.mail_parts(node, plan.query, embedding)
+
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> Scores:
+        by_role = lambda rows: rows.view(-1, plan.num_events, *rows.shape[1:])  # noqa: E731
+        rows, k = by_role(embedding), plan.num_negatives
+        nearby = None if plan.nearby is None else tuple(map(by_role, plan.nearby))
+        if not plan.paired:
+            logits = self.model.decode(rows, nearby)
+            return Scores(logits[0], logits[1:])
+        source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
+        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby))
+        between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))
+        return Scores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between))
 
     def _loss(self, scores: Scores, batch_size: int) -> torch.Tensor:
         positive = bce(scores.positive, torch.ones_like(scores.positive), reduction="sum")
         negative = bce(scores.negative, torch.zeros_like(scores.negative), reduction="sum")
         return (positive + negative / max(1, len(scores.negative))) / max(1, batch_size)
 
-    def _backward(self, plan: StepPlan, reading: _Reading) -> None:
+    def _backward(self, plan: StepPlan, reading: Reading) -> None:
         """Owner mode: gradients of the pulled rows go to their owners, through the update. On every rank, always."""
         if not self._at_owner:
             return
@@ -146,14 +165,37 @@ class TemporalLinkTask:
                 reading.served.backward(served_gradient)
 
     @torch.no_grad()
-    def _write(self, plan: StepPlan, reading: _Reading) -> None:
-        write, memory = plan.write, reading.memory.detach()
+    def _write(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
+        if plan.write is None:
+            return
         with self._timers("write-back"):
-            mail = torch.cat([memory[write.other], plan.event_feature[write.event]], dim=1)
-            if self._at_owner:
-                pushed = write.route.push(mail)
-                state = reading.served.detach()[write.place]
+            if plan.delivery is None:
+                self._write_winners(plan, reading, parts)
             else:
-                pushed = write.route.push(torch.cat([memory[write.node], mail], dim=1))
-                state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
-            self.memory.write(write.rows, state.contiguous(), torch.cat([state, pushed], dim=1), write.time)
+                self._deliver(plan, plan.delivery, reading, parts)
+
+    def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
+        write, memory = plan.write, reading.memory.detach()
+        other = memory[write.other] if parts is None else parts[write.other_root]
+        given = torch.cat([other, plan.event_feature[write.event]], dim=1)
+        if self._at_owner:
+            pushed = write.route.push(given)
+            state = reading.served.detach()[write.place]
+        else:
+            pushed = write.route.push(torch.cat([memory[write.node], given], dim=1))
+            state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
+        self.memory.replace(write.rows, state.contiguous(), torch.cat([state, pushed], dim=1), write.time)
+
+    def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
+        """The winners' states at their owners, and messages to all who receive one."""
+        memory = reading.memory.detach()
+        other = memory[delivery.other] if parts is None else parts[delivery.other_root]
+        message = torch.cat([memory[delivery.node], other, plan.event_feature[delivery.event]], dim=1)
+        received = plan.route.channel.rows(message, delivery.send_counts, delivery.receive_counts)
+        if delivery.indptr is None:
+            mail = native.gather_rows(received, delivery.message)
+        else:
+            sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
+            mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
+        self.memory.write_state(plan.write.rows, reading.served.detach()[plan.write.place])
+        self.memory.append(delivery.rows, delivery.number, mail, delivery.time)

@@ -1,0 +1,65 @@
+"""How neighbours, negatives and batches are sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.sample.negatives import POOLS
+
+STRATEGIES = ("recent", "uniform", "window")
+BATCH_BY = ("events", "time")
+
+
+@dataclass
+class SamplingConfig:
+    """Neighbours, negatives, batches.
+
+    Attributes:
+        fanout: neighbours a root (and, with several layers, a neighbour).
+        strategy: "recent", "uniform" (without replacement), or "window": uniform among the events of the last
+            ``window`` units of time.
+        window: width of a time window, in the data's unit.
+        windows: consecutive windows a root is sampled in, each ``window`` wide (DySAT's snapshots).
+        boundary_half_life: neighbours in another part are kept with probability 2^-(age // boundary_half_life)
+            (StarryGL's boundary decay); 0: always kept.
+        negatives: negative destinations an event.
+        negative_pool: "destinations" (nodes that occur as one) or "all" nodes.
+        in_batch_neighbors: whether earlier events of the same batch are visible as neighbours.
+        batch_by: "events", or "time" to keep equal times in one batch.
+        chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
+            epochs see different batches (TGL's random chunk scheduling).
+        prefetch: plans made ahead in the background; 0: none.
+    """
+
+    fanout: int = 10
+    strategy: str = "recent"
+    window: int = 0
+    windows: int = 1
+    boundary_half_life: int = 0
+    negatives: int = 1
+    negative_pool: str = "destinations"
+    in_batch_neighbors: bool = True
+    batch_by: str = "events"
+    chunks: int = 1
+    prefetch: int = 3
+
+    def __post_init__(self):
+        if self.fanout < 1 or self.negatives < 1 or self.prefetch < 0 or self.chunks < 1:
+            raise ValueError(
+                "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least 0"
+            )
+        choices = {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"sampling.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        self._check_windows()
+        if self.chunks > 1 and self.batch_by == "time":
+            raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")
+
+    def _check_windows(self) -> None:
+        if self.windows < 1 or self.window < 0 or self.boundary_half_life < 0:
+            raise ValueError("sampling.windows must be at least 1, window and boundary_half_life at least 0")
+        if self.strategy == "window" and self.window == 0:
+            raise ValueError("sampling.strategy window needs sampling.window, its width in the data's unit of time")
+        if self.strategy != "window" and (self.windows > 1 or self.window > 0):
+            raise ValueError(f"sampling.window and windows belong to strategy window, not {self.strategy}")

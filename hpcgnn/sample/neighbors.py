@@ -1,0 +1,149 @@
+"""Neighbours from their owners: one request and one reply for all queries of a hop.
+
+N queries (node, time), K slots, M requests served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.native import Random
+from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.store.partition import History, TemporalPartition
+
+REQUEST = np.dtype([("local", "i4"), ("time", "i8"), ("identity", "i8")])
+WINDOWED = np.dtype([*REQUEST.descr, ("since", "i8")])
+
+
+@dataclass(slots=True)
+class Queries:
+    """nodes [N] global ids, times [N], identity [N] keys of the random numbers, since [N] oldest time that may be seen
+    or None; all int64."""
+
+    nodes: np.ndarray
+    times: np.ndarray
+    identity: np.ndarray
+    since: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(slots=True)
+class Answer:
+    """count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N, K] int32 rows of edge [.,
+    F] or None without event features; winner [N]: the endpoint whose event writes its node's memory. As owner: local
+    rows, handling rank and time of the winners."""
+
+    count: np.ndarray
+    other: np.ndarray
+    dt: np.ndarray
+    edge_of: np.ndarray | None
+    edge: np.ndarray
+    winner: np.ndarray
+    won_local: np.ndarray
+    won_by: np.ndarray
+    won_time: np.ndarray
+
+
+class NeighborSource:
+    """Answers queries over one history. Collective over ``channel``."""
+
+    def __init__(self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel):
+        self._partition, self._history, self._config, self._channel = partition, history, config, channel
+
+    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, roles: int = 0) -> Answer:
+        """Collective. ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``roles`` > 0 the
+        identities are event row * roles + role, and the owners also say which endpoints (roles 0 and 1) write memory.
+        """
+        owner, local = self._partition.book.locate(queries.nodes)
+        order = np.argsort(owner, kind="stable") if self._channel.size > 1 else slice(None)
+        request = np.empty(len(queries), REQUEST if queries.since is None else WINDOWED)
+        request["local"], request["time"], request["identity"] = (
+            local[order],
+            queries.times[order],
+            queries.identity[order],
+        )
+        if queries.since is not None:
+            request["since"] = queries.since[order]
+        want = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
+        serve = self._channel.counts(want)
+        received = self._channel.array(request, want, serve)
+        reply, requester, feature_rows = self._serve(received, serve, roles, limit, random, fanout)
+        ordered = self._channel.array(reply, serve, want)
+        edge = self._pull_features(feature_rows, ordered, serve, want)
+        answer = np.empty_like(ordered)
+        answer[order] = ordered
+        won = reply["winner"].astype(bool)
+        column = lambda name: np.ascontiguousarray(answer[name])  # noqa: E731
+        return Answer(
+            column("count"), column("other"), column("dt"), column("edge") if feature_rows is not None else None, edge,
+            answer["winner"].astype(bool), received["local"][won], requester[won], received["time"][won],
+        )  # fmt: skip
+
+    def _serve(self, request: np.ndarray, serve: np.ndarray, roles: int, limit: int, random: Random, fanout: int):
+        """Sample for the requests [M]; returns the reply records, the requesters, and the feature rows each of them
+        needs."""
+        history = self._history
+        local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
+        identity = np.ascontiguousarray(request["identity"])
+        reply = np.zeros(len(request), _reply_dtype(fanout, history.feature is not None and fanout > 0))
+        if roles:
+            endpoint = np.flatnonzero(identity % roles < 2)
+            reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // roles)
+        requester = np.repeat(np.arange(len(serve)), serve)
+        if fanout == 0:
+            return reply, requester, None
+        since = np.ascontiguousarray(request["since"]) if "since" in request.dtype.names else None
+        place, count = self._sample(local, times, identity, since, fanout, limit, random)
+        valid = place >= 0
+        place = np.where(valid, place, 0) if len(history.other) else np.zeros_like(place)
+        pick = lambda column: column[place] if len(column) else np.zeros_like(place)  # noqa: E731
+        reply["count"] = count
+        reply["other"] = np.where(valid, pick(history.other), -1)
+        reply["dt"] = np.where(valid, times[:, None] - pick(history.time), 0)
+        if history.feature is None:
+            return reply, requester, None
+        feature = np.where(valid, pick(history.feature), -1)
+        reply["edge"], feature_rows = _unique_by_requester(feature, serve)
+        return reply, requester, feature_rows
+
+    def _sample(self, local, times, identity, since, fanout: int, limit: int, random: Random):
+        graph = self._history.graph()
+        if self._config.strategy == "recent":
+            return native.sample_recent(graph, local, times, fanout, limit, since)
+        return native.sample_uniform(graph, local, times, identity, fanout, random, event_limit=limit, since=since)
+
+    def _pull_features(self, feature_rows, reply: np.ndarray, serve, want) -> np.ndarray:
+        """Collective when the graph has event features: unique feature rows [., F]; shifts reply["edge"] to point at
+        them."""
+        width = self._partition.edge_width
+        if feature_rows is None:
+            return np.empty((0, width), np.float32)
+        send = np.array([len(rows) for rows in feature_rows], np.int64)
+        receive = self._channel.counts(send)
+        rows = self._channel.array(self._partition.features[np.concatenate(feature_rows)], send, receive)
+        shift = np.repeat(np.cumsum(receive) - receive, want).astype(np.int32)
+        reply["edge"] = np.where(reply["edge"] >= 0, reply["edge"] + shift[:, None], -1)
+        return rows
+
+
+def _reply_dtype(fanout: int, with_features: bool) -> np.dtype:
+    fields = [("count", "i4"), ("winner", "u1"), ("other", "i8", (fanout,)), ("dt", "i8", (fanout,))]
+    return np.dtype(fields + ([("edge", "i4", (fanout,))] if with_features else []))
+
+
+def _unique_by_requester(feature: np.ndarray, serve: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Per requester (consecutive rows, ``serve`` [R] of them) the unique feature rows it needs, and each entry's place
+    among them (-1 pads)."""
+    place, rows, begin = np.empty(feature.shape, np.int32), [], 0
+    for end in np.cumsum(serve).tolist():
+        unique, inverse = native.unique_relabel(np.ascontiguousarray(feature[begin:end]).ravel())
+        place[begin:end] = inverse.reshape(end - begin, feature.shape[1])
+        rows.append(unique)
+        begin = end
+    return place, rows

@@ -1,0 +1,84 @@
+"""The plan of a temporal step: everything that depends on the graph and the seed, and nothing that depends on weights.
+
+b events that this rank handles, R roles an event (source, destination, negative destinations, negative sources), N =
+b R roots, role by role; U unique nodes; M requests that this rank serves as an owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.route import Route
+from hpcgnn.nn.blocks import Query
+
+
+@dataclass(slots=True)
+class WritePlan:
+    """Who writes which memory after the step: the last event of each node in the global batch.
+
+    route carries the winners' rows to their owners. As user, a winner: node, other [w] rows of the unique nodes, event
+    [w] place among this rank's events, other_root [w] root of the other endpoint. As owner: rows [m] local, place [m]
+    in the served rows, time [m] of the event.
+    """
+
+    route: Route
+    node: torch.Tensor
+    other: torch.Tensor
+    event: torch.Tensor
+    other_root: torch.Tensor
+    rows: torch.Tensor
+    place: torch.Tensor
+    time: torch.Tensor
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Mails of a step that are more than the winners' own: to every endpoint, or to neighbours as well.
+
+    As sender: node, other, other_root, event [w] as in WritePlan, one a message, grouped by receiving rank with
+    send_counts [R]. As owner of the receivers: message [m] place among the received messages (receive_counts [R]), rows
+    [m] local, in order of (row, event), number [m] place among its row's mails, time [m]. For the mean instead one mail
+    a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average.
+    """
+
+    node: torch.Tensor
+    other: torch.Tensor
+    other_root: torch.Tensor
+    event: torch.Tensor
+    send_counts: np.ndarray
+    receive_counts: np.ndarray
+    message: torch.Tensor
+    rows: torch.Tensor
+    number: torch.Tensor
+    time: torch.Tensor
+    indptr: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
+    roots [N] and of their neighbours [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
+    label and the like; write, delivery: None without memory, or when mails are but the winners' own."""
+
+    step: int
+    epoch: int
+    batch_size: int
+    num_events: int
+    num_negatives: int
+    paired: bool
+    event_row: np.ndarray
+    route: Route
+    query: Query
+    nearby: tuple[torch.Tensor, torch.Tensor] | None
+    event_feature: torch.Tensor
+    write: WritePlan | None
+    delivery: Delivery | None
+    columns: dict[str, torch.Tensor]
+
+    @property
+    def identity(self) -> torch.Tensor:
+        """Keys [N] of the roots' random numbers."""
+        return self.query.identity

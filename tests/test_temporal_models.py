@@ -1,0 +1,64 @@
+"""Every model, updater, aggregator, mailbox and sampler setting gives one answer on any number of ranks."""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+from training_runs import assert_same, bipartite, homogeneous, make_config, make_parts, on_rank_0, record_epoch
+
+RICH = {"edge_width": 3, "node_width": 4}
+NONE = {"memory__updater": "none"}
+APAN = {
+    "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
+    "model__embedding": "identity",
+}  # fmt: skip
+
+# name: (options of the graph, changes of the configuration)
+CASES = {
+    "jodie": ({}, {"memory__updater": "rnn", "model__embedding": "time_projection"}),
+    "jodie at user": (
+        {},
+        {"memory__updater": "rnn", "model__embedding": "time_projection", "memory__update_at": "user"},
+    ),
+    "dyrep": (
+        {"edge_width": 3},
+        {"memory__updater": "rnn", "model__embedding": "identity", "model__message_from": "embedding"},
+    ),
+    "apan": (RICH, APAN),
+    "apan, in-batch off": ({}, APAN | {"sampling__in_batch_neighbors": False, "sampling__strategy": "uniform"}),
+    "tgat": (RICH, NONE | {"model__layers": 2, "sampling__strategy": "uniform"}),
+    "tgat without features": ({}, NONE | {"model__layers": 2}),
+    "tgn of two layers": ({}, {"model__layers": 2, "sampling__fanout": 3}),
+    "dysat": (RICH, NONE | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 3}),
+    "dysat of two layers": (
+        {"node_width": 4},
+        NONE | {"sampling__strategy": "window", "sampling__window": 3000, "sampling__windows": 2, "model__layers": 2},
+    ),
+    "window with memory": ({}, {"sampling__strategy": "window", "sampling__window": 1500}),
+    "mixer": (RICH, NONE | {"model__embedding": "mixer"}),
+    "mixer without features": ({}, NONE | {"model__embedding": "mixer"}),
+    "mean of messages": (RICH, {"memory__aggregator": "mean"}),
+    "mean, to neighbours": ({}, {"memory__aggregator": "mean", "memory__deliver_to": "neighbors"}),
+    "last, to neighbours": ({}, {"memory__deliver_to": "neighbors"}),
+    "transformer, one slot": ({}, {"memory__updater": "transformer"}),
+    "transformer, three slots": ({"ticks": 60}, {"memory__updater": "transformer", "memory__mailbox_slots": 3}),
+    "message of an mlp": ({"edge_width": 3}, {"model__message": "mlp", "model__message_dim": 7}),
+    "pair decoder": ({}, {"model__decoder": "pair"}),
+    "pair decoder, identity": ({}, {"model__decoder": "pair", "model__embedding": "identity"}),
+    "embedding of another width": ({}, {"model__embedding": "identity", "model__embed_dim": 6}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("graph", [bipartite, homogeneous], ids=["bipartite", "homogeneous"])
+def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case, graph):
+    """Losses, weights, memory and validation scores, with another partition set on one rank."""
+    options, changes = CASES[case]
+    path = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: graph(path, **{"num_events": 360} | options) and None)
+    parts = make_parts(comm, path, mpi_tmp_path / "parts", 8, "random")
+    config = make_config(**{"train__batch_size": 30} | changes)
+    record = record_epoch(comm, parts, config)
+    other = make_parts(comm, path, mpi_tmp_path / "other", 4, "metis")
+    if comm.rank == 0:
+        assert_same(record, record_epoch(MPI.COMM_SELF, other, config))
