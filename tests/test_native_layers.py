@@ -248,8 +248,8 @@ def test_update_and_decoder_do_not_depend_on_threads(threads):
         threads(count)
         logits, state = decoder.score(embedding), update(*case)
         results.append(
-            [logits, state, *gradients(logits, [embedding, *decoder.parameters()])]
-            + list(gradients(state, list(case[0].parameters())))
+            [logits, state, *gradients(logits, [embedding, *decoder.parameters()]),
+             *gradients(state, list(case[0].parameters()))]
         )
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))

@@ -11,6 +11,7 @@ import pytest
 from training_runs import bipartite
 
 from data_tools.partition import partition
+from hpcgnn.run.checkpoint import load_state
 
 pytestmark = pytest.mark.launcher
 
@@ -69,6 +70,13 @@ def assert_same(folder: Path, reference: list[dict]) -> None:
         for key, value in other.items():
             number = isinstance(value, float)
             assert one[key] == (pytest.approx(value, rel=1e-9) if number else value), (key, one)
+
+
+GROUPED = [
+    "--train.accumulate=4", "--train.clip_norm=0.5", "--train.optimizer=adamw", "--train.weight_decay=0.01",
+    "--train.schedule=cosine", "--train.warmup_steps=3", "--train.min_lr=1e-4", "--train.eval_every=2",
+    "--train.monitor=auc", "--train.train_metrics=true", "--train.drop_last=true",
+]  # fmt: skip
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -159,6 +167,34 @@ def test_signals_stop_the_run_and_resume_finishes_it(runs, reference, tmp_path):
         before = newest
     runs.start(folder, 2, check=True)
     assert_same(folder, reference)
+
+
+def test_interrupted_within_a_group_of_steps(runs, tmp_path):
+    """Killed and stopped between the steps of one optimizer step, in the validation of every second epoch and in the
+    epoch without one: the gradient so far, the training scores and the place in the schedule are kept."""
+    runs.start(tmp_path / "whole", 1, *GROUPED, epochs=3, check=True)
+    whole, folder = read(tmp_path / "whole"), tmp_path / "run"
+    assert [r["epoch"] for r in whole if "val_auc" in r and "train_auc" in r] == [1, 2]
+    interruptions = [
+        (2, ("step", 7, 1, "SIGKILL")),  # goes on from a checkpoint after 6 = 4 + 2 steps
+        (3, ("step", 5, 2, "SIGUSR1")),
+        (2, ("evaluation", 2, 1, "SIGTERM")),
+    ]
+    for ranks, at in interruptions:
+        result = runs.start(folder, ranks, *GROUPED, at=at, epochs=3)
+        assert result.returncode == 75 or (result.returncode and at[-1] == "SIGKILL"), (at, result.stderr)
+    runs.start(folder, 3, check=True)
+    assert_same(folder, whole)
+
+
+def test_another_version_is_refused(finished):
+    """A checkpoint whose progress has other keys."""
+    newest = checkpoints(finished)[-1]
+    manifest = json.loads((newest / "manifest.json").read_text())
+    manifest["progress"]["best_ap"] = manifest["progress"].pop("best_metric")
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"another version of hpcgnn \(best_ap, best_metric\)"):
+        load_state(newest, manifest["graph"])
 
 
 def test_more_epochs_on_other_parts(runs, reference, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.bench.counts import Counts
 from hpcgnn.run.session import Session
-from hpcgnn.sample import temporal
+from hpcgnn.sample import neighbors
 
 FEATURE_BYTES, ROW_ID_BYTES = 4, 4  # float32 event features; int32 rows in a route's requests
 EXTRAS = 2  # loss and stop flag travel with the gradients
@@ -34,7 +34,7 @@ def exchanges(session: Session) -> list[Exchange]:
     """The exchanges of a training step, in order."""
     config, partition, model = session.config, session.partition, session.model
     item, features = session.dtype.itemsize, partition.edge_width
-    reply = temporal._reply_dtype(config.sampling.fanout, session.splits.history.feature is not None).itemsize
+    reply = neighbors.reply_dtype(config.sampling.fanout, session.splits.history.feature is not None).itemsize
     columns = session.memory.table.tensors()
     node_feature = partition.node_width * item
     at_owner = config.memory.update_at == "owner"
@@ -42,7 +42,7 @@ def exchanges(session: Session) -> list[Exchange]:
     whole = sum(c.element_size() * int(np.prod(c.shape[1:])) for c in columns)
     mail = state + features * item
     found = [
-        Exchange("request", "requests", temporal.REQUEST.itemsize, asked=True, planned=True, agrees=True),
+        Exchange("request", "requests", neighbors.REQUEST.itemsize, asked=True, planned=True, agrees=True),
         Exchange("reply", "requests", reply, asked=False, planned=True),
         Exchange("event features", "features", FEATURE_BYTES * features, asked=False, planned=True, agrees=True),
         Exchange("row ids", "rows", ROW_ID_BYTES, asked=True, planned=True, agrees=True),

@@ -108,7 +108,7 @@ class FlatOptimizer:
         device, prefix = self.flat.parameter.device, "optimizer."
         moments = {name: value for name, value in tensors.items() if name.startswith(prefix)}
         if moments:
-            moved = {name[len(prefix) :]: value.to(device) for name, value in moments.items()}
+            moved = {name[len(prefix) :]: value.to(device, copy=True) for name, value in moments.items()}
             self._optimizer.state[self.flat.parameter] = moved
         if "gradient" in tensors:
             self.flat.set_gradient(tensors["gradient"], self._sum)

@@ -22,7 +22,7 @@ from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.train_scores import TrainScores
 from hpcgnn.store.memory import MemoryRows
-from hpcgnn.tasks.metrics import NAMES, link_metrics
+from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES, link_metrics
 
 
 class Stopped(Exception):
@@ -258,8 +258,8 @@ def _headline(split: str, values: dict[str, float]) -> str:
 
 def _check(config: TrainConfig, num_steps: int) -> None:
     """What only the data tells. The same on all ranks; raises DistributedError."""
-    if config.monitor not in NAMES:
-        raise DistributedError(_unknown_metric(config.monitor, NAMES), user_error=True)
+    if config.monitor not in NAMES + RANKING_NAMES:
+        raise DistributedError(_unknown_metric(config.monitor, NAMES + RANKING_NAMES), user_error=True)
     if config.drop_last and num_steps == 0:
         message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
         raise DistributedError(message, user_error=True)

@@ -91,7 +91,7 @@ class NeighborSource:
         history = self._history
         local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
         identity = np.ascontiguousarray(request["identity"])
-        reply = np.zeros(len(request), _reply_dtype(fanout, history.feature is not None and fanout > 0))
+        reply = np.zeros(len(request), reply_dtype(fanout, history.feature is not None and fanout > 0))
         if roles:
             endpoint = np.flatnonzero(identity % roles < 2)
             reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // roles)
@@ -132,7 +132,7 @@ class NeighborSource:
         return rows
 
 
-def _reply_dtype(fanout: int, with_features: bool) -> np.dtype:
+def reply_dtype(fanout: int, with_features: bool) -> np.dtype:
     fields = [("count", "i4"), ("winner", "u1"), ("other", "i8", (fanout,)), ("dt", "i8", (fanout,))]
     return np.dtype(fields + ([("edge", "i4", (fanout,))] if with_features else []))
 

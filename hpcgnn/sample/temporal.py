@@ -31,9 +31,9 @@ class Needs:
     """What a model needs of a plan: hops of neighbours below the roots (0: none), how mails travel (None: no memory),
     and whether its decoder compares the roots' neighbours."""
 
-    hops: int = 1
-    mailing: Mailing | None = Mailing()
-    slots: bool = False
+    hops: int
+    mailing: Mailing | None
+    slots: bool
 
 
 @dataclass(frozen=True, slots=True)
