@@ -16,6 +16,7 @@ from training_runs import bipartite, homogeneous, make_parts, on_rank_0, read_pl
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.sample.directory import Directory
 from hpcgnn.sample.eval_negatives import eval_negatives
+from hpcgnn.sample.negative_file import open_negatives
 from hpcgnn.sample.pair_history import PairHistory
 from hpcgnn.store import files
 
@@ -229,6 +230,24 @@ def test_file_of_names(comm, mpi_tmp_path, written):
         if comm.rank == 0:
             begin = evaluation.splits.bounds[2]
             assert np.array_equal(names[found[..., 1]], lines[begin:])
+
+
+def test_file_of_an_empty_split(comm, parts, mpi_tmp_path):
+    """Lines of other splits only: nothing is wanted of them."""
+    path = mpi_tmp_path / "negatives.npz"
+    on_rank_0(comm, lambda: np.savez(path, row=ROWS, negatives=GOOD))
+    found = Evaluation.open(comm, parts, "val", val_fraction=0.0).negatives("file", path=path)
+    assert comm.rank > 0 or found.shape == (0, 4, 2)
+
+
+def test_pickle_of_an_older_numpy(tmp_path):
+    """The modules of arrays and scalars had other names before NumPy 2."""
+    path, key = tmp_path / "negatives.pkl", (np.int64(1), np.int64(2), np.float64(3))
+    content = pickle.dumps({key: GOOD[0]}, protocol=2)
+    path.write_bytes(content.replace(b"numpy._core.", b"numpy.core."))
+    file = open_negatives(str(path))
+    assert np.array_equal(file.read(0, 1), GOOD[:1])
+    assert [column.tolist() for column in file.keys] == [[1], [2], [3]]
 
 
 class Evil:

@@ -1,8 +1,8 @@
 """Files of fixed negatives, as rank 0 reads them: m listed events, k negatives each, ids as in the graph's source.
 
 * .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings);
-* .pkl as TGB publishes them: a dict from (source, destination, time) to an array [k] of destinations. Unpickling admits
-  arrays and built-in containers only, so that such a file cannot run code.
+* .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array [k] of
+  destinations. Unpickling admits arrays and built-in containers only, so that such a file cannot run code.
 """
 
 from __future__ import annotations
