@@ -65,62 +65,60 @@ def _split(flat: torch.Tensor, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
 @dataclass(slots=True)
 class AttentionCall:
     """What a layer of attention takes besides node rows and weights: root [N] int64 rows of the unique nodes with its
-    transpose (indptr [U + 1], order), edge [., F], frequency [T] float64, heads, the layer norm's eps."""
+    transpose (indptr [U + 1], order), edge [., F], frequency [T] float64, scale of the scores, eps of the norm."""
 
     root: torch.Tensor
     root_transpose: tuple[torch.Tensor, torch.Tensor]
     edge: torch.Tensor
     plan: AttentionPlan
     frequency: torch.Tensor
-    heads: int
+    scale: float
     eps: float
     dropout: KeyedDropout | None = None
 
 
 def _describe_attention(call: AttentionCall, node, phase, weights):
     """The kernel's description of a call; the tensors that it points to must outlive it."""
-    query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias = weights
-    plan, dtype, long, real = call.plan, node.dtype, torch.int64, torch.float64
-    (roots, slots), (unique, width) = plan.slot.shape, node.shape
-    edge_width, time_width, out_width = call.edge.shape[1], phase.shape[0], bias.shape[0]
-    query_width = call.heads * (width + edge_width + time_width)
-    if own_weight.dtype != dtype or own_weight.shape != (out_width, width) or (width > 1 and own_weight.stride(1) != 1):
-        raise ValueError(f"own weight must be [{out_width}, {width}] of {dtype} with dense rows")
+    query_weight, query_bias, key, value, merge_weight, merge_bias, norm_weight, norm_bias = weights
+    plan, dropout, dtype, long, real = call.plan, call.dropout, node.dtype, torch.int64, torch.float64
+    (roots, slots), (unique, width), (heads, head_width, key_width) = plan.slot.shape, node.shape, key.shape
+    edge_width, time_width, out_width = call.edge.shape[1], phase.shape[0], heads * head_width
+    if key_width != width + edge_width + time_width:
+        raise ValueError(f"keys are {key_width} wide, node, edge and time {width} + {edge_width} + {time_width}")
     edge_of = _address(plan.edge_of, torch.int32, roots, slots) if edge_width else 0
-    dropout = call.dropout
     return _kernels(node).AttentionLayer(
-        roots=roots, unique=unique, slots=slots, heads=call.heads, node_width=width, edge_width=edge_width,
+        roots=roots, unique=unique, slots=slots, heads=heads, node_width=width, edge_width=edge_width,
         time_width=time_width, out_width=out_width,
         node=_address(node, dtype, unique, width), root=_address(call.root, long, roots),
         slot=_address(plan.slot, torch.int32, roots, slots), count=_address(plan.count, torch.int32, roots),
         edge_of=edge_of, dt=_address(plan.dt, long, roots, slots), edge=_address(call.edge, dtype, -1, edge_width),
         frequency=_address(call.frequency, real, time_width), phase=_address(phase, real, time_width),
-        query_weight=_address(query_weight, dtype, query_width, width),
-        query_bias=_address(query_bias, dtype, query_width),
-        out_weight=_address(out_weight, dtype, out_width, query_width),
-        own_weight=own_weight.data_ptr(), own_stride=own_weight.stride(0),
-        bias=_address(bias, dtype, out_width), norm_weight=_address(norm_weight, dtype, out_width),
-        norm_bias=_address(norm_bias, dtype, out_width), eps=call.eps,
+        query_weight=_address(query_weight, dtype, out_width, width + time_width),
+        query_bias=_address(query_bias, dtype, out_width),
+        key=_address(key, dtype, heads, head_width, key_width),
+        value=_address(value, dtype, heads, head_width, key_width),
+        merge_weight=_address(merge_weight, dtype, out_width, out_width + width),
+        merge_bias=_address(merge_bias, dtype, out_width), norm_weight=_address(norm_weight, dtype, out_width),
+        norm_bias=_address(norm_bias, dtype, out_width), scale=call.scale, eps=call.eps,
         identity=_address(dropout.identity, long, roots) if dropout else 0, dropout=dropout.p if dropout else 0.0,
         random=dropout.random.native() if dropout else None,
     )  # fmt: skip
 
 
 class AttentionLayer(torch.autograd.Function):
-    """Fused: query product, softmax attention over [node | edge | cos(w dt + b)], products with the weighted sums and
-    the root's own row, keyed dropout, relu, layer norm.
+    """Softmax attention of each root over its slots' [node | edge | cos(w dt + b)], merged with its own row, keyed
+    dropout, relu, layer norm. The products of neighbouring weights are formed first.
 
-    node [U, D], phase [T], query_weight [H W, D] and query_bias [H W] (through the key weights, scaled), out_weight
-    [Z, H W], own_weight [Z, D] (a view of wider rows will do), bias, norm_weight, norm_bias [Z]. Returns [N, Z].
-    Differentiable in all of them.
+    node [U, D], phase [T], query_weight [Z, D + T], query_bias [Z], key and value [H, Z / H, W], merge_weight
+    [Z, Z + D], merge_bias, norm_weight, norm_bias [Z]. Returns [N, Z]. Differentiable in all of them.
     """
 
     @staticmethod
-    def forward(ctx, node, phase, query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias, call):
-        weights = (query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias)
+    def forward(ctx, node, phase, *weights_and_call):
+        *weights, call = weights_and_call
         phases = phase.detach().double()
         layer = _describe_attention(call, node, phases, weights)
-        out = node.new_empty((call.root.shape[0], bias.shape[0]))
+        out = node.new_empty((call.root.shape[0], weights[-1].shape[0]))
         ctx.layer, ctx.saved = layer, layer.forward(out.data_ptr(), torch.get_num_threads())
         ctx.call, ctx.phases = call, phases
         ctx.save_for_backward(node, phase, *weights)
@@ -132,20 +130,19 @@ class AttentionLayer(torch.autograd.Function):
         call, layer, with_phase = ctx.call, ctx.layer, ctx.needs_input_grad[1]
         gradient = gradient.contiguous()
         grad_node, flat = torch.empty_like(node), node.new_empty(layer.gradient_size(with_phase))
-        plan, targets, long = call.plan, node.shape[0] + 1, torch.int64
+        plan, targets, roots, long = call.plan, node.shape[0] + 1, call.root.shape[0], torch.int64
         layer.backward(
             ctx.saved, _address(plan.slot_indptr, long, targets), _address(plan.slot_order, long, -1),
-            _address(call.root_transpose[0], long, targets), _address(call.root_transpose[1], long, call.root.shape[0]),
-            _address(gradient, node.dtype, call.root.shape[0], weights[4].shape[0]), with_phase, grad_node.data_ptr(),
+            _address(call.root_transpose[0], long, targets), _address(call.root_transpose[1], long, roots),
+            _address(gradient, node.dtype, roots, weights[-1].shape[0]), with_phase, grad_node.data_ptr(),
             flat.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
-        shapes = [w.shape for w in weights] + [phase.shape] * with_phase
-        gradients = _split(flat, *shapes)
+        gradients = _split(flat, *(w.shape for w in weights), *[phase.shape] * with_phase)
         return grad_node, gradients.pop() if with_phase else None, *gradients, None
 
 
 def attention_layer(node, phase, weights, call: AttentionCall) -> torch.Tensor:
-    """AttentionLayer with the seven ``weights`` in their order."""
+    """AttentionLayer with the eight ``weights`` in their order."""
     return AttentionLayer.apply(node.contiguous(), phase, *weights, call)
 
 

@@ -20,8 +20,8 @@ template <typename Real> void bind_attention_layer(nb::module_ &module) {
           [](Layer *self, int64_t roots, int64_t unique, int32_t slots, int32_t heads, int32_t node_width,
              int32_t edge_width, int32_t time_width, int32_t out_width, uintptr_t node, uintptr_t root, uintptr_t slot,
              uintptr_t count, uintptr_t edge_of, uintptr_t dt, uintptr_t edge, uintptr_t frequency, uintptr_t phase,
-             uintptr_t query_weight, uintptr_t query_bias, uintptr_t out_weight, uintptr_t own_weight,
-             int64_t own_stride, uintptr_t bias, uintptr_t norm_weight, uintptr_t norm_bias, double eps,
+             uintptr_t query_weight, uintptr_t query_bias, uintptr_t key, uintptr_t value, uintptr_t merge_weight,
+             uintptr_t merge_bias, uintptr_t norm_weight, uintptr_t norm_bias, double scale, double eps,
              uintptr_t identity, double dropout, const RandomContext *random) {
             new (self) Layer{roots,
                              unique,
@@ -42,12 +42,13 @@ template <typename Real> void bind_attention_layer(nb::module_ &module) {
                              at<const double>(phase),
                              at<const Real>(query_weight),
                              at<const Real>(query_bias),
-                             at<const Real>(out_weight),
-                             at<const Real>(own_weight),
-                             own_stride,
-                             at<const Real>(bias),
+                             at<const Real>(key),
+                             at<const Real>(value),
+                             at<const Real>(merge_weight),
+                             at<const Real>(merge_bias),
                              at<const Real>(norm_weight),
                              at<const Real>(norm_bias),
+                             scale,
                              eps,
                              at<const int64_t>(identity),
                              dropout,
@@ -56,9 +57,9 @@ template <typename Real> void bind_attention_layer(nb::module_ &module) {
           nb::kw_only(), nb::arg("roots"), nb::arg("unique"), nb::arg("slots"), nb::arg("heads"), nb::arg("node_width"),
           nb::arg("edge_width"), nb::arg("time_width"), nb::arg("out_width"), nb::arg("node"), nb::arg("root"),
           nb::arg("slot"), nb::arg("count"), nb::arg("edge_of"), nb::arg("dt"), nb::arg("edge"), nb::arg("frequency"),
-          nb::arg("phase"), nb::arg("query_weight"), nb::arg("query_bias"), nb::arg("out_weight"),
-          nb::arg("own_weight"), nb::arg("own_stride"), nb::arg("bias"), nb::arg("norm_weight"), nb::arg("norm_bias"),
-          nb::arg("eps"), nb::arg("identity"), nb::arg("dropout"), nb::arg("random").none())
+          nb::arg("phase"), nb::arg("query_weight"), nb::arg("query_bias"), nb::arg("key"), nb::arg("value"),
+          nb::arg("merge_weight"), nb::arg("merge_bias"), nb::arg("norm_weight"), nb::arg("norm_bias"),
+          nb::arg("scale"), nb::arg("eps"), nb::arg("identity"), nb::arg("dropout"), nb::arg("random").none())
       .def("gradient_size", &Layer::gradient_size)
       .def(
           "forward",

@@ -107,7 +107,7 @@ def test_attention_layer_gradcheck():
     assert torch.autograd.gradcheck(embed, (node, *values))
 
 
-@pytest.mark.parametrize("shape", [ATTENTION[0], ATTENTION[1], ATTENTION[3]])
+@pytest.mark.parametrize("shape", ATTENTION[:4])
 def test_attention_layer_does_not_depend_on_threads(shape, threads):
     layer, node, *rest = attention_case(shape, torch.float32)
     results = []
@@ -248,8 +248,12 @@ def test_update_and_decoder_do_not_depend_on_threads(threads):
         threads(count)
         logits, state = decoder.score(embedding), update(*case)
         results.append(
-            [logits, state, *gradients(logits, [embedding, *decoder.parameters()]),
-             *gradients(state, list(case[0].parameters()))]
+            [
+                logits,
+                state,
+                *gradients(logits, [embedding, *decoder.parameters()]),
+                *gradients(state, list(case[0].parameters())),
+            ]
         )
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))

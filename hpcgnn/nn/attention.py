@@ -42,10 +42,11 @@ class TemporalAttentionLayer(nn.Module):
         if self.time.learnable or not native_layers.is_supported(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, self._mask(dropout))
+        query, merge, norm = self.query, self.merge, self.norm
         weights = (
-            *self._query(), self._out_weight(), self._own_weight(), self.merge.bias, self.norm.weight, self.norm.bias
+            query.weight, query.bias, self.key, self.value, merge.weight, merge.bias, norm.weight, norm.bias
         )  # fmt: skip
-        call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.heads, self.norm.eps, dropout)
+        call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, norm.eps, dropout)
         return native_layers.attention_layer(node, self.time.phase, weights, call)
 
     def forward(self, node, own, edge, plan: AttentionPlan, dropout=None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "attention_root.h"
+#include "attention_weights.h"
 #include "hpcgnn/dropout.h"
 #include "layer_parts.h"
 
@@ -14,14 +15,16 @@ template <typename Real> class Forward {
 public:
   Forward(const AttentionLayer<Real> &layer, AttentionSaved<Real> &saved, Real *out)
       : layer_(layer), saved_(saved), out_(out), table_(layer.frequency, layer.phase, layer.time_width),
-        query_(layer.node_width, layer.query_width()), merge_(layer.query_width(), layer.out_width),
-        own_(layer.node_width, layer.out_width), threshold_(dropout_threshold(layer.dropout)),
-        scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
+        weights_(layer, table_), query_(layer.node_width + 1, layer.query_width()),
+        merge_(layer.query_width(), layer.out_width), own_(layer.node_width + 1, layer.out_width),
+        threshold_(dropout_threshold(layer.dropout)), scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
 
   void operator()(const Team &team, RootAttention<Real> &attention) {
-    query_.fill_transposed(team, {layer_.query_weight, layer_.node_width});
-    merge_.fill_transposed(team, {layer_.out_weight, layer_.query_width()});
-    own_.fill_transposed(team, {layer_.own_weight, layer_.own_stride});
+    weights_.compose(team);
+    team.barrier();
+    query_.fill_transposed(team, weights_.query());
+    merge_.fill_transposed(team, weights_.out());
+    own_.fill_transposed(team, weights_.own());
     team.barrier();
     RowGroups{layer_.roots}.each(team, [&](int64_t, Range block, bool) { run(block, attention); });
   }
@@ -36,13 +39,14 @@ private:
     const gemm::Rows<Real> hidden = saved_.hidden.rows().from(block.begin);
     for (int64_t i = 0; i < block.size(); ++i) {
       copy_row(own.at(i), layer_.node + layer_.root[block.begin + i] * depth, depth);
+      own.at(i)[depth] = Real(1);
     }
-    gemm::multiply<Real>(own, block.size(), query_.packed, {query, layer_.query_bias});
+    gemm::multiply<Real>(own, block.size(), query_.packed, {query});
     for (int64_t i = 0; i < block.size(); ++i) {
       const int64_t root = block.begin + i;
       attention.forward(root, query.at(i), rows.at(i), saved_.weight.data() + root * layer_.heads * layer_.slots);
     }
-    gemm::multiply<Real>(rows, block.size(), merge_.packed, {hidden, layer_.bias});
+    gemm::multiply<Real>(rows, block.size(), merge_.packed, {hidden});
     gemm::multiply<Real>(own, block.size(), own_.packed, {hidden, nullptr, true});
     for (int64_t i = 0; i < block.size(); ++i) {
       finish(block.begin + i, hidden.at(i));
@@ -66,31 +70,36 @@ private:
   AttentionSaved<Real> &saved_;
   Real *out_;
   TimeTable table_;
+  AttentionWeights<Real> weights_;
   PackedBuffer<Real> query_, merge_, own_;
   uint32_t threshold_;
   Real scale_;
 };
 
-// Where the gradients of the weights lie, in a group's sums as in the result.
+// Where the gradients of the composed weights, the norm's and the keys' phase lie.
 template <typename Real> struct Gradients {
-  Real *query_weight, *query_bias, *out_weight, *own_weight, *bias, *norm_weight, *norm_bias, *phase;
+  Real *query, *out, *own, *norm_weight, *norm_bias, *phase;
 
   Gradients(const AttentionLayer<Real> &layer, Real *at)
-      : query_weight(at), query_bias(query_weight + layer.query_width() * layer.node_width),
-        out_weight(query_bias + layer.query_width()), own_weight(out_weight + layer.out_width * layer.query_width()),
-        bias(own_weight + int64_t(layer.out_width) * layer.node_width), norm_weight(bias + layer.out_width),
-        norm_bias(norm_weight + layer.out_width), phase(norm_bias + layer.out_width) {}
+      : query(at), out(query + layer.query_width() * (layer.node_width + 1)),
+        own(out + layer.out_width * layer.query_width()),
+        norm_weight(own + int64_t(layer.out_width) * (layer.node_width + 1)), norm_bias(norm_weight + layer.out_width),
+        phase(norm_bias + layer.out_width) {}
+
+  int64_t size(const AttentionLayer<Real> &layer, bool with_phase) const {
+    return phase + (with_phase ? layer.time_width : 0) - query;
+  }
 };
 
 template <typename Real> class Backward {
 public:
   Backward(const AttentionLayer<Real> &layer, const AttentionSaved<Real> &saved, const Real *gradient, bool with_phase)
       : layer_(layer), saved_(saved), gradient_(gradient), with_phase_(with_phase),
-        table_(layer.frequency, layer.phase, layer.time_width), merge_(layer.out_width, layer.query_width()),
-        own_(layer.out_width, layer.node_width), query_(layer.query_width(), layer.node_width),
-        grad_row_(layer.roots, layer.query_width() + layer.node_width),
+        table_(layer.frequency, layer.phase, layer.time_width), weights_(layer, table_),
+        merge_(layer.out_width, layer.query_width()), own_(layer.out_width, layer.node_width),
+        query_(layer.query_width(), layer.node_width), grad_row_(layer.roots, layer.query_width() + layer.node_width),
         grad_score_(layer.roots * layer.heads * layer.slots), groups_{layer.roots},
-        size_(layer.gradient_size(with_phase)), sums_(groups_.count() * size_) {}
+        size_(Gradients<Real>(layer, nullptr).size(layer, with_phase)), sums_(groups_.count() * size_), sum_(size_) {}
 
   // Thread-private memory of a block.
   struct Scratch {
@@ -103,44 +112,44 @@ public:
 
   void operator()(const Team &team, Scratch &scratch, const AttentionTranspose &transpose, Real *grad_node,
                   Real *grad_weights) {
-    merge_.fill(team, {layer_.out_weight, layer_.query_width()});
-    own_.fill(team, {layer_.own_weight, layer_.own_stride});
-    query_.fill(team, {layer_.query_weight, layer_.node_width});
+    weights_.compose(team);
+    team.barrier();
+    merge_.fill(team, weights_.out());
+    own_.fill(team, weights_.own());
+    query_.fill(team, weights_.query());
     team.barrier();
     groups_.each(team, [&](int64_t group, Range block, bool first) {
       Real *sums = sums_.data() + group * size_;
       const Gradients<Real> to(layer_, sums);
       if (first) {
-        std::fill_n(to.query_bias, layer_.query_width(), Real(0));
-        std::fill(to.bias, sums + size_, Real(0));
+        std::fill(to.norm_weight, sums + size_, Real(0));
       }
       run(block, scratch, to, !first);
     });
     team.barrier();
+    add_groups(team, sums_.data(), groups_.count(), size_, sum_.data());
     nodes(team, transpose, grad_node);
-    add_groups(team, sums_.data(), groups_.count(), size_, grad_weights);
+    team.barrier();
+    weights_.backward(team, sum_.data(), with_phase_, grad_weights);
   }
 
   const TimeTable &table() const { return table_; }
 
 private:
   void run(Range block, Scratch &scratch, const Gradients<Real> &to, bool add) {
-    const int64_t width = layer_.query_width(), depth = layer_.node_width, count = block.size();
+    const int64_t width = layer_.query_width(), depth = layer_.node_width + 1, count = block.size();
     const int32_t out = layer_.out_width;
     const gemm::Rows<Real> hidden = scratch.hidden.rows(), grad_query = scratch.query.rows();
-    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin), grad_row = grad_row_.rows().from(block.begin);
+    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin), own = rows.from(0, width);
+    const gemm::Rows<Real> grad_row = grad_row_.rows().from(block.begin);
     finish(block, hidden, to);
-    add_rows<Real>(hidden, count, out, to.bias);
-    gemm::multiply_transposed<Real>(hidden, out, rows, width, count, {{to.out_weight, width}, nullptr, add});
-    gemm::multiply_transposed<Real>(hidden, out, rows.from(0, width), depth, count,
-                                    {{to.own_weight, depth}, nullptr, add});
+    gemm::multiply_transposed<Real>(hidden, out, rows, width, count, {{to.out, width}, nullptr, add});
+    gemm::multiply_transposed<Real>(hidden, out, own, depth, count, {{to.own, depth}, nullptr, add});
     gemm::multiply<Real>(hidden, count, merge_.packed, {grad_row});
     gemm::multiply<Real>(hidden, count, own_.packed, {grad_row.from(0, width)});
     attend(block, scratch.attention, grad_row, grad_query, to);
-    add_rows<Real>(grad_query, count, width, to.query_bias);
     gemm::multiply<Real>(grad_query, count, query_.packed, {grad_row.from(0, width), nullptr, true});
-    gemm::multiply_transposed<Real>(grad_query, width, rows.from(0, width), depth, count,
-                                    {{to.query_weight, depth}, nullptr, add});
+    gemm::multiply_transposed<Real>(grad_query, width, own, depth, count, {{to.query, depth}, nullptr, add});
   }
 
   void finish(Range block, gemm::Rows<Real> hidden, const Gradients<Real> &to) {
@@ -211,12 +220,13 @@ private:
   const Real *gradient_;
   bool with_phase_;
   TimeTable table_;
+  AttentionWeights<Real> weights_;
   PackedBuffer<Real> merge_, own_, query_;
   RowBuffer<Real> grad_row_;
   Buffer<Real> grad_score_;
   RowGroups groups_;
   int64_t size_;
-  Buffer<Real> sums_;
+  Buffer<Real> sums_, sum_;
 };
 
 } // namespace
@@ -226,7 +236,7 @@ std::unique_ptr<AttentionSaved<Real>> attention_layer_forward(const AttentionLay
                                                               int threads) {
   auto saved = std::make_unique<AttentionSaved<Real>>();
   saved->query = {layer.roots, layer.query_width()};
-  saved->row = {layer.roots, layer.query_width() + layer.node_width};
+  saved->row = {layer.roots, layer.query_width() + layer.node_width + 1};
   saved->hidden = {layer.roots, layer.out_width};
   saved->weight = Buffer<Real>(layer.roots * layer.heads * layer.slots);
   saved->statistics = Buffer<Real>(2 * layer.roots);

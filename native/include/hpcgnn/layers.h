@@ -31,11 +31,11 @@ template <typename Real> struct AttentionLayer {
   const int64_t *dt;                     // [N, K]
   const Real *edge;                      // [., F]
   const double *frequency, *phase;       // [T]
-  const Real *query_weight, *query_bias; // [H W, D], [H W]
-  const Real *out_weight;                // [Z, H W]
-  const Real *own_weight;                // [Z, D], rows own_stride apart
-  int64_t own_stride;
-  const Real *bias, *norm_weight, *norm_bias; // [Z]
+  const Real *query_weight, *query_bias; // [Z, D + T], [Z]
+  const Real *key, *value;               // [H, Z / H, W]
+  const Real *merge_weight, *merge_bias; // [Z, Z + D], [Z]
+  const Real *norm_weight, *norm_bias;   // [Z]
+  double scale;                          // of the scores
   double eps;
   const int64_t *identity; // [N], or null: no dropout
   double dropout;
@@ -43,16 +43,15 @@ template <typename Real> struct AttentionLayer {
 
   int64_t width() const { return node_width + edge_width + time_width; }
   int64_t query_width() const { return heads * width(); }
-  // query_weight, query_bias, out_weight, own_weight, bias, norm_weight, norm_bias, phase (if wanted)
+  // query_weight, query_bias, key, value, merge_weight, merge_bias, norm_weight, norm_bias, phase (if wanted)
   int64_t gradient_size(bool with_phase) const {
-    return query_width() * (node_width + 1) + out_width * (query_width() + node_width + 3) +
-           (with_phase ? time_width : 0);
+    return out_width * (2 * width() + out_width + 2 * node_width + time_width + 4) + (with_phase ? time_width : 0);
   }
 };
 
 template <typename Real> struct AttentionSaved {
   RowBuffer<Real> query;   // [N, H W]
-  RowBuffer<Real> row;     // [N, H W + D] weighted sums, own row
+  RowBuffer<Real> row;     // [N, H W + D + 1] weighted sums, own row, 1
   RowBuffer<Real> hidden;  // [N, Z] after relu
   Buffer<Real> weight;     // [N, H, K]
   Buffer<Real> statistics; // [N, 2] mean and 1 / deviation of hidden
