@@ -45,7 +45,7 @@ def sample_steps(session: Session, steps: np.ndarray) -> Iterator[Step]:
     negatives, history = session.negatives("train", 0), session.splits.history
     for index in steps.tolist():
         mine = batches.at(index)
-        events, negative = batches.events.take(mine), negatives[mine]
+        events, negative = batches.events.take(mine), negatives.at(mine).dst
         roots = np.concatenate([events.src, events.dst, negative.T.ravel()])
         roles = 2 + negative.shape[1]
         times = np.tile(events.time, roles)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.bench.counts import Counts
+from hpcgnn.config import RunConfig
 from hpcgnn.run.session import Session
 from hpcgnn.sample import neighbors
 
@@ -28,6 +29,25 @@ class Exchange:
     asked: bool
     planned: bool
     agrees: bool = False
+
+
+# What the counts and widths below describe; other settings ask for other rows.
+MODELLED = {
+    "model": {"class_path": ("",), "embedding": ("attention",), "layers": (1,), "message_from": ("memory",),
+              "decoder": ("mlp",)},
+    "memory": {"updater": ("gru", "rnn"), "aggregator": ("last",), "mailbox_slots": (1,), "deliver_to": ("self",)},
+    "sampling": {"strategy": ("recent", "uniform"), "boundary_half_life": (0,), "chunks": (1,)},
+}  # fmt: skip
+
+
+def check_modelled(config: RunConfig) -> None:
+    """Raise ValueError for a model or sampler whose exchanges are not described here."""
+    for section, choices in MODELLED.items():
+        for name, allowed in choices.items():
+            value = getattr(getattr(config, section), name)
+            if value not in allowed:
+                known = " or ".join(map(repr, allowed))
+                raise ValueError(f"the cost model knows {section}.{name} {known} only, got {value!r}")
 
 
 def exchanges(session: Session) -> list[Exchange]:

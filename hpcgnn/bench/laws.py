@@ -4,6 +4,7 @@
   of its own. One parameter e.
 * local share: what a rank asks of itself, l(R) = c R^-d, at most 1.
 * imbalance: the busiest rank over the mean, g(R) = a R^b, at least 1.
+* messages of a rank: a power of R, at most R - 1 and at most its rows.
 """
 
 from __future__ import annotations
@@ -91,11 +92,12 @@ def counted_demand(counts: Counts) -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class KindLaw:
-    """The three laws of one kind of row."""
+    """The laws of one kind of row."""
 
     total: Total
     local_share: Power
     imbalance: Power
+    messages: Power
 
     @classmethod
     def fit(cls, counted: list[Counts], kind: str, one: Counts, apart: Counts) -> KindLaw:
@@ -107,14 +109,15 @@ class KindLaw:
         peak = np.array([t.peak for t in tallies]) / steps
         total = Total.fit(ranks, wanted, one.kinds[kind].wanted / one.steps, apart.kinds[kind].wanted / apart.steps)
         local = Power.fit(ranks, 1 - remote / np.maximum(wanted, SMALLEST))
-        return cls(total, local, Power.fit(ranks, peak * ranks / np.maximum(remote, SMALLEST)))
+        pairs = np.array([t.pairs for t in tallies]) / steps / ranks
+        return cls(total, local, Power.fit(ranks, peak * ranks / np.maximum(remote, SMALLEST)), Power.fit(ranks, pairs))
 
     def __call__(self, ranks: int, alone: float) -> Rows:
         """``alone``: events of a step; a rank that has an event at all has its rows."""
         remote = self.total(ranks) * (1 - min(1.0, self.local_share(ranks)))
         mean = remote / ranks
         peak = max(mean * max(1.0, self.imbalance(ranks)), remote / max(ranks, alone))
-        return Rows(mean, peak, min(ranks - 1.0, mean))
+        return Rows(mean, peak, min(ranks - 1.0, mean, self.messages(ranks)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from hpcgnn.bench import machine as machines
 from hpcgnn.bench import plot
 from hpcgnn.bench.cost import ASSUMPTIONS, Machine, Setting, predict
 from hpcgnn.bench.counts import count
-from hpcgnn.bench.exchanges import exchanges, gradient_bytes
+from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes
 from hpcgnn.bench.laws import Laws, counted_demand
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
@@ -77,6 +77,7 @@ def _parse(argv: list[str]) -> tuple[RunConfig, Options]:
             raise ValueError(f"--{name} must be positive, got {value}")
     if namespace.max_ranks < 1 or namespace.steps < 0:
         raise ValueError("--max_ranks must be at least 1, --steps at least 0")
+    check_modelled(config)
     overlap = config.sampling.prefetch > 0
     if namespace.plot and not plot.installed():
         raise ValueError("--plot needs matplotlib: pip install hpcgnn[plot]")
