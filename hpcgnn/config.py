@@ -17,6 +17,7 @@ from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.sample.protocol import EvalConfig
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.store import files
 
@@ -46,10 +47,13 @@ class RunConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
+        if self.sampling.chunks > 1 and self.train.accumulate > 1:
+            raise ValueError("sampling.chunks > 1 changes the steps of an epoch, train.accumulate counts them: use one")
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling)
 

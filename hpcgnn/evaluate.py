@@ -8,8 +8,8 @@ import sys
 from hpcgnn.comm.world import World
 from hpcgnn.run import launch
 from hpcgnn.run.logs import without_nan
-from hpcgnn.run.replay import command_parser, open_run, parse, run_split
-from hpcgnn.tasks.metrics import link_metrics
+from hpcgnn.run.replay import command_parser, open_run, parse
+from hpcgnn.run.scoring import run_split, split_metrics
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -19,8 +19,7 @@ def main(world: World, argv: list[str]) -> int:
     with open_run(arguments.run, arguments.data.path, comm, world) as (session, progress):
         result = {"kind": "evaluate", "epoch": progress.epoch, "ranks": world.size}
         for split in ("val", "test"):
-            positive, negative = run_split(session, split)
-            metrics = link_metrics(positive, negative, session.batches[split].inductive, world)
+            metrics = split_metrics(session, split, run_split(session, split))
             result |= {f"{split}_{name}": value for name, value in metrics.items()}
     if world.rank == 0:
         print(json.dumps(without_nan(result)))

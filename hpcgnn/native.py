@@ -34,6 +34,7 @@ class Stream(IntEnum):
     DROPOUT = 3
     HIDDEN_NODE = 4
     DECAY = 5
+    CHUNK = 6
     EVAL_NEGATIVE = 65
     EVAL_SAMPLE = 66
     EVAL_DECAY = 69

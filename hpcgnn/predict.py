@@ -16,7 +16,8 @@ from hpcgnn.comm.world import World
 from hpcgnn.run import launch
 from hpcgnn.run.launch import together
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
-from hpcgnn.run.replay import command_parser, open_run, parse, run_split
+from hpcgnn.run.replay import command_parser, open_run, parse
+from hpcgnn.run.scoring import run_split
 from hpcgnn.sample.splits import event_times
 
 

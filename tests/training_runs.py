@@ -16,7 +16,8 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
-from hpcgnn.run.session import Session, split_scores
+from hpcgnn.run.scoring import split_scores
+from hpcgnn.run.session import Session
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
 from hpcgnn.store import files

@@ -35,8 +35,8 @@ class RecurrentUpdater(nn.Module):
         return state.index_copy(0, rows, self._step(*(gather(column, rows) for column in (state, mail, dt))))
 
     def update_rows(self, index, state, mail, mailed, updated, has_mail) -> torch.Tensor:
-        """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed and
-        updated [n] int64, has_mail [n] bool. On the CPU nothing is copied first."""
+        """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
+        and updated [n] int64, has_mail [n] bool. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
             return self._native(state, mail, mailed, updated, has_mail, index)
         taken = state, mail, mailed, updated, has_mail

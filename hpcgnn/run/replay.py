@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import jsonargparse
-import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.watchdog import Watchdog
@@ -16,7 +15,7 @@ from hpcgnn.run import checkpoint
 from hpcgnn.run.checkpoint import Progress
 from hpcgnn.run.launch import on_first_rank
 from hpcgnn.run.restore import load
-from hpcgnn.run.session import Session, split_scores
+from hpcgnn.run.session import Session
 
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
@@ -64,15 +63,3 @@ def _find(folder: Path) -> tuple[configuration.RunConfig, Path]:
             f"{folder}: no best checkpoint: the run has not finished an epoch; continue it with --resume {folder}"
         )
     return config, best
-
-
-def run_split(session: Session, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Collective. Scores of this rank's events of a split, positive [b], negative [b, k]; memory moves on."""
-    with session.plans(split, 0) as plans:
-        scores = []
-        for plan in plans:
-            session.watchdog.at(split, plan.step)
-            scores.append(session.task.evaluate(plan))
-    if not scores:
-        return np.empty(0), np.empty((0, session.config.sampling.negatives))
-    return split_scores(scores)

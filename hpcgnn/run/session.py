@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.temporal import Sizes, resolve_model
 from hpcgnn.run.launch import together
-from hpcgnn.sample.batches import make_batches
+from hpcgnn.sample.batches import Batches, make_batches
 from hpcgnn.sample.delivery import Mailing
-from hpcgnn.sample.negatives import Negatives, draw_negatives, negative_pool
+from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
+from hpcgnn.sample.negatives import AllOthers, Negatives, draw_negatives, negative_pool
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.splits import SPLITS, make_splits
@@ -43,18 +45,24 @@ class Session:
         self._split()
         self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
         self._build_model()
-        self._negatives: dict[str, Negatives] = {}
+        self._negatives: dict[str, Negatives | AllOthers] = {}
 
     def _split(self) -> None:
         config, partition, world, channel = self.config, self.partition, self.world, self.plan_channel
         with together(world, "split the events"):
             self.splits = make_splits(partition, config.data, config.train.seed, world, channel)
-        size, by, drop = config.train.batch_size, config.sampling.batch_by, config.train.drop_last
-        self.batches = {n: make_batches(n, partition, self.splits, size, by, world, channel, drop) for n in SPLITS}
+        size = config.train.batch_size
+        sizes = {"train": size} | dict.fromkeys(("val", "test"), config.eval.batch_size or size)
+        self.batches = {name: self._make_batches(name, sizes[name]) for name in SPLITS}
         kind = config.sampling.negative_pool
         shown = self.batches["train"].events.dst
         self._train_pool = negative_pool(kind, shown, partition, world, channel)
         self._eval_pool = negative_pool(kind, partition.events.dst, partition, world, channel)
+
+    def _make_batches(self, split: str, size: int, first: int = 0) -> Batches:
+        drop_last = self.config.train.drop_last and split == "train"
+        shared = (self.partition, self.splits, size, self.config.sampling.batch_by, self.world, self.plan_channel)
+        return make_batches(split, *shared, drop_last, first or size)
 
     def _build_model(self) -> None:
         config, partition, device = self.config, self.partition, self.world.device
@@ -82,7 +90,9 @@ class Session:
         place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype)
         shared = (config.sampling, needs, config.train.seed, place)
         self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
-        self.eval_sampler = TemporalSampler(partition, partition.history, *shared, evaluation=True)
+        self.eval_sampler = TemporalSampler(
+            partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors
+        )
 
     def _time_scale(self) -> float:
         """Collective. Mean time between two events of a node, in training."""
@@ -95,31 +105,51 @@ class Session:
         return self.world.total(span) / max(1, self.world.total(int((count[count > 1] - 1).sum())))
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[StepPlan]:
-        """Collective. The plans of a split's steps from ``start`` on, made ahead in the background."""
+        """Collective. The plans of a split's steps from ``start`` on, made ahead in the background; with many negatives
+        several a step, of which the last one writes."""
         batches = self.batches[split]
         with self.timers("negatives"):
             negatives = self.negatives(split, epoch)
         sampler = self._train_sampler if split == "train" else self.eval_sampler
+        chunk = max(1, negatives.per_event if split == "train" else self.config.eval.chunk)
+        pieces = max(1, -(-negatives.per_event // chunk))
 
-        def make(step: int) -> StepPlan:
+        def make(number: int) -> StepPlan:
+            step, piece = divmod(number, pieces)
+            columns = slice(piece * chunk, (piece + 1) * chunk)
             with self.plan_timers("plan"):
-                return sampler.plan(batches, negatives, epoch, step)
+                return sampler.plan(batches, negatives, epoch, step, piece == pieces - 1, columns)
 
-        return Prefetcher(make, start, batches.num_steps, self.prefetch)
+        return Prefetcher(make, start * pieces, batches.num_steps * pieces, self.prefetch)
 
-    def negatives(self, split: str, epoch: int) -> Negatives:
+    @property
+    def ranking(self) -> bool:
+        """Whether validation and test rank events among many negatives."""
+        return self.config.eval.ranking
+
+    def negatives(self, split: str, epoch: int) -> Negatives | AllOthers:
         """Collective. Negatives of this rank's events of a split: new ones every epoch in training, fixed ones
         elsewhere."""
-        config = self.config
-        rows = self.batches[split].events.row
+        config, rows = self.config, self.batches[split].events.row
         if split == "train":
             random = Random(config.train.seed, Stream.NEGATIVE, epoch=epoch)
             return Negatives(draw_negatives(self._train_pool, rows, config.sampling.negatives, random))
         if split not in self._negatives:
-            random = Random(config.train.seed, Stream.EVAL_NEGATIVE)
-            drawn = draw_negatives(self._eval_pool, rows, config.sampling.negatives, random)
-            self._negatives[split] = Negatives(drawn)
+            source = NegativeSource(
+                self.partition, self.splits, self._eval_pool, self.world, self.plan_channel, config.train.seed
+            )
+            kind, count, path = config.eval.negatives, config.sampling.negatives, config.eval.negatives_file
+            self._negatives[split] = eval_negatives(kind, self.batches[split], count, source, path)
         return self._negatives[split]
+
+    def start_epoch(self, epoch: int) -> None:
+        """Collective. The training batches of an epoch: others in every epoch with ``sampling.chunks`` above 1."""
+        chunks, size = self.config.sampling.chunks, self.config.train.batch_size
+        if chunks == 1:
+            return
+        random = Random(self.config.train.seed, Stream.CHUNK, epoch=epoch)
+        cut = 1 + int(native.random_integers(random, np.zeros(1, np.int64), 1, chunks)[0, 0])
+        self.batches["train"] = self._make_batches("train", size, max(1, size * cut // chunks))
 
     def describe(self) -> list[str]:
         """What is about to run, line by line."""
@@ -136,10 +166,3 @@ class Session:
     def sent_bytes(self) -> int:
         """Bytes this rank has sent in exchanges so far (gradient sums not counted)."""
         return self.data_channel.sent_bytes + self.plan_channel.sent_bytes
-
-
-def split_scores(scores: list) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate the steps' scores: positive [b], negative [b, k], float64."""
-    positive = [s.positive.double().cpu().numpy() for s in scores]
-    negative = [s.negative.T.double().cpu().numpy() for s in scores]
-    return np.concatenate(positive), np.concatenate(negative)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
-from hpcgnn.run.session import split_scores
+from hpcgnn.run.scoring import split_scores
 from hpcgnn.tasks.metrics import link_metrics
 from hpcgnn.tasks.temporal_link import Scores
 

@@ -17,12 +17,13 @@ from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE, together
 from hpcgnn.run.logs import MetricsFile, RunLog
 from hpcgnn.run.optimizer import FlatOptimizer
 from hpcgnn.run.restore import load
-from hpcgnn.run.session import Session, split_scores
+from hpcgnn.run.scoring import run_split, split_metrics
+from hpcgnn.run.session import Session
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.train_scores import TrainScores
 from hpcgnn.store.memory import MemoryRows
-from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES, link_metrics
+from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
 
 
 class Stopped(Exception):
@@ -34,12 +35,12 @@ class Trainer:
 
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self.session, self.world, self.log = session, session.world, log
-        self._config, self._num_steps = session.config.train, session.batches["train"].num_steps
-        _check(self._config, self._num_steps)
+        self._config, num_steps = session.config.train, session.batches["train"].num_steps
+        _check(self._config, num_steps)
         self._folder, self._stop, self._watchdog = folder / "checkpoints", stop, session.watchdog
         self._metrics_path = folder / "metrics.jsonl"
         self._metrics: MetricsFile | None = None
-        self.optimizer = FlatOptimizer(self._config, session.model, session.world, self._num_steps)
+        self.optimizer = FlatOptimizer(self._config, session.model, session.world, num_steps)
         self.flat = self.optimizer.flat
         self._scores = TrainScores(session.world)
         self.progress = Progress()
@@ -64,11 +65,12 @@ class Trainer:
 
     def _epoch(self) -> None:
         progress, memory = self.progress, self.session.memory
+        self.session.start_epoch(progress.epoch)
         if progress.step == 0:
             memory.reset()
             self._scores.clear()
         begin = time.perf_counter()
-        if progress.step < self._num_steps:
+        if progress.step < self.session.batches["train"].num_steps:
             self._train_steps(begin)
         progress.train_seconds += time.perf_counter() - begin
         self._check_parameters()
@@ -81,7 +83,7 @@ class Trainer:
 
     def _train_steps(self, begin: float) -> None:
         config, progress, already = self._config, self.progress, self.progress.train_seconds
-        stop = False
+        num_steps, stop = self.session.batches["train"].num_steps, False
         with self.session.plans("train", progress.epoch, progress.step) as plans:
             for plan in plans:
                 loss, stop = self.train_step(plan)
@@ -90,7 +92,7 @@ class Trainer:
                 if config.log_every and progress.global_step % config.log_every == 0:
                     self._write("step", epoch=plan.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
-                if stop or (due and progress.step < self._num_steps):
+                if stop or (due and progress.step < num_steps):
                     self._save(self.session.memory.table, seconds=already + time.perf_counter() - begin)
                 if stop:
                     break
@@ -118,22 +120,12 @@ class Trainer:
     def _score(self, split: str, trained: MemoryRows | None) -> dict[str, float]:
         """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it) goes into the
         checkpoint."""
-        scores, stop = [], False
-        with self.session.plans(split, 0) as plans:
-            for plan in plans:
-                self._watchdog.at(split, plan.step)
-                scores.append(self.session.task.evaluate(plan))
-                stop = self.world.any(self._stop.requested)
-                if stop:
-                    break
-        if stop:
+        collected = run_split(self.session, split, lambda: self.world.any(self._stop.requested))
+        if collected is None:
             if trained is not None:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
-        if not scores:
-            return dict.fromkeys(NAMES, float("nan"))
-        positive, negative = split_scores(scores)
-        return link_metrics(positive, negative, self.session.batches[split].inductive, self.world)
+        return split_metrics(self.session, split, collected)
 
     def _report_epoch(self, metrics: dict[str, float]) -> None:
         """Collective. The epoch's line in metrics.jsonl and in the log."""

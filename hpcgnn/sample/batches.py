@@ -50,10 +50,12 @@ def make_batches(
     world: World,
     channel: Channel,
     drop_last: bool = False,
+    first_size: int = 0,
 ) -> Batches:
     """Collective. Batches of one split ("train", "val", "test"); hidden nodes' events are not in "train".
 
-    ``drop_last``: "train" without the events of a last batch below ``batch_size``.
+    ``drop_last``: "train" without the events of a last batch below ``batch_size``; ``first_size``: events of the first
+    batch, 0: as the others.
     """
     index = SPLITS.index(name)
     begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
@@ -62,7 +64,11 @@ def make_batches(
     position = events.row - begin
     if name == "train" and world.total(int(splits.hidden.sum())):
         events, position = _visible(events, begin, end, splits, partition, world, channel)
-    edges = _edges(position, events.time, int(world.total(len(events))), batch_size, batch_by, world)
+    total = int(world.total(len(events)))
+    edges = np.append(np.arange((first_size or batch_size) - batch_size, total, batch_size, dtype=np.int64), total)
+    edges[0] = 0
+    if batch_by == "time" and total:
+        edges = _keep_times_together(edges, position, events.time, world)
     if drop_last and name == "train" and len(edges) > 1 and edges[-1] - edges[-2] < batch_size:
         edges = edges[:-1]
         kept = position < edges[-1]
@@ -85,11 +91,8 @@ def _visible(events: Events, begin: int, end: int, splits: Splits, partition, wo
     return kept, kept.row - begin - np.cumsum(removed, dtype=np.int64)[kept.row - begin]
 
 
-def _edges(position, time, total: int, batch_size: int, batch_by: str, world: World) -> np.ndarray:
-    """Positions where batches begin, and the total at the end. With batch_by "time", equal times stay in one batch."""
-    edges = np.append(np.arange(0, total, batch_size, dtype=np.int64), total)
-    if batch_by == "events" or total == 0:
-        return edges
+def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarray, world: World) -> np.ndarray:
+    """Collective. The edges moved up so that equal times stay in one batch."""
     lowest = np.iinfo(np.int64).min
     place = np.searchsorted(position, edges[1:])  # my events before each edge
     last = np.where(place > 0, time[np.maximum(place, 1) - 1], lowest) if len(time) else np.full(len(place), lowest)

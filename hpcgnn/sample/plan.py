@@ -61,7 +61,8 @@ class Delivery:
 class StepPlan:
     """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
     roots [N] and of their neighbours [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
-    label and the like; write, delivery: None without memory, or when mails are but the winners' own."""
+    label and the like; write, delivery: None without memory, or when mails are but the winners' own; final: no further
+    plan of this step scores more negatives."""
 
     step: int
     epoch: int
@@ -77,6 +78,7 @@ class StepPlan:
     write: WritePlan | None
     delivery: Delivery | None
     columns: dict[str, torch.Tensor]
+    final: bool = True
 
     @property
     def identity(self) -> torch.Tensor:

@@ -51,11 +51,12 @@ class TemporalSampler:
 
     def __init__(
         self, partition: TemporalPartition, history: History, config: SamplingConfig, needs: Needs, seed: int,
-        placement: Placement, evaluation: bool = False,
+        placement: Placement, evaluation: bool = False, in_batch: bool = True,
     ):  # fmt: skip
         self._partition, self._config, self._needs, self._seed = partition, config, needs, seed
         self._place, self._channel = placement, placement.plan_channel
         self._source = NeighborSource(partition, history, config, placement.plan_channel)
+        self._in_batch = in_batch and config.in_batch_neighbors
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
         self._scratch = np.full(partition.num_nodes, -1, np.int64)
 
@@ -73,7 +74,7 @@ class TemporalSampler:
         roles = 2 + negative.per_event * len(pieces)
         identity = (events.row[None, :] * roles + np.arange(roles)[:, None]).ravel()
         queries = self._windows(Queries(roots, np.tile(events.time, roles), identity))
-        limit = native.NO_LIMIT if self._config.in_batch_neighbors else int(batches.first_row[step])
+        limit = native.NO_LIMIT if self._in_batch else int(batches.first_row[step])
         asked, answers = self._descend(queries, limit, roles if write else 0, epoch, step)
         return self._assemble(batches, events, negative, roots, identity, asked, answers, epoch, step, write)
 
@@ -130,7 +131,7 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), negative.per_event, negative.src is not None,
             events.row, route.to(place.device), query,
             (self._move(roots), self._move(top.other)) if self._needs.slots else None,
-            self._event_feature(events), winners, delivery, self._columns(events),
+            self._event_feature(events), winners, delivery, self._columns(events), write,
         )  # fmt: skip
 
     def _levels(self, asked: list[Queries], answers: list[Answer], inverse: np.ndarray, num_unique: int):

@@ -60,15 +60,26 @@ template <typename Real> inline void store_first(Real *to, Vector<Real> value, i
   }
 }
 
+// The sum of `Lanes` numbers in registers, by halves.
+template <typename Real, int Lanes> inline Real sum_of(const Real *lanes) {
+  if constexpr (Lanes == 1) {
+    return lanes[0];
+  } else {
+    typedef Real Half __attribute__((vector_size(Lanes / 2 * sizeof(Real))));
+    Half low, high;
+    std::memcpy(&low, lanes, sizeof low);
+    std::memcpy(&high, lanes + Lanes / 2, sizeof high);
+    low += high;
+    Real halves[Lanes / 2];
+    std::memcpy(halves, &low, sizeof low);
+    return sum_of<Real, Lanes / 2>(halves);
+  }
+}
+
 template <typename Real> inline Real sum(Vector<Real> value) {
   Real lanes[kLanes<Real>];
   store(lanes, value);
-  for (int half = kLanes<Real> / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) {
-      lanes[lane] += lanes[lane + half];
-    }
-  }
-  return lanes[0];
+  return sum_of<Real, kLanes<Real>>(lanes);
 }
 
 #if defined(__AVX512F__)
@@ -91,8 +102,6 @@ template <> inline void store_first(float *to, Vector<float> value, int count) {
 template <> inline void store_first(double *to, Vector<double> value, int count) {
   _mm512_mask_storeu_pd(to, static_cast<__mmask8>(first_lanes(count)), (__m512d)value);
 }
-template <> inline float sum<float>(Vector<float> value) { return _mm512_reduce_add_ps((__m512)value); }
-template <> inline double sum<double>(Vector<double> value) { return _mm512_reduce_add_pd((__m512d)value); }
 #elif defined(__AVX2__) && defined(__FMA__)
 inline Vector<float> multiply_add(Vector<float> a, Vector<float> b, Vector<float> c) {
   return (Vector<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
