@@ -135,6 +135,7 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
     losses, pieces, mailed = [], [], []
+    session.start_epoch(0)
     with session.plans("train", 0) as plans:
         for plan in plans:
             pieces.append(describe(session, plan))

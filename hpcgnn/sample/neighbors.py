@@ -5,13 +5,13 @@ N queries (node, time), K slots, M requests served.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.native import Random
+from hpcgnn.native import Random, Stream
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.store.partition import History, TemporalPartition
 
@@ -55,35 +55,35 @@ class NeighborSource:
 
     def __init__(self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel):
         self._partition, self._history, self._config, self._channel = partition, history, config, channel
+        self._parts = partition.book.part_of(partition.book.local_to_global(channel.rank))
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, roles: int = 0) -> Answer:
         """Collective. ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``roles`` > 0 the
         identities are event row * roles + role, and the owners also say which endpoints (roles 0 and 1) write memory.
         """
-        owner, local = self._partition.book.locate(queries.nodes)
-        order = np.argsort(owner, kind="stable") if self._channel.size > 1 else slice(None)
+        order, local, want = self._by_owner(queries.nodes)
         request = np.empty(len(queries), REQUEST if queries.since is None else WINDOWED)
-        request["local"], request["time"], request["identity"] = (
-            local[order],
-            queries.times[order],
-            queries.identity[order],
-        )
+        request["local"], request["time"], request["identity"] = local, queries.times[order], queries.identity[order]
         if queries.since is not None:
             request["since"] = queries.since[order]
-        want = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
         serve = self._channel.counts(want)
         received = self._channel.array(request, want, serve)
         reply, requester, feature_rows = self._serve(received, serve, roles, limit, random, fanout)
         ordered = self._channel.array(reply, serve, want)
         edge = self._pull_features(feature_rows, ordered, serve, want)
-        answer = np.empty_like(ordered)
-        answer[order] = ordered
         won = reply["winner"].astype(bool)
-        column = lambda name: np.ascontiguousarray(answer[name])  # noqa: E731
+        column = lambda name: _scattered(ordered[name], order)  # noqa: E731
         return Answer(
-            column("count"), column("other"), column("dt"), column("edge") if feature_rows is not None else None, edge,
-            answer["winner"].astype(bool), received["local"][won], requester[won], received["time"][won],
+            column("count"), column("other"), column("dt"), None if feature_rows is None else column("edge"), edge,
+            column("winner").astype(bool), received["local"][won], requester[won], received["time"][won],
         )  # fmt: skip
+
+    def _by_owner(self, nodes: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray, np.ndarray]:
+        """Order of the nodes by owner, their owners' local rows in that order, and counts [ranks]."""
+        book = self._partition.book
+        if self._channel.size == 1:
+            return slice(None), book.locate(nodes)[1], np.array([len(nodes)], np.int64)
+        return native.locate_by_owner(nodes, book.blocks, book.size)
 
     def _serve(self, request: np.ndarray, serve: np.ndarray, roles: int, limit: int, random: Random, fanout: int):
         """Sample for the requests [M]; returns the reply records, the requesters, and the feature rows each of them
@@ -91,7 +91,8 @@ class NeighborSource:
         history = self._history
         local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
         identity = np.ascontiguousarray(request["identity"])
-        reply = np.zeros(len(request), reply_dtype(fanout, history.feature is not None and fanout > 0))
+        reply = np.empty(len(request), reply_dtype(fanout, history.feature is not None and fanout > 0))
+        reply["count"], reply["winner"] = 0, 0
         if roles:
             endpoint = np.flatnonzero(identity % roles < 2)
             reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // roles)
@@ -100,15 +101,12 @@ class NeighborSource:
             return reply, requester, None
         since = np.ascontiguousarray(request["since"]) if "since" in request.dtype.names else None
         place, count = self._sample(local, times, identity, since, fanout, limit, random)
-        valid = place >= 0
-        place = np.where(valid, place, 0) if len(history.other) else np.zeros_like(place)
-        pick = lambda column: column[place] if len(column) else np.zeros_like(place)  # noqa: E731
-        reply["count"] = count
-        reply["other"] = np.where(valid, pick(history.other), -1)
-        reply["dt"] = np.where(valid, times[:, None] - pick(history.time), 0)
-        if history.feature is None:
+        if self._config.boundary_half_life:
+            self._decay(place, count, local, times, identity, random)
+        other, dt, feature = native.temporal_reply(history.other, history.time, history.feature, place, times)
+        reply["count"], reply["other"], reply["dt"] = count, other, dt
+        if feature is None:
             return reply, requester, None
-        feature = np.where(valid, pick(history.feature), -1)
         reply["edge"], feature_rows = _unique_by_requester(feature, serve)
         return reply, requester, feature_rows
 
@@ -117,6 +115,15 @@ class NeighborSource:
         if self._config.strategy == "recent":
             return native.sample_recent(graph, local, times, fanout, limit, since)
         return native.sample_uniform(graph, local, times, identity, fanout, random, event_limit=limit, since=since)
+
+    def _decay(self, place, count, local, times, identity, random: Random) -> None:
+        """Thin the neighbours that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
+        history, book = self._history, self._partition.book
+        other, age, _ = native.temporal_reply(history.other, history.time, None, place, times)
+        remote = book.part_of(other) != self._parts[local][:, None]
+        stream = Stream.DECAY if random.stream == Stream.SAMPLE else Stream.EVAL_DECAY
+        key = replace(random, stream=stream)
+        native.decay_keep(place, count, remote, age, self._config.boundary_half_life, key, identity)
 
     def _pull_features(self, feature_rows, reply: np.ndarray, serve, want) -> np.ndarray:
         """Collective when the graph has event features: unique feature rows [., F]; shifts reply["edge"] to point at
@@ -135,6 +142,13 @@ class NeighborSource:
 def reply_dtype(fanout: int, with_features: bool) -> np.dtype:
     fields = [("count", "i4"), ("winner", "u1"), ("other", "i8", (fanout,)), ("dt", "i8", (fanout,))]
     return np.dtype(fields + ([("edge", "i4", (fanout,))] if with_features else []))
+
+
+def _scattered(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
+    """The rows put back to where ``order`` took them from, contiguous."""
+    out = np.empty(values.shape, values.dtype)
+    out[order] = values
+    return out
 
 
 def _unique_by_requester(feature: np.ndarray, serve: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -108,22 +108,17 @@ class TemporalSampler:
     ) -> StepPlan:
         hops, place, top = self._needs.hops, self._place, answers[0]
         lowest = [asked[-1].nodes, answers[-1].other.ravel()] if hops else [roots]
-        unique, inverse = native.unique_relabel(np.concatenate(lowest))
-        owner, local = self._partition.book.locate(unique)
-        if self._channel.size > 1:  # by owner, so that the route's rows need no reordering
-            order = np.argsort(owner, kind="stable")
-            rank_of = np.empty(len(order) + 1, np.int32)
-            rank_of[order], rank_of[-1] = np.arange(len(order)), -1
-            owner, local, inverse = owner[order], local[order], rank_of[inverse]
+        inverse, owner, local = self._unique(np.concatenate(lowest))
         route = Route.plan_located(owner, local, self._channel).over(place.move_channel)
+        num_unique = len(local)
         root = np.ascontiguousarray(inverse[: len(roots)])
         query = Query(
-            self._move(root.astype(np.int64)), self._transpose(root, len(unique)),
+            self._move(root.astype(np.int64)), self._transpose(root, num_unique),
             self._move(np.tile(events.time, len(roots) // max(1, len(events)))), self._move(identity),
-            self._levels(asked, answers, inverse, len(unique)) if hops else (), self._config.windows,
+            self._levels(asked, answers, inverse, num_unique) if hops else (), self._config.windows,
         )  # fmt: skip
         writing = write and self._needs.mailing is not None
-        winners = plan_winners(route, root, len(events), len(unique), top, self._scratch) if writing else None
+        winners = plan_winners(route, root, len(events), num_unique, top, self._scratch) if writing else None
         delivery = None
         if writing and not self._needs.mailing.simple:
             delivery = plan_delivery(self._needs.mailing, events, top, root, self._partition.book, self._channel)
@@ -133,6 +128,16 @@ class TemporalSampler:
             (self._move(roots), self._move(top.other)) if self._needs.slots else None,
             self._event_feature(events), winners, delivery, self._columns(events), write,
         )  # fmt: skip
+
+    def _unique(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inverse [n] int32 into the unique ids (-1 for padding), and their owners and local rows [U], sorted by owner,
+        so that the route's rows need no reordering."""
+        book = self._partition.book
+        if self._channel.size == 1:
+            unique, inverse = native.unique_relabel(ids)
+            return inverse, *book.locate(unique)
+        _, inverse, local, counts = native.unique_by_owner(ids, book.blocks, book.size)
+        return inverse, np.repeat(np.arange(book.size), counts), local
 
     def _levels(self, asked: list[Queries], answers: list[Answer], inverse: np.ndarray, num_unique: int):
         """From the lowest level to the roots'."""

@@ -53,8 +53,13 @@ class Book:
         starts = self.offsets[:, first_part]  # [T, R + 1]
         counts = np.diff(starts, axis=1)
         object.__setattr__(self, "first_part", first_part)
-        object.__setattr__(self, "_starts", starts[:, :-1].reshape(-1))
+        object.__setattr__(self, "_starts", np.ascontiguousarray(starts[:, :-1]).reshape(-1))
         object.__setattr__(self, "_local_base", (np.cumsum(counts, axis=0) - counts).reshape(-1))
+
+    @property
+    def blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First global id, owning rank and the owner's first local row of every block of consecutive ids, int64."""
+        return self._starts, np.arange(len(self._starts)) % self.size, self._local_base
 
     @property
     def num_nodes(self) -> int:
@@ -72,6 +77,11 @@ class Book:
             return np.zeros(len(ids), np.int64), ids
         block = np.searchsorted(self._starts, ids, side="right") - 1
         return block % self.size, ids - self._starts[block] + self._local_base[block]
+
+    def part_of(self, ids: np.ndarray) -> np.ndarray:
+        """Part of every global id, int64 of the shape of ``ids``."""
+        first = self.offsets[:, :-1].reshape(-1)
+        return (np.searchsorted(first, ids, side="right") - 1) % (self.offsets.shape[1] - 1)
 
     def parts_of(self, rank: int) -> range:
         """The parts of a rank."""
