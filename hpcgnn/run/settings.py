@@ -37,7 +37,7 @@ class TrainConfig:
         seed: of everything random, below 2^56.
         precision: float32 or float64, of weights and node memory.
         eval_every: epochs between two validations; the last epoch is always validated.
-        monitor: the validation metric that decides which epoch is best.
+        monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap or mrr.
         patience: validations without a better one before the run stops; 0: never.
         train_metrics: also report metrics of the training scores, those that the loss was computed from.
         log_every: steps between two step lines in metrics.jsonl; 0: none.
@@ -60,7 +60,7 @@ class TrainConfig:
     seed: int = 0
     precision: str = "float32"
     eval_every: int = 1
-    monitor: str = "ap"
+    monitor: str = ""
     patience: int = 5
     train_metrics: bool = False
     log_every: int = 50

@@ -142,7 +142,7 @@ class Trainer:
             loss=loss,
             **values,
         )
-        shown = [_headline(split, values) for split in ("train", "val") if f"{split}_ap" in values]
+        shown = [text for split in ("train", "val") if (text := headline(split, values))]
         parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} events/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
@@ -163,9 +163,10 @@ class Trainer:
         self._save(None)
 
     def _monitored(self, metrics: dict[str, float]) -> float:
-        if self._config.monitor not in metrics:
-            raise DistributedError(_unknown_metric(self._config.monitor, metrics), user_error=True)
-        return metrics[self._config.monitor]
+        name = self._config.monitor or next(iter(metrics))
+        if name not in metrics:
+            raise DistributedError(_unknown_metric(name, metrics), user_error=True)
+        return metrics[name]
 
     def _out_of_patience(self) -> bool:
         patience = self._config.patience
@@ -185,7 +186,7 @@ class Trainer:
             for name, value in scores.items()
         }
         self._write("test", epoch=self.progress.best_epoch, **values)
-        self.log(f"best epoch {self.progress.best_epoch}: {_headline('test', values)}")
+        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values)}")
 
     def _check_parameters(self) -> None:
         """Parameters must be the same on all ranks."""
@@ -244,13 +245,15 @@ class Trainer:
         self.optimizer.close()
 
 
-def _headline(split: str, values: dict[str, float]) -> str:
-    return f"{split} AP {values[f'{split}_ap']:.4f}, AUC {values[f'{split}_auc']:.4f}"
+def headline(split: str, values: dict[str, float]) -> str:
+    """A split's first two metrics as text, such as "test AP 0.9123, AUC 0.9200"; empty without metrics."""
+    shown = [(n.removeprefix(f"{split}_"), v) for n, v in values.items() if n.startswith(f"{split}_")][:2]
+    return f"{split} " * bool(shown) + ", ".join(f"{name.upper()} {value:.4f}" for name, value in shown)
 
 
 def _check(config: TrainConfig, num_steps: int) -> None:
     """What only the data tells. The same on all ranks; raises DistributedError."""
-    if config.monitor not in NAMES + RANKING_NAMES:
+    if config.monitor and config.monitor not in NAMES + RANKING_NAMES:
         raise DistributedError(_unknown_metric(config.monitor, NAMES + RANKING_NAMES), user_error=True)
     if config.drop_last and num_steps == 0:
         message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
