@@ -194,24 +194,46 @@ private:
     }
   }
 
-  void node_gradient(int64_t node, const AttentionTranspose &transpose, Real *grad) {
-    const int64_t width = layer_.node_width, key_width = layer_.width();
-    std::fill_n(grad, width, Real(0));
+  // In pieces of up to V registers, as few as possible.
+  template <int V = 8>
+  void node_gradient(int64_t node, const AttentionTranspose &transpose, Real *grad, int64_t column = 0) {
+    constexpr int64_t L = simd::kLanes<Real>;
+    for (; column + (V - 1) * L < layer_.node_width; column += V * L) {
+      const int64_t last = std::min(L, layer_.node_width - column - (V - 1) * L);
+      node_columns<V>(node, transpose, column, static_cast<int>(last), grad + column);
+    }
+    if constexpr (V > 1) {
+      node_gradient<V - 1>(node, transpose, grad, column);
+    }
+  }
+
+  // V registers of columns; what is read behind the last column is not used.
+  template <int V>
+  void node_columns(int64_t node, const AttentionTranspose &transpose, int64_t column, int last, Real *grad) {
+    constexpr int L = simd::kLanes<Real>;
+    simd::Vector<Real> sum[V] = {};
+    const gemm::Rows<const Real> grad_row = grad_row_.rows(), query_row = saved_.query.rows();
     for (int64_t j = transpose.root_indptr[node]; j < transpose.root_indptr[node + 1]; ++j) {
-      add_rows<Real>(grad_row_.rows().from(transpose.root_order[j], layer_.query_width()), 1, width, grad);
+      const Real *own = grad_row.at(transpose.root_order[j]) + layer_.query_width() + column;
+      for (int v = 0; v < V; ++v) {
+        sum[v] += simd::load(own + v * L);
+      }
     }
     for (int64_t j = transpose.slot_indptr[node]; j < transpose.slot_indptr[node + 1]; ++j) {
       const int64_t root = transpose.slot_order[j] / layer_.slots, k = transpose.slot_order[j] % layer_.slots;
-      const Real *gradient = grad_row_.rows().at(root), *query = saved_.query.rows().at(root);
-      for (int32_t head = 0; head < layer_.heads; ++head) {
-        const int64_t score = (root * layer_.heads + head) * layer_.slots + k;
-        const Real a = saved_.weight.data()[score], ds = grad_score_.data()[score];
-        const Real *g = gradient + head * key_width, *q = query + head * key_width;
-#pragma omp simd
-        for (int64_t column = 0; column < width; ++column) {
-          grad[column] += a * g[column] + ds * q[column];
+      const Real *gradient = grad_row.at(root) + column, *query = query_row.at(root) + column;
+      const int64_t scores = root * layer_.heads * layer_.slots + k;
+      for (int32_t head = 0; head < layer_.heads; ++head, gradient += layer_.width(), query += layer_.width()) {
+        const auto a = simd::broadcast(saved_.weight.data()[scores + head * layer_.slots]);
+        const auto ds = simd::broadcast(grad_score_.data()[scores + head * layer_.slots]);
+        for (int v = 0; v < V; ++v) {
+          sum[v] = simd::multiply_add(a, simd::load(gradient + v * L), sum[v]);
+          sum[v] = simd::multiply_add(ds, simd::load(query + v * L), sum[v]);
         }
       }
+    }
+    for (int v = 0; v < V; ++v) {
+      simd::store_first(grad + v * L, sum[v], v + 1 < V ? L : last);
     }
   }
 

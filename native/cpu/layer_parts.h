@@ -19,6 +19,29 @@ template <typename Real> inline void copy_row(Real *to, const Real *from, int64_
   }
 }
 
+// Asks for a row that will be read soon.
+template <typename Real> inline void prefetch_row(const Real *row, int64_t width) {
+  for (int64_t byte = 0; byte < width * int64_t(sizeof(Real)); byte += 64) {
+    __builtin_prefetch(reinterpret_cast<const char *>(row) + byte);
+  }
+}
+
+// Calls body(begin, size) for pieces of a register's size that cover [0, width), the last one overlapping what was done
+// before: a rest would not vectorise. The body must write what it does not read.
+template <typename Real, typename Body> inline void in_registers(int64_t width, const Body &body) {
+  constexpr int64_t L = simd::kLanes<Real>;
+  if (width < L) {
+    body(0, width);
+    return;
+  }
+  for (int64_t begin = 0; begin + L <= width; begin += L) {
+    body(begin, L);
+  }
+  if (width % L != 0) {
+    body(width - L, L);
+  }
+}
+
 template <typename Real> struct PackedBuffer {
   Buffer<Real> memory;
   gemm::Packed<Real> packed;

@@ -13,38 +13,44 @@ namespace {
 template <typename Real>
 void gated_forward(const Real *given, const Real *kept, const Real *state, int64_t width, Real *gate, Real *out) {
   const Real *kept_candidate = kept + 2 * width;
+  in_registers<Real>(width, [&](int64_t begin, int64_t size) {
 #pragma omp simd
-  for (int64_t j = 0; j < width; ++j) {
-    const Real reset = logistic(given[j] + kept[j]);
-    const Real update = logistic(given[width + j] + kept[width + j]);
-    const Real candidate = hyperbolic_tangent(given[2 * width + j] + reset * kept_candidate[j]);
-    gate[j] = reset;
-    gate[width + j] = update;
-    gate[2 * width + j] = candidate;
-    gate[3 * width + j] = kept_candidate[j];
-    out[j] = candidate + update * (state[j] - candidate);
-  }
+    for (int64_t j = begin; j < begin + size; ++j) {
+      const Real reset = logistic(given[j] + kept[j]);
+      const Real update = logistic(given[width + j] + kept[width + j]);
+      const Real candidate = hyperbolic_tangent(given[2 * width + j] + reset * kept_candidate[j]);
+      gate[j] = reset;
+      gate[width + j] = update;
+      gate[2 * width + j] = candidate;
+      gate[3 * width + j] = kept_candidate[j];
+      out[j] = candidate + update * (state[j] - candidate);
+    }
+  });
 }
 
 // grad [4 D]: those of the products with the mail, then that of the state's part of the candidate.
 template <typename Real>
 void gated_backward(const Real *gradient, const Real *gate, const Real *state, int64_t width, Real *grad) {
+  in_registers<Real>(width, [&](int64_t begin, int64_t size) {
 #pragma omp simd
-  for (int64_t j = 0; j < width; ++j) {
-    const Real reset = gate[j], update = gate[width + j], candidate = gate[2 * width + j], g = gradient[j];
-    const Real before = g * (Real(1) - update) * (Real(1) - candidate * candidate);
-    grad[j] = before * gate[3 * width + j] * reset * (Real(1) - reset);
-    grad[width + j] = g * (state[j] - candidate) * update * (Real(1) - update);
-    grad[2 * width + j] = before;
-    grad[3 * width + j] = before * reset;
-  }
+    for (int64_t j = begin; j < begin + size; ++j) {
+      const Real reset = gate[j], update = gate[width + j], candidate = gate[2 * width + j], g = gradient[j];
+      const Real before = g * (Real(1) - update) * (Real(1) - candidate * candidate);
+      grad[j] = before * gate[3 * width + j] * reset * (Real(1) - reset);
+      grad[width + j] = g * (state[j] - candidate) * update * (Real(1) - update);
+      grad[2 * width + j] = before;
+      grad[3 * width + j] = before * reset;
+    }
+  });
 }
 
 template <typename Real> void plain_forward(const Real *given, const Real *kept, int64_t width, Real *gate, Real *out) {
+  in_registers<Real>(width, [&](int64_t begin, int64_t size) {
 #pragma omp simd
-  for (int64_t j = 0; j < width; ++j) {
-    gate[j] = out[j] = hyperbolic_tangent(given[j] + kept[j]);
-  }
+    for (int64_t j = begin; j < begin + size; ++j) {
+      gate[j] = out[j] = hyperbolic_tangent(given[j] + kept[j]);
+    }
+  });
 }
 
 template <typename Real> void plain_backward(const Real *gradient, const Real *gate, int64_t width, Real *grad) {
@@ -90,6 +96,7 @@ private:
     const gemm::Rows<Real> row = saved_.row.rows().from(block.begin), state = row.from(0, before_state);
     const gemm::Rows<Real> given = scratch.given.rows(), kept = scratch.kept.rows();
     for (int64_t i = 0; i < block.size(); ++i) {
+      prefetch(block.begin + i + 4);
       gather(block.begin + i, row.at(i));
     }
     gemm::multiply<Real>(row, block.size(), given_.packed, {given, cell_.bias_ih});
@@ -101,6 +108,14 @@ private:
       } else {
         plain_forward(given.at(i), kept.at(i), width, gate, out);
       }
+    }
+  }
+
+  void prefetch(int64_t i) {
+    if (i < saved_.count) {
+      const int64_t from = cell_.row(saved_.place.data()[i]);
+      prefetch_row(cell_.mail + from * cell_.mail_width, cell_.mail_width);
+      prefetch_row(cell_.state + from * cell_.state_width, cell_.state_width);
     }
   }
 

@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "hpcgnn/simd.h"
 #include "hpcgnn/trig.h"
+#include "hpcgnn/workspace.h"
 
 namespace hpcgnn {
 
 // a b + c, in one rounding where the processor can.
-inline float multiply_add(float a, float b, float c) {
+template <typename Real> inline Real multiply_add(Real a, Real b, Real c) {
 #if defined(__FMA__) || defined(__aarch64__)
-  return fmaf(a, b, c);
+  return std::fma(a, b, c);
 #else
   return a * b + c;
 #endif
@@ -36,21 +36,26 @@ public:
   static constexpr int kChunk = 16;
 
   TimeTable(const double *frequency, const double *phase, int64_t width)
-      : width_((width + kChunk - 1) / kChunk * kChunk), frequency_(width_, 0.0), phase_(width_, 0.0) {
-    std::copy_n(frequency, width, frequency_.begin());
-    std::copy_n(phase, width, phase_.begin());
+      : width_((width + kChunk - 1) / kChunk * kChunk), table_(4 * width_) {
+    const double turns = 0.15915494309189533577; // 1 / (2 pi)
+    for (int64_t j = 0; j < width_; ++j) {
+      column(0)[j] = j < width ? frequency[j] : 0.0;
+      column(1)[j] = j < width ? phase[j] : 0.0;
+      column(2)[j] = turns * column(0)[j];
+      column(3)[j] = turns * column(1)[j];
+    }
   }
 
   // Columns that encode() writes: the width, rounded up.
   int64_t width() const { return width_; }
 
-  // cos(w dt + b). Phases are formed in double; whole turns go in double, too.
+  // cos(w dt + b). Phases are formed and whole turns go in double.
   void encode(int64_t dt, float *row) const {
-    const double time = static_cast<double>(dt);
+    const double time = static_cast<double>(dt), *frequency = column(2), *phase = column(3);
     for (int64_t begin = 0; begin < width_; begin += kChunk) {
       float turns[kChunk];
       for (int j = 0; j < kChunk; ++j) {
-        const double turn = (time * frequency_[begin + j] + phase_[begin + j]) * 0.15915494309189533577;
+        const double turn = multiply_add(time, frequency[begin + j], phase[begin + j]);
         turns[j] = static_cast<float>(turn - rint(turn));
       }
       for (int j = 0; j < kChunk; ++j) {
@@ -63,12 +68,15 @@ public:
 
   // Cosines, and sines unless null.
   template <typename Real> void encode(int64_t dt, Real *cosine, Real *sine) const {
-    encode_row(static_cast<double>(dt), frequency_.data(), phase_.data(), static_cast<int32_t>(width_), cosine, sine);
+    encode_row(static_cast<double>(dt), column(0), column(1), static_cast<int32_t>(width_), cosine, sine);
   }
 
 private:
+  // Frequency and phase; the same in turns.
+  double *column(int i) const { return table_.data() + i * width_; }
+
   int64_t width_;
-  std::vector<double> frequency_, phase_;
+  Buffer<double> table_;
 };
 
 } // namespace hpcgnn

@@ -11,12 +11,15 @@
 
 namespace hpcgnn::cpu {
 
-// Rows in memory of the workspace, each padded to whole registers.
+// Rows in memory of the workspace, each padded to whole registers; by one more where many rows would share few sets of
+// the first cache.
 template <typename Real> struct RowBuffer {
   int64_t stride = 0;
   Buffer<Real> memory;
   RowBuffer() = default;
-  RowBuffer(int64_t rows, int64_t width) : stride(simd::padded<Real>(width)), memory(rows * stride) {}
+  RowBuffer(int64_t rows, int64_t width)
+      : stride(simd::padded<Real>(width) + (simd::padded<Real>(width) * sizeof(Real) % 1024 ? 0 : simd::kLanes<Real>)),
+        memory(rows * stride) {}
   gemm::Rows<Real> rows() const { return {memory.data(), stride}; }
 };
 
