@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What all job scripts share: set-up of the site, signals, resuming and requeueing. Sourced from the repository's root.
 #
+#   train_recipe NAME ARGS...                      trains as jobs/train_NAME.yaml says; ARGS override it
 #   load_site                                      reads jobs/sites/<site>.sh
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
@@ -183,4 +184,11 @@ run_with_requeue() {
     done
     [[ $code != 0 ]] || cancel_rest_of_array
     exit "$code"
+}
+
+train_recipe() {
+    local name=$1
+    shift
+    load_site
+    run_with_requeue "runs/$name-$(run_id)" python -m hpcgnn.train -- --config "jobs/train_$name.yaml" "$@"
 }
