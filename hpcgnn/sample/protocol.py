@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcgnn.sample.eval_negatives import KINDS
 
@@ -12,7 +12,7 @@ ONE_VS_MANY = ("all", "file")
 
 @dataclass
 class EvalConfig:
-    """Validation and test.
+    """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negatives=KIND.
 
     Attributes:
         protocol: "tgb": batches of 200, every other destination (or negatives_file) as negatives, no neighbours from
@@ -38,6 +38,8 @@ class EvalConfig:
             raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
         if self.negatives == "file" and not self.negatives_file:
             raise ValueError("eval.negatives file needs eval.negatives_file")
+        if self.negatives_file and self.negatives != "file" and self.protocol != "tgb":
+            raise ValueError("eval.negatives_file is read by eval.negatives file and by eval.protocol tgb only")
         if self.protocol == "tgb":
             self.negatives = "file" if self.negatives_file else "all"
             self.batch_size = self.batch_size or 200
@@ -51,3 +53,29 @@ class EvalConfig:
     def in_batch_neighbors(self) -> bool:
         """Whether the protocol lets earlier events of a batch be seen."""
         return self.protocol != "tgb"
+
+    def under(self, name: str, negatives_file: str = "") -> EvalConfig:
+        """Another protocol ("tgb") or kind of negatives; the batch size stays unless one of the two protocols sets it.
+
+        Raises ValueError.
+        """
+        if name == "tgb":
+            return EvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
+        batch_size = 0 if self.protocol == "tgb" else self.batch_size
+        return replace(self, protocol="", negatives=name, negatives_file=negatives_file, batch_size=batch_size)
+
+
+def expand_eval(argv: list[str]) -> list[str]:
+    """The command line with the short forms ``--eval tgb`` and ``--eval KIND`` written out."""
+    expanded, place = [], 0
+    while place < len(argv):
+        name, _, value = argv[place].partition("=")
+        follows = name == "--eval" and not value and place + 1 < len(argv)
+        value = argv[place + 1] if follows else value
+        if name == "--eval" and value in (*PROTOCOLS[1:], *KINDS):
+            expanded.append(f"--eval.{'protocol' if value in PROTOCOLS else 'negatives'}={value}")
+            place += 1 + follows
+        else:
+            expanded.append(argv[place])
+            place += 1
+    return expanded

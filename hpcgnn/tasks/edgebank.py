@@ -5,6 +5,8 @@ Poursafaei et al., Towards better evaluation for dynamic link prediction, NeurIP
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hpcgnn.comm.exchange import Channel
@@ -16,6 +18,25 @@ from hpcgnn.sample.splits import Splits, event_times
 from hpcgnn.store.partition import TemporalPartition
 
 KINDS = ("unlimited", "time_window", "fixed_window")
+
+
+@dataclass
+class BaselineConfig:
+    """A heuristic in place of the model: nothing is trained, validation and test are scored.
+
+    Attributes:
+        kind: EdgeBank with memory "unlimited", of a "time_window" or of a "fixed_window"; empty: the model.
+        share: share of the events that a window covers; 0: the test's share of all events.
+    """
+
+    kind: str = ""
+    share: float = 0.0
+
+    def __post_init__(self):
+        if self.kind not in ("", *KINDS):
+            raise ValueError(f"baseline.kind must be one of {', '.join(KINDS)}, or empty, got {self.kind!r}")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"baseline.share must be in [0, 1], got {self.share}")
 
 
 class EdgeBank:
@@ -54,19 +75,21 @@ class EdgeBank:
         self._history = PairHistory(partition, channel)
         self._window_begin: dict[str, np.ndarray] = {}
 
-    def score(self, batches: Batches, step: int, negatives: Negatives | AllOthers) -> tuple[np.ndarray, np.ndarray]:
+    def score(
+        self, batches: Batches, step: int, negatives: Negatives | AllOthers, columns: slice = slice(None)
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Collective. Scores of a step's events and their negatives, positive [b] and negative [b, k] float32.
 
-        negatives: of all events of ``batches``.
+        negatives: of all events of ``batches``, of which ``columns`` are looked at.
         """
         if batches.name not in self._window_begin:
             self._window_begin[batches.name] = self._window_begins(batches)
         at = batches.at(step)
         events, negatives = batches.events.take(np.arange(at.start, at.stop)), negatives.at(at)
-        dst = np.concatenate([events.dst[:, None], negatives.dst], axis=1)
+        dst = np.concatenate([events.dst[:, None], negatives.dst[:, columns]], axis=1)
         src = np.repeat(events.src[:, None], dst.shape[1], axis=1)
         if negatives.src is not None:
-            src[:, 1:] = negatives.src
+            src[:, 1:] = negatives.src[:, columns]
         before = events.row if self._in_batch else np.full(len(events), batches.first_row[step])
         before = np.repeat(before, dst.shape[1])
         row, time = self._history.last_before(src.ravel(), dst.ravel(), before)
