@@ -216,6 +216,26 @@ def test_groups_over_ranks_equal_torch(world, name):
         first.close()
 
 
+def test_epochs_of_other_lengths(world):
+    """The last group ends with the epoch's own last step, at the last learning rate of an epoch."""
+    config = optimizer_config("adam")
+    optimizer = FlatOptimizer(config, make_model(), world, NUM_STEPS)
+    for num_steps, last_group in ((7, 2), (8, 2), (10, 2), (4, 1)):
+        optimizer.start_epoch(num_steps)
+        moved = []
+        for step in range(num_steps):
+            before = optimizer.flat.checksum()
+            optimizer.begin(step)
+            optimizer.flat.gradient.add_(1.0)
+            optimizer.sum(step, torch.tensor(0.0), False)
+            optimizer.step(0, step)
+            if optimizer.flat.checksum() != before:
+                moved.append(step)
+        assert moved == sorted({*range(2, num_steps, 3), num_steps - 1})
+        assert optimizer.lr == learning_rate(config, last_group, 3)
+    optimizer.close()
+
+
 CASES = {
     "groups, clipped, AdamW": {
         "train__accumulate": 3, "train__clip_norm": 0.3, "train__optimizer": "adamw", "train__weight_decay": 0.1,

@@ -55,9 +55,13 @@ class FlatOptimizer:
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
         self.flat = FlatParameters(model, num_extras=2)
         self._config, self._num_steps = config, num_steps
-        self._groups = -(-num_steps // config.accumulate)
+        self._groups = -(-num_steps // config.accumulate)  # of every epoch, for the schedule
         self._sum = GradientSum(world)
         self._optimizer = _make(config, self.flat.parameter)
+
+    def start_epoch(self, num_steps: int) -> None:
+        """Steps of this epoch, where epochs differ: its last group ends with them."""
+        self._num_steps = num_steps
 
     def begin(self, step: int) -> None:
         """Clear gradients where a group begins."""
@@ -85,7 +89,7 @@ class FlatOptimizer:
             self.flat.gradient.div_(place + 1)
         if self._config.clip_norm > 0:
             clip(self.flat.gradient, self._config.clip_norm)
-        number = epoch * self._groups + step // self._config.accumulate
+        number = epoch * self._groups + min(step // self._config.accumulate, self._groups - 1)
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
         self._optimizer.step()
 

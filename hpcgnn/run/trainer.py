@@ -66,6 +66,7 @@ class Trainer:
     def _epoch(self) -> None:
         progress, memory = self.progress, self.session.memory
         self.session.start_epoch(progress.epoch)
+        self.optimizer.start_epoch(self.session.batches["train"].num_steps)
         if progress.step == 0:
             memory.reset()
             self._scores.clear()
