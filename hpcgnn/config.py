@@ -17,9 +17,11 @@ from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
-from hpcgnn.sample.protocol import EvalConfig
+from hpcgnn.sample.protocol import EvalConfig, expand_eval
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.store import files
+from hpcgnn.tasks.config import TaskConfig
+from hpcgnn.tasks.edgebank import BaselineConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
@@ -43,17 +45,21 @@ class RunConfig:
     """All of it."""
 
     data: DataConfig = field(default_factory=DataConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
         if self.sampling.chunks > 1 and self.train.accumulate > 1:
             raise ValueError("sampling.chunks > 1 changes the steps of an epoch, train.accumulate counts them: use one")
+        if self.task.has_labels:
+            _check_labels(self)
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling)
 
@@ -90,6 +96,16 @@ def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCon
         raise ValueError("sampling.windows > 1 needs model.embedding attention and memory.updater none")
 
 
+def _check_labels(config: RunConfig) -> None:
+    """Refuse what only link prediction knows. Raises ValueError."""
+    if config.model.decoder == "pair":
+        raise ValueError(f"model.decoder pair scores links, task.kind is {config.task.kind}: use decoder mlp")
+    if config.baseline.kind:
+        raise ValueError(f"baseline.kind scores links, task.kind is {config.task.kind}: leave it empty")
+    if config.eval.ranking or config.eval.protocol:
+        raise ValueError(f"eval.protocol and eval.negatives are for task.kind link, task.kind is {config.task.kind}")
+
+
 def parser(program: str, description: str) -> jsonargparse.ArgumentParser:
     """A parser of all configuration keys, plus ``--config``."""
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
@@ -110,7 +126,7 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
 
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[RunConfig, jsonargparse.Namespace]:
     """The configuration and the raw namespace. Raises ValueError for anything misspelt or out of range."""
-    namespace = parse_arguments(result, argv)
+    namespace = parse_arguments(result, expand_eval(argv))
     sections = {f.name for f in dataclasses.fields(RunConfig)}
     values = {name: section.as_dict() for name, section in vars(namespace).items() if name in sections}
     return RunConfig.from_dict(values), namespace

@@ -1,8 +1,8 @@
 """``python -m hpcgnn.predict run/ --pairs pairs.csv --out scores.csv``: probabilities of events after the end of the
-graph.
+graph. ``--nodes nodes.csv --out embeddings.csv`` (or ``.npz``): embeddings of nodes at such times.
 
-Loads the best epoch, moves node memory through validation and test events, and scores each (src, dst[, time]) of the
-file. Ids are those of the source data.
+Loads the best epoch, moves node memory through validation and test events, and answers for each (src, dst[, time]) or
+(node[, type][, time]) of the file. Ids are those of the source data.
 """
 
 from __future__ import annotations
@@ -10,35 +10,76 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import jsonargparse
 import numpy as np
 
 from hpcgnn.comm.world import World
 from hpcgnn.run import launch
 from hpcgnn.run.launch import together
+from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse
 from hpcgnn.run.scoring import run_split
+from hpcgnn.run.session import Session
 from hpcgnn.sample.splits import event_times
 
 
 def main(world: World, argv: list[str]) -> int:
     """Collective."""
     parser = command_parser("python -m hpcgnn.predict", __doc__)
-    parser.add_argument("--pairs", type=str, required=True, help="CSV with columns src, dst and optionally time")
-    parser.add_argument("--out", type=str, required=True, help="CSV to write: src, dst, time, score")
+    parser.add_argument("--pairs", type=str, default="", help="CSV with columns src, dst and optionally time")
+    parser.add_argument(
+        "--nodes", type=str, default="",
+        help="CSV with columns node, type (of graphs with several) and optionally time",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=str, required=True,
+        help="CSV to write: src, dst, time, score, or node, type, time and the embedding; .npz: arrays of the same",
+    )  # fmt: skip
     arguments, comm = parse(parser, argv, world)
+    with together(world, "arguments"):
+        if bool(arguments.pairs) == bool(arguments.nodes):
+            raise ValueError("give either --pairs or --nodes")
     with open_run(arguments.run, arguments.data.path, comm, world) as (session, _):
         last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), world)[0])
-        pairs = launch.on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
-        for split in ("val", "test"):
-            run_split(session, split)
-        scores = score_pairs(session, pairs)
+        answer = _score if arguments.pairs else _embed
+        answer(session, arguments, last)
+    return launch.EXIT_DONE
+
+
+def _score(session: Session, arguments: jsonargparse.Namespace, last: int) -> None:
+    """Collective. Probabilities of the pairs."""
+    world, kind = session.world, session.config.task.kind
+    with together(world, "arguments"):
+        if session.config.task.has_labels:
+            raise ValueError(f"--pairs scores links, but this run learns labels (task.kind {kind}): use --nodes")
+    pairs = launch.on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
+    _replay(session)
+    scores = score_pairs(session, pairs)
     with together(world, "write the scores"):
         if world.rank == 0:
             Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
             write_scores(arguments.out, pairs, scores)
             print(f"{arguments.out}: {len(pairs)} scores")
-    return launch.EXIT_DONE
+
+
+def _embed(session: Session, arguments: jsonargparse.Namespace, last: int) -> None:
+    """Collective. Embeddings of the nodes."""
+    world, types = session.world, session.partition.book.node_types
+    nodes = launch.on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
+    _replay(session)
+    embedding = embed_nodes(session, nodes)
+    with together(world, "write the embeddings"):
+        if world.rank == 0:
+            Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
+            write_embeddings(arguments.out, nodes, embedding)
+            print(f"{arguments.out}: {len(nodes)} embeddings")
+
+
+def _replay(session: Session) -> None:
+    """Collective. Move node memory to the end of the graph."""
+    for split in ("val", "test"):
+        run_split(session, split)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ def main(world: World, argv: list[str]) -> int:
             if resume:
                 watchdog.at("resume")
                 trainer.resume()
+            else:
+                trainer.start()
             _save_config(config, folder, world)  # last: a start that was refused leaves the old one as it is
             code = trainer.run()
             trainer.close()
@@ -61,6 +63,7 @@ def _parse(argv: list[str]) -> tuple[RunConfig, Path, bool]:
     if resume is None:
         config, _ = configuration.parse(parser, argv)
         config.data.path = config.data.path and os.path.abspath(config.data.path)
+        config.task.init = config.task.init and os.path.abspath(config.task.init)
         folder = Path(config.output.dir or f"runs/tgn-{datetime.datetime.now():%Y%m%d-%H%M%S}")
         if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
             raise ValueError(

@@ -188,6 +188,18 @@ def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
     return load_file(name)
 
 
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Weights by parameter, whatever graph they were trained on. Raises ValueError for a damaged checkpoint."""
+    entry = next(entry for entry in read_manifest(path)["files"] if entry["name"] == STATE)
+    return model_weights(_load_file(path, entry))
+
+
+def model_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights among a checkpoint's tensors, by parameter."""
+    prefix = "model."
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 def load_state(path: Path, graph: str) -> tuple[State, list[dict]]:
     """Weights, optimizer and progress, and the manifest's entries of the memory files. Raises ValueError for a damaged
     checkpoint and for another graph's."""

@@ -11,11 +11,10 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.run.launch import together
+from hpcgnn.run.queries import find_nodes, query_plan, read_rows, read_times
 from hpcgnn.run.session import Session
-from hpcgnn.sample.batches import Batches
-from hpcgnn.sample.negatives import Negatives
 from hpcgnn.store import files
-from hpcgnn.store.partition import Events, TemporalPartition
+from hpcgnn.store.partition import TemporalPartition
 
 
 @dataclass(slots=True)
@@ -36,39 +35,9 @@ def read_pairs(path: str, after: int) -> Pairs:
 
     Raises ValueError naming file and row for a missing column, a bad time, or a time not after ``after``.
     """
-    if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file")
-    with open(path, newline="") as file:
-        reader = csv.DictReader(file)
-        missing = {"src", "dst"} - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(
-                f"{path}: no column {', '.join(sorted(missing))}; it has {', '.join(reader.fieldnames or ())}"
-            )
-        rows = list(reader)
-    for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
-            raise ValueError(f"{path}: row {number}: {len(reader.fieldnames)} fields expected, as in the header")
-    time = np.array([_time(path, number, row.get("time"), after) for number, row in enumerate(rows, 1)], np.int64)
-    return Pairs(path, [row["src"].strip() for row in rows], [row["dst"].strip() for row in rows], time)
-
-
-def _time(path: str, number: int, text: str | None, after: int) -> int:
-    if text is None or not text.strip():
-        return after + 1
-    try:
-        value = int(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: row {number}: time {text!r} is not an integer") from error
-    if value > np.iinfo(np.int64).max:
-        raise ValueError(f"{path}: row {number}: time {value} does not fit 64 bits")
-    if value <= after:
-        raise ValueError(
-            f"{path}: row {number}: time {value} is not after the graph's last event ({after}): memory already knows "
-            "that time; "
-            "leave the column empty to score at the end of the graph"
-        )
-    return value
+    rows = read_rows(path, ("src", "dst"))
+    src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
+    return Pairs(path, src, dst, read_times(path, rows, after))
 
 
 def write_scores(path: str, pairs: Pairs, scores: np.ndarray) -> None:
@@ -100,34 +69,14 @@ def score_pairs(session: Session, pairs: Pairs) -> np.ndarray:
 @torch.no_grad()
 def _score_step(session: Session, mine, src, dst, time, size: int) -> torch.Tensor:
     """Collective. Logits of this rank's pairs of one batch: a step without negatives and without write-back."""
-    events = Events(mine.astype(np.int64), src[mine], dst[mine], time[mine], _no_features(session.partition, len(mine)))
-    batches = Batches(
-        "pairs",
-        events,
-        np.array([0, len(mine)]),
-        np.array([size]),
-        np.array([session.partition.num_events]),
-        np.zeros(len(mine), bool),
-    )
-    none = Negatives(np.empty((len(mine), 0), np.int64))
-    plan = session.eval_sampler.plan(batches, none, 0, 0, write=False)
-    return session.task.score(plan).positive
-
-
-def _no_features(partition: TemporalPartition, count: int) -> dict[str, np.ndarray]:
-    return {"feat": np.zeros((count, partition.edge_width), np.float32)} if partition.edge_width else {}
+    return session.task.score(query_plan(session, mine, src[mine], dst[mine], time[mine], size)).positive
 
 
 def _global_ids(
     partition: TemporalPartition, node_type: str, pairs: Pairs, names: list[str], column: str, world: World
 ) -> np.ndarray:
-    """Collective. Global ids [n]; every rank looks among its own nodes. Raises DistributedError for an unknown id."""
-    kind = partition.book.node_types.index(node_type)
-    base = partition.book.type_base()
-    local = np.flatnonzero((partition.flat_row >= base[kind]) & (partition.flat_row < base[kind + 1]))
-    known = [_text(value) for value in partition.node_ids[node_type].tolist()]
-    place = dict(zip(known, partition.book.local_to_global(world.rank)[local].tolist(), strict=True))
-    found = world.reduce_array(np.array([place.get(name, -1) for name in names], np.int64), "max")
+    """Collective. Global ids [n]. Raises DistributedError for an unknown id."""
+    found = find_nodes(partition, node_type, names, world)
     with together(world, "look up the pairs"):
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
@@ -136,7 +85,3 @@ def _global_ids(
                 f"({len(unknown)} such rows)"
             )
     return found
-
-
-def _text(value) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

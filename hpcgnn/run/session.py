@@ -22,6 +22,9 @@ from hpcgnn.sample.splits import SPLITS, make_splits
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.store.partition import open_partition
+from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
+from hpcgnn.tasks.temporal import TemporalTask
+from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head
 from hpcgnn.tasks.temporal_link import TemporalLinkTask
 from hpcgnn.timers import Timers
 
@@ -42,10 +45,28 @@ class Session:
         with together(world, "open the partition set"):
             if found != self.partition.num_events:
                 raise ValueError(f"{path}: the parts hold {found} events, the book says {self.partition.num_events}")
+        self.classes = self._read_labels()
         self._split()
         self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
         self._build_model()
         self._negatives: dict[str, Negatives | AllOthers] = {}
+
+    def _read_labels(self) -> int:
+        """Collective. Check the labels that the task wants, and make them what its steps take; the number of classes, 1
+        for numbers, 0 without labels."""
+        task, events = self.config.task, self.partition.events
+        if not task.has_labels:
+            return 0
+        with together(self.world, "read the labels"):
+            events.columns["label"] = read_labels(events, task, self.partition.relation)
+        if not task.classifies:
+            return 1
+        classes = count_classes(events.columns["label"], task.classes, self.world)
+        with together(self.world, "read the labels"):
+            if task.class_weights and len(task.class_weights) != classes:
+                count = len(task.class_weights)
+                raise ValueError(f"task.class_weights has {count} numbers, the labels have {classes} classes")
+        return classes
 
     def _split(self) -> None:
         config, partition, world, channel = self.config, self.partition, self.world, self.plan_channel
@@ -73,14 +94,29 @@ class Session:
         )  # fmt: skip
         with together(self.world, "build the model"):
             model = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
+        if config.task.has_labels:
+            model.decoder = make_head(config.task.kind, config.model, partition.edge_width, self.classes)
         self.model = model.to(device=device, dtype=self.dtype)
         widths = (model.state_width, model.mail_width)
         self.memory = NodeMemory(partition.num_nodes, *widths, self.dtype, device, model.mailbox_slots)
         feature = partition.node_feature
         feature = None if feature is None else torch.from_numpy(feature).to(device=device, dtype=self.dtype)
-        seed, at = config.train.seed, config.memory.update_at
-        self.task = TemporalLinkTask(self.model, self.memory, feature, at, seed, self.timers)
+        self.task = self._make_task(feature)
         self._make_samplers()
+
+    def _make_task(self, node_feature: torch.Tensor | None) -> TemporalTask:
+        """Collective."""
+        config, task = self.config, self.config.task
+        shared = (
+            self.model, self.memory, node_feature, config.memory.update_at, config.train.seed, self.timers, task.freeze
+        )  # fmt: skip
+        if not task.has_labels:
+            return TemporalLinkTask(*shared)
+        weights = task.class_weights
+        if task.balance_classes:
+            weights = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
+        weights = torch.tensor(weights, dtype=self.dtype, device=self.world.device) if len(weights) else None
+        return TemporalLabelTask(task.kind, weights, *shared)
 
     def _make_samplers(self) -> None:
         config, partition, model = self.config, self.partition, self.model
@@ -129,8 +165,10 @@ class Session:
 
     def negatives(self, split: str, epoch: int) -> Negatives | AllOthers:
         """Collective. Negatives of this rank's events of a split: new ones every epoch in training, fixed ones
-        elsewhere."""
+        elsewhere, none where labels are learnt."""
         config, rows = self.config, self.batches[split].events.row
+        if config.task.has_labels:
+            return Negatives(np.empty((len(rows), 0), np.int64))
         if split == "train":
             random = Random(config.train.seed, Stream.NEGATIVE, epoch=epoch)
             return Negatives(draw_negatives(self._train_pool, rows, config.sampling.negatives, random))
@@ -152,7 +190,7 @@ class Session:
         self.batches["train"] = self._make_batches("train", size, max(1, size * cut // chunks))
 
     def describe(self) -> list[str]:
-        """What is about to run, line by line."""
+        """Collective. What is about to run, line by line."""
         world, book, batches = self.world, self.partition.book, self.batches
         totals = {name: int(b.sizes.sum()) for name, b in batches.items()}
         return [
@@ -161,7 +199,17 @@ class Session:
             + ", ".join(f"{name} {count}" for name, count in totals.items()),
             f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
             f"{batches['train'].num_steps} steps an epoch",
+            *self._describe_labels(),
         ]
+
+    def _describe_labels(self) -> list[str]:
+        """Collective."""
+        if not self.config.task.has_labels:
+            return []
+        known = [f"{name} {self.world.total(int(is_known(b.events.columns['label']).sum()))}"
+                 for name, b in self.batches.items()]  # fmt: skip
+        kind = f"{self.classes} classes" if self.config.task.classifies else "numbers"
+        return [f"task {self.config.task.kind}, {kind}; labelled events: {', '.join(known)}"]
 
     def sent_bytes(self) -> int:
         """Bytes this rank has sent in exchanges so far (gradient sums not counted)."""

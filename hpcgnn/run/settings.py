@@ -37,7 +37,8 @@ class TrainConfig:
         seed: of everything random, below 2^56.
         precision: float32 or float64, of weights and node memory.
         eval_every: epochs between two validations; the last epoch is always validated.
-        monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap or mrr.
+        monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap, mrr, auc or
+            mse; of errors the lowest is best.
         patience: validations without a better one before the run stops; 0: never.
         train_metrics: also report metrics of the training scores, those that the loss was computed from.
         log_every: steps between two step lines in metrics.jsonl; 0: none.

@@ -3,59 +3,82 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
-from hpcgnn.run.scoring import split_scores
+from hpcgnn.run.scoring import concatenate, metric_names
+from hpcgnn.run.session import Session
 from hpcgnn.tasks.metrics import link_metrics
-from hpcgnn.tasks.temporal_link import Scores
+from hpcgnn.tasks.temporal import StepScores
+from hpcgnn.tasks.temporal_label import label_metrics
 
-COLUMNS = ("scores.positive", "scores.negative")
-REPORTED = ("ap", "auc")
+PREFIX = "scores."
+LINK_NAMES = ("ap", "auc")
+
+Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
+
+
+def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Metrics of link scores, positive [n] and negative [n, k]."""
+    return link_metrics(scores["positive"], scores["negative"], np.zeros(len(scores["positive"]), bool), world)
+
+
+def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Metrics of label scores, output [n, C] and label [n]."""
+    return label_metrics(scores["output"], scores["label"], world)
+
+
+def make_train_scores(session: Session) -> TrainScores:
+    """Collective. Those of a session's task."""
+    if session.config.task.has_labels:
+        return TrainScores(session.world, metric_names(session), measure_labels)
+    return TrainScores(session.world)
 
 
 class TrainScores:
-    """Scores of an epoch's steps so far, at the ranks that computed them until ``gather`` moves them to rank 0."""
+    """Scores of an epoch's steps so far, at the ranks that computed them until ``gather`` moves them to rank 0.
 
-    def __init__(self, world: World):
-        self._world = world
+    measure: the metrics of scores by name, of which ``names`` are reported.
+    """
+
+    def __init__(self, world: World, names: tuple[str, ...] = LINK_NAMES, measure: Measure = measure_links):
+        self._world, self._names, self._measure = world, names, measure
         self.clear()
 
     def clear(self) -> None:
         """An epoch begins."""
-        self._steps: list[Scores] = []
-        self._gathered: list[list[np.ndarray]] = []
+        self._steps: list[StepScores] = []
+        self._gathered: dict[str, np.ndarray] = {}
 
-    def add(self, scores: Scores) -> None:
+    def add(self, scores: StepScores) -> None:
         """This rank's scores of one step."""
-        self._steps.append(Scores(scores.positive.detach(), scores.negative.detach()))
+        self._steps.append(scores.detach())
 
     def gather(self) -> dict[str, torch.Tensor]:
-        """Collective. All scores so far, positive [n] and negative [n, k] in float32, on rank 0; none elsewhere."""
+        """Collective. All scores so far, such as positive [n] and negative [n, k] in float32, on rank 0; none
+        elsewhere."""
         if self._steps:
-            mine = [values.astype(np.float32) for values in split_scores(self._steps)]
-            everyone = [self._world.gather_rows(values) for values in mine]
-            self._gathered.append(everyone if self._world.rank == 0 else [values[:0] for values in mine])
+            for name, values in concatenate(self._steps).items():
+                values = values.astype(np.float32) if values.dtype == np.float64 else values
+                everyone = self._world.gather_rows(values)
+                everyone = values[:0] if everyone is None else everyone
+                before = self._gathered.get(name, everyone[:0])
+                self._gathered[name] = np.concatenate([before, everyone])
             self._steps = []
-        if not self._gathered:
-            return {}
-        self._gathered = [[np.concatenate(column) for column in zip(*self._gathered, strict=True)]]
-        return {name: torch.from_numpy(values) for name, values in zip(COLUMNS, self._gathered[0], strict=True)}
+        return {PREFIX + name: torch.from_numpy(values) for name, values in self._gathered.items()}
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Scores from a checkpoint, read by every rank; rank 0 keeps them."""
         self.clear()
-        if COLUMNS[0] in tensors:
-            end = None if self._world.rank == 0 else 0
-            self._gathered = [[tensors[name].numpy()[:end] for name in COLUMNS]]
+        end = None if self._world.rank == 0 else 0
+        found = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
+        self._gathered = {name: value.numpy()[:end] for name, value in found.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Collective. train_ap and train_auc of the epoch so far; NaN without scores."""
-        scores = list(self.gather().values())
-        found = {}
-        if scores:
-            positive, negative = (values.numpy() for values in scores)
-            found = link_metrics(positive, negative, np.zeros(len(positive), bool), self._world)
-        return {f"train_{name}": found.get(name, math.nan) for name in REPORTED}
+        """Collective. Metrics of the epoch so far, such as train_ap and train_auc; NaN without scores."""
+        self.gather()
+        found = self._measure(self._gathered, self._world) if self._gathered else {}
+        return {f"train_{name}": found.get(name, math.nan) for name in self._names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +15,16 @@ from hpcgnn.run.checkpoint import Progress, State
 from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE, together
 from hpcgnn.run.logs import MetricsFile, RunLog
 from hpcgnn.run.optimizer import FlatOptimizer
-from hpcgnn.run.restore import load
-from hpcgnn.run.scoring import run_split, split_metrics
+from hpcgnn.run.restore import initialize, load
+from hpcgnn.run.scoring import metric_names, run_split, split_metrics
 from hpcgnn.run.session import Session
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.train_scores import TrainScores
+from hpcgnn.run.train_scores import make_train_scores
 from hpcgnn.store.memory import MemoryRows
-from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
+from hpcgnn.tasks.metrics import LOWER_IS_BETTER
+
+WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
 
 class Stopped(Exception):
@@ -36,13 +37,14 @@ class Trainer:
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self.session, self.world, self.log = session, session.world, log
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
-        _check(self._config, num_steps)
+        self._metric_names = metric_names(session)
+        _check(self._config, num_steps, self._metric_names)
         self._folder, self._stop, self._watchdog = folder / "checkpoints", stop, session.watchdog
         self._metrics_path = folder / "metrics.jsonl"
         self._metrics: MetricsFile | None = None
         self.optimizer = FlatOptimizer(self._config, session.model, session.world, num_steps)
         self.flat = self.optimizer.flat
-        self._scores = TrainScores(session.world)
+        self._scores = make_train_scores(session)
         self.progress = Progress()
 
     # -------------------------------------------------------------------------------------------------------------
@@ -153,8 +155,9 @@ class Trainer:
         done = replace(progress, epoch=progress.epoch + 1, step=0, loss_sum=0.0, train_seconds=0.0)
         if metrics:
             value = self._monitored(metrics)
-            if not value <= progress.best_metric:  # NaN (no validation events): the newest epoch is the best
-                best = float(np.nan_to_num(value, nan=-1.0))
+            # NaN (no validation events): the newest epoch is the best
+            if progress.best_epoch < 0 or not value <= progress.best_metric:
+                best = float(np.nan_to_num(value, nan=WORST))
                 done = replace(done, best_metric=best, best_epoch=progress.epoch, bad_epochs=0)
                 self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
             else:
@@ -164,10 +167,9 @@ class Trainer:
         self._save(None)
 
     def _monitored(self, metrics: dict[str, float]) -> float:
-        name = self._config.monitor or next(iter(metrics))
-        if name not in metrics:
-            raise DistributedError(_unknown_metric(name, metrics), user_error=True)
-        return metrics[name]
+        """The metric that decides; larger is better, so errors come with the other sign."""
+        name = self._config.monitor or self._metric_names[0]
+        return -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
 
     def _out_of_patience(self) -> bool:
         patience = self._config.patience
@@ -226,11 +228,18 @@ class Trainer:
         tensors |= self.optimizer.tensors(self.progress.step)
         return tensors | (self._scores.gather() if resumable else {})
 
+    def start(self) -> None:
+        """Collective. A new run: weights from another one where ``task.init`` names it."""
+        source = self.session.config.task.init
+        if source:
+            self.log(initialize(self.session, Path(source)))
+
     def resume(self) -> None:
         """Collective. Continue from the newest checkpoint; a run without one starts anew."""
         latest = self.world.broadcast(checkpoint.find_latest(self._folder))
         if latest is None:
             self.log("no checkpoint to resume from: starting anew")
+            self.start()
             return
         self._restore(latest)
         self.log(f"resumed from {latest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
@@ -252,14 +261,11 @@ def headline(split: str, values: dict[str, float]) -> str:
     return f"{split} " * bool(shown) + ", ".join(f"{name.upper()} {value:.4f}" for name, value in shown)
 
 
-def _check(config: TrainConfig, num_steps: int) -> None:
+def _check(config: TrainConfig, num_steps: int, known: tuple[str, ...]) -> None:
     """What only the data tells. The same on all ranks; raises DistributedError."""
-    if config.monitor and config.monitor not in NAMES + RANKING_NAMES:
-        raise DistributedError(_unknown_metric(config.monitor, NAMES + RANKING_NAMES), user_error=True)
+    if config.monitor and config.monitor not in known:
+        message = f"train.monitor must be one of {', '.join(known)} here, got {config.monitor!r}"
+        raise DistributedError(message, user_error=True)
     if config.drop_last and num_steps == 0:
         message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
         raise DistributedError(message, user_error=True)
-
-
-def _unknown_metric(name: str, known: Iterable[str]) -> str:
-    return f"train.monitor must be one of {', '.join(known)}, got {name!r}"

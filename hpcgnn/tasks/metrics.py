@@ -15,6 +15,10 @@ from hpcgnn.comm.world import DistributedError, World
 
 NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
 RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
+BINARY_NAMES = ("auc", "ap")
+MULTICLASS_NAMES = ("accuracy", "macro_f1")
+REGRESSION_NAMES = ("mse", "mae", "rmse")
+LOWER_IS_BETTER = REGRESSION_NAMES
 HITS = 10
 
 
@@ -86,7 +90,7 @@ def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World) 
     count = world.total(error.size)
     squares, absolutes = _sum(error**2, world), _sum(np.abs(error), world)
     if count == 0:
-        return dict.fromkeys(("mse", "mae", "rmse"), math.nan)
+        return dict.fromkeys(REGRESSION_NAMES, math.nan)
     return {"mse": squares / count, "mae": absolutes / count, "rmse": math.sqrt(squares / count)}
 
 

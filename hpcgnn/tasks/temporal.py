@@ -1,0 +1,212 @@
+"""What the tasks on temporal events share: execute a plan. Memory is read through the step's route, updated, and
+written back by its winners; a task adds what it scores and its loss.
+
+`memory.update_at: owner`: the owner works the mail in once, users pull the result, and gradients go back by push_sum.
+`user`: users pull memory and mail and each works the mail in for itself: more bytes and flops, one exchange less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+from hpcgnn.nn.temporal import TemporalModel
+from hpcgnn.sample.plan import Delivery, StepPlan
+from hpcgnn.store.memory import NodeMemory
+from hpcgnn.timers import Timers
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a step read: memory [U, D] of its unique nodes, the owner's updated rows [S, D] (owner mode), times [U] of
+    the last mails (where the model needs them), node features [U, .]."""
+
+    memory: torch.Tensor
+    served: torch.Tensor | None
+    last: torch.Tensor | None
+    feature: torch.Tensor | None
+
+
+class StepScores(Protocol):
+    """What a step says of its b events."""
+
+    def detach(self) -> StepScores:
+        """Without their gradients."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By name, one row an event: [b, ...]."""
+
+
+class TemporalTask:
+    """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective. last_scores: of the newest
+    training step.
+
+    A task says how embeddings are scored (``_score``) and what the loss is (``_loss``). freeze: the head (the model's
+    ``decoder``) alone is trained: all below it works as in evaluation.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        memory: NodeMemory,
+        node_feature: torch.Tensor | None,
+        update_at: str,
+        seed: int,
+        timers: Timers,
+        freeze: bool = False,
+    ):
+        self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
+        self._node_feature, self._freeze = node_feature, freeze
+        self._at_owner = update_at == "owner" and model.has_memory
+        self.last_scores: StepScores | None = None
+        if freeze:
+            model.requires_grad_(False)
+            model.decoder.requires_grad_(True)
+
+    def train(self, plan: StepPlan) -> torch.Tensor:
+        """Collective. Forward, backward (gradients accumulate in the parameters) and write-back; returns this rank's
+        share of the loss."""
+        self.model.train(not self._freeze)
+        self.model.decoder.train()
+        with torch.set_grad_enabled(not self._freeze):
+            reading = self._read(plan)
+        with self._timers("compute"):
+            with torch.set_grad_enabled(not self._freeze):
+                embedding, parts = self._embed(plan, reading)
+            scores = self._score(plan, embedding)
+            loss = self._loss(scores, plan.batch_size)
+            loss.backward()
+        self._backward(plan, reading)
+        self._write(plan, reading, parts)
+        self.last_scores = scores.detach()
+        return loss.detach()
+
+    @torch.no_grad()
+    def score(self, plan: StepPlan) -> StepScores:
+        """Collective. Scores only; memory stays as it is."""
+        self.model.eval()
+        return self._score(plan, self._embed(plan, self._read(plan))[0])
+
+    @torch.no_grad()
+    def embed(self, plan: StepPlan) -> torch.Tensor:
+        """Collective. Embeddings [R, b, Z] of the roots; memory stays as it is."""
+        self.model.eval()
+        embedding, _ = self._embed(plan, self._read(plan))
+        return by_role(plan, embedding)
+
+    @torch.no_grad()
+    def evaluate(self, plan: StepPlan) -> StepScores:
+        """Collective. Scores, then write-back."""
+        self.model.eval()
+        reading = self._read(plan)
+        with self._timers("compute"):
+            embedding, parts = self._embed(plan, reading)
+            scores = self._score(plan, embedding)
+        self._write(plan, reading, parts)
+        return scores
+
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> StepScores:
+        """From embeddings [N, Z] of the roots."""
+        raise NotImplementedError
+
+    def _loss(self, scores: StepScores, batch_size: int) -> torch.Tensor:
+        """This rank's share: sums over its events, divided by the global batch's number of events."""
+        raise NotImplementedError
+
+    def _read(self, plan: StepPlan) -> Reading:
+        features = () if self._node_feature is None else (self._node_feature,)
+        if not self._at_owner:
+            return self._read_at_user(plan, features)
+        table, served_rows = self.memory.table, plan.route.served
+        with self._timers("compute"):
+            served = self.model.update(*table.tensors(), index=served_rows)
+        with self._timers("exchange"):
+            times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
+            own_features = tuple(native.gather_rows(f, served_rows) for f in features)
+            memory, *rest = plan.route.pull_served(served.detach(), *times, *own_features)
+        if torch.is_grad_enabled():
+            memory.requires_grad_()
+        return Reading(memory, served, rest.pop(0) if times else None, rest[0] if features else None)
+
+    def _read_at_user(self, plan: StepPlan, features: tuple[torch.Tensor, ...]) -> Reading:
+        if not self.model.has_memory:
+            with self._timers("exchange"):
+                pulled = plan.route.pull(*features) if features else ()
+            memory = self.memory.table.state.new_empty((plan.route.num_wanted, 0))
+            return Reading(memory, None, None, pulled[0] if features else None)
+        with self._timers("exchange"):
+            pulled = plan.route.pull(*self.memory.table.tensors(), *features)
+            rows, feature = pulled[:5], pulled[5] if features else None
+        with self._timers("compute"):
+            memory = self.model.update(*rows)
+        _, _, _, mailed, delivered = rows
+        last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, -1))
+        return Reading(memory, None, last, feature)
+
+    def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Embeddings [N, Z], and what they put into mails (None: memory does)."""
+        random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch)
+        node, model = self.model.base(reading.memory, reading.feature), self.model
+        embedding = model.embed(node, plan.query, reading.last, model.dropout(random, plan.identity))
+        if plan.write is None or model.config.message_from == "memory":
+            return embedding, None
+        with torch.no_grad():
+            return embedding, model.mail_parts(node, plan.query, embedding)
+
+    def _backward(self, plan: StepPlan, reading: Reading) -> None:
+        """Owner mode: gradients of the pulled rows go to their owners, through the update. On every rank, always."""
+        if not self._at_owner or self._freeze:
+            return
+        gradient = reading.memory.grad if reading.memory.grad is not None else torch.zeros_like(reading.memory)
+        with self._timers("exchange"):
+            served_gradient = plan.route.push_sum(gradient)
+        if reading.served.requires_grad:
+            with self._timers("compute"):
+                reading.served.backward(served_gradient)
+
+    @torch.no_grad()
+    def _write(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
+        if plan.write is None:
+            return
+        with self._timers("write-back"):
+            if plan.delivery is None:
+                self._write_winners(plan, reading, parts)
+            else:
+                self._deliver(plan, plan.delivery, reading, parts)
+
+    def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
+        write, memory = plan.write, reading.memory.detach()
+        other = memory[write.other] if parts is None else parts[write.other_root]
+        given = torch.cat([other, plan.event_feature[write.event]], dim=1)
+        if self._at_owner:
+            pushed = write.route.push(given)
+            state = reading.served.detach()[write.place]
+        else:
+            pushed = write.route.push(torch.cat([memory[write.node], given], dim=1))
+            state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
+        self.memory.replace(write.rows, state.contiguous(), torch.cat([state, pushed], dim=1), write.time)
+
+    def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
+        """The winners' states at their owners, and messages to all who receive one."""
+        memory = reading.memory.detach()
+        other = memory[delivery.other] if parts is None else parts[delivery.other_root]
+        message = torch.cat([memory[delivery.node], other, plan.event_feature[delivery.event]], dim=1)
+        received = plan.route.channel.rows(message, delivery.send_counts, delivery.receive_counts)
+        if delivery.indptr is None:
+            mail = native.gather_rows(received, delivery.message)
+        else:
+            sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
+            mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
+        self.memory.write_state(plan.write.rows, reading.served.detach()[plan.write.place])
+        self.memory.append(delivery.rows, delivery.number, mail, delivery.time)
+
+
+def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
+    """Rows [N, ...] of the roots, role by role: [R, b, ...]."""
+    roles = 2 + plan.num_negatives * (1 + plan.paired)
+    return rows.view(roles, plan.num_events, *rows.shape[1:])
