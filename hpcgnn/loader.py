@@ -1,0 +1,97 @@
+"""For a training loop of one's own: a partitioned temporal graph and its planned steps, without a run file.
+
+``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.world import World
+from hpcgnn.native import Random, Stream
+from hpcgnn.run.launch import together
+from hpcgnn.sample.batches import make_batches
+from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.sample.delivery import Mailing
+from hpcgnn.sample.negatives import Negatives, draw_negatives, negative_pool
+from hpcgnn.sample.plan import StepPlan
+from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.sample.splits import SPLITS, DataConfig, make_splits
+from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
+from hpcgnn.store.partition import open_partition
+
+
+class TemporalGraph:
+    """Collective to create. This rank's part of a partition set (``partition``) and the splits of its events."""
+
+    def __init__(self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0):
+        """Raises DistributedError for a partition set or splits that cannot be used."""
+        self.world, self.seed, self.channel = world, seed, world.channel()
+        data = data or DataConfig()
+        with together(world, "open the partition set"):
+            self.partition = open_partition(path, world.rank, world.size, data.check_hash)
+        with together(world, "split the events"):
+            self.splits = make_splits(self.partition, data, seed, world, self.channel)
+
+
+class TemporalLoader:
+    """Collective to create and to iterate. The steps of one split in time order, planned ahead in the background.
+
+    As everywhere, batches, neighbours and negatives depend on the seed and the graph, not on the number of ranks.
+    """
+
+    def __init__(
+        self, graph: TemporalGraph, split: str, batch_size: int, *, sampling: SamplingConfig | None = None,
+        hops: int = 1, mailing: Mailing | None = None, nearby: bool = False, drop_last: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ):  # fmt: skip
+        """split: "train", "val" or "test"; batch_size: events of a global batch; sampling: neighbours, negatives,
+        plans made ahead; hops: levels of neighbours; mailing: which mails the node memory wants, None without memory;
+        nearby: whether plans list the neighbours' ids; drop_last: leave out a short last batch of training.
+
+        Raises ValueError.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        world, partition, self._graph = graph.world, graph.partition, graph
+        self._sampling = sampling or SamplingConfig()
+        self._prefetch = self._sampling.prefetch if world.can_prefetch else 0
+        channel = world.channel(polite=self._prefetch > 0)
+        self.batches = make_batches(
+            split, partition, graph.splits, batch_size, self._sampling.batch_by, world, graph.channel, drop_last
+        )
+        training = split == "train"
+        shown = self.batches.events.dst if training else partition.events.dst
+        self._pool = negative_pool(self._sampling.negative_pool, shown, partition, world, channel)
+        self._stream = Stream.NEGATIVE if training else Stream.EVAL_NEGATIVE
+        self._sampler = TemporalSampler(
+            partition, graph.splits.history if training else partition.history, self._sampling,
+            Needs(hops, mailing, nearby), graph.seed, Placement(channel, graph.channel, world.device, dtype),
+            evaluation=not training,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on all ranks."""
+        return self.batches.num_steps
+
+    def plans(self, epoch: int = 0) -> Prefetcher[StepPlan]:
+        """Collective. The plans of an epoch, to be used as a context manager: ``with loader.plans(epoch) as plans``.
+
+        Training draws new negatives in every epoch, validation and test the same.
+        """
+        negatives = self._negatives(epoch if self.batches.name == "train" else 0)
+
+        def make(step: int) -> StepPlan:
+            return self._sampler.plan(self.batches, negatives, epoch, step)
+
+        return Prefetcher(make, 0, len(self), self._prefetch)
+
+    def _negatives(self, epoch: int) -> Negatives:
+        random = Random(self._graph.seed, self._stream, epoch=epoch)
+        rows: np.ndarray = self.batches.events.row
+        return Negatives(draw_negatives(self._pool, rows, self._sampling.negatives, random))
