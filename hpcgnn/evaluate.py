@@ -1,29 +1,79 @@
-"""``python -m hpcgnn.evaluate run/``: validation and test of a run's best epoch, on any number of ranks."""
+"""``python -m hpcgnn.evaluate run/``: validation and test of a run's best epoch, on any number of ranks.
+
+By the run's own protocol, or with ``--eval`` by another one; with ``--baseline`` what a heuristic scores there.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from functools import partial
+
+import jsonargparse
 
 from hpcgnn.comm.world import World
+from hpcgnn.config import RunConfig
 from hpcgnn.run import launch
+from hpcgnn.run.baseline import baseline_metrics
 from hpcgnn.run.logs import without_nan
-from hpcgnn.run.replay import command_parser, open_run, parse
+from hpcgnn.run.replay import command_parser, load_best, open_session, parse
 from hpcgnn.run.scoring import run_split, split_metrics
+from hpcgnn.run.session import Session
+from hpcgnn.sample.eval_negatives import KINDS
+from hpcgnn.tasks import edgebank
+from hpcgnn.tasks.edgebank import BaselineConfig
 
 
 def main(world: World, argv: list[str]) -> int:
     """Collective. Prints one JSON object on rank 0."""
-    parser = command_parser("python -m hpcgnn.evaluate", __doc__)
-    arguments, comm = parse(parser, argv, world)
-    with open_run(arguments.run, arguments.data.path, comm, world) as (session, progress):
-        result = {"kind": "evaluate", "epoch": progress.epoch, "ranks": world.size}
-        for split in ("val", "test"):
-            metrics = split_metrics(session, split, run_split(session, split))
-            result |= {f"{split}_{name}": value for name, value in metrics.items()}
+    arguments, comm = parse(_parser(), argv, world)
+    change = partial(_changed, arguments)
+    with open_session(arguments.run, arguments.data.path, comm, world, change) as session:
+        result = _evaluate(session, arguments.run) | _protocol(session)
     if world.rank == 0:
         print(json.dumps(without_nan(result)))
     return launch.EXIT_DONE
+
+
+def _parser() -> jsonargparse.ArgumentParser:
+    parser = command_parser("python -m hpcgnn.evaluate", __doc__)
+    parser.add_argument("--eval", choices=("", "tgb", *KINDS), default="", help="another protocol, or other negatives")
+    parser.add_argument("--negatives_file", type=str, default="", help="fixed negatives, for --eval file and tgb")
+    parser.add_argument("--baseline", choices=("", *edgebank.KINDS), default="", help="EdgeBank in place of the model")
+    return parser
+
+
+def _changed(arguments: jsonargparse.Namespace, config: RunConfig) -> RunConfig:
+    """Raises ValueError."""
+    if arguments.negatives_file and not arguments.eval:
+        raise ValueError("--negatives_file needs --eval file or --eval tgb")
+    if arguments.eval:
+        config = replace(config, eval=config.eval.under(arguments.eval, arguments.negatives_file))
+    if arguments.baseline:
+        config = replace(config, baseline=BaselineConfig(arguments.baseline, config.baseline.share))
+    return config
+
+
+def _evaluate(session: Session, folder: str) -> dict:
+    """Collective."""
+    result, baseline = {"kind": "evaluate", "ranks": session.world.size}, session.config.baseline
+    if baseline.kind:
+        return result | {"baseline": baseline.kind} | baseline_metrics(session, baseline)
+    result["epoch"] = load_best(session, folder).epoch
+    for split in ("val", "test"):
+        metrics = split_metrics(session, split, run_split(session, split))
+        result |= {f"{split}_{name}": value for name, value in metrics.items()}
+    return result
+
+
+def _protocol(session: Session) -> dict:
+    """How the scores came about."""
+    config = session.config
+    if config.task.has_labels:
+        return {}
+    protocol, negatives = config.eval.protocol, config.eval.negatives
+    return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World, mpi_version
 from hpcgnn.config import RunConfig
 from hpcgnn.run import launch
+from hpcgnn.run.baseline import run_baseline
 from hpcgnn.run.launch import together
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path
@@ -40,18 +41,28 @@ def main(world: World, argv: list[str]) -> int:
             for line in session.describe():
                 log(line)
             log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
-            watchdog.at("build the trainer")
-            trainer = Trainer(session, folder, log, stop)
-            if resume:
-                watchdog.at("resume")
-                trainer.resume()
+            if config.baseline.kind:
+                _save_config(config, folder, world)
+                code = run_baseline(session, folder, log)
             else:
-                trainer.start()
-            _save_config(config, folder, world)  # last: a start that was refused leaves the old one as it is
-            code = trainer.run()
-            trainer.close()
+                code = _train(session, folder, log, stop, resume)
             log(f"results in {folder}")
     world.barrier()
+    return code
+
+
+def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+    """Collective. Start or resume, and run to the end; returns the exit code."""
+    session.watchdog.at("build the trainer")
+    trainer = Trainer(session, folder, log, stop)
+    if resume:
+        session.watchdog.at("resume")
+        trainer.resume()
+    else:
+        trainer.start()
+    _save_config(session.config, folder, session.world)  # last: a start that was refused leaves the old one as it is
+    code = trainer.run()
+    trainer.close()
     return code
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import jsonargparse
 from hpcgnn import config as configuration
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.config import RunConfig
 from hpcgnn.run import checkpoint
 from hpcgnn.run.checkpoint import Progress
 from hpcgnn.run.launch import on_first_rank
@@ -42,24 +43,43 @@ def parse(
 @contextmanager
 def open_run(folder: str, path: str, comm: CommConfig, world: World) -> Iterator[tuple[Session, Progress]]:
     """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph."""
-    config, best = on_first_rank(world, "open the run", lambda: _find(Path(folder)))
+    with open_session(folder, path, comm, world) as session:
+        yield session, load_best(session, folder)
+
+
+@contextmanager
+def open_session(
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[RunConfig], RunConfig] | None = None
+) -> Iterator[Session]:
+    """Collective. A session as a run had it, without its weights; with ``change``, of the configuration that this makes
+    of the run's."""
+
+    def read() -> RunConfig:
+        config = configuration.load(Path(folder) / "config.yaml")
+        return change(config) if change else config
+
+    config = on_first_rank(world, "open the run", read)
     world = World(comm)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
-        session = Session(config, path or data_path(config, Path(folder)), world, watchdog)
-        yield session, load(session, best).progress
+        yield Session(config, path or data_path(config, Path(folder)), world, watchdog)
         world.barrier()
 
 
-def data_path(config: configuration.RunConfig, folder: Path) -> str:
+def load_best(session: Session, folder: str) -> Progress:
+    """Collective. Weights and node memory of a run's best epoch, into a session."""
+    best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder)))
+    return load(session, best).progress
+
+
+def data_path(config: RunConfig, folder: Path) -> str:
     """The partition set of a run; the built-in graph lies in the run folder."""
     return config.data.path or str(folder / "data" / "parts")
 
 
-def _find(folder: Path) -> tuple[configuration.RunConfig, Path]:
-    config = configuration.load(folder / "config.yaml")
+def _find_best(folder: Path) -> Path:
     best = checkpoint.find_best(folder / "checkpoints")
     if best is None:
         raise ValueError(
             f"{folder}: no best checkpoint: the run has not finished an epoch; continue it with --resume {folder}"
         )
-    return config, best
+    return best

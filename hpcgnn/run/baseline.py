@@ -1,0 +1,62 @@
+"""A baseline in the place of a model: the same batches, negatives and metrics, and nothing to train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.run.launch import EXIT_DONE, together
+from hpcgnn.run.logs import MetricsFile, RunLog
+from hpcgnn.run.session import Session
+from hpcgnn.run.trainer import headline
+from hpcgnn.tasks.edgebank import BaselineConfig, EdgeBank
+from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES, link_metrics, ranking_metrics, ranks_of
+
+
+def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
+    """Collective. Validation and test as one line of kind "test" in metrics.jsonl; returns the exit code."""
+    config = session.config.baseline
+    values = baseline_metrics(session, config)
+    with together(session.world, "write metrics.jsonl"):
+        if session.world.rank == 0:
+            metrics = MetricsFile(folder / "metrics.jsonl")
+            metrics.write("test", baseline=config.kind, **values)
+            metrics.position()
+    log(f"EdgeBank, {config.kind}: {headline('test', values)}")
+    return EXIT_DONE
+
+
+def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, float]:
+    """Collective. Metrics of validation and test, named as a model's."""
+    with together(session.world, "baseline"):
+        bank = EdgeBank(
+            config.kind, session.partition, session.splits, session.world, session.plan_channel, config.share or None
+        )
+    values = {}
+    for split in ("val", "test"):
+        values |= {f"{split}_{name}": value for name, value in _split_metrics(session, bank, split).items()}
+    return values
+
+
+def _split_metrics(session: Session, bank: EdgeBank, split: str) -> dict[str, float]:
+    batches, ranking = session.batches[split], session.config.eval.ranking
+    if batches.num_steps == 0:
+        return dict.fromkeys(RANKING_NAMES if ranking else NAMES, float("nan"))
+    positive, negative = [], []
+    for step in range(batches.num_steps):
+        session.watchdog.at(split, step)
+        found, others = _score(session, bank, split, step)
+        positive.append(found)
+        negative.append(ranks_of(found, others) if ranking else others)
+    if ranking:
+        return ranking_metrics(np.concatenate(negative), batches.inductive, session.world)
+    return link_metrics(np.concatenate(positive), np.concatenate(negative), batches.inductive, session.world)
+
+
+def _score(session: Session, bank: EdgeBank, split: str, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Collective. Scores of a step's events [b] and of all their negatives [b, k], a few columns at a time."""
+    batches, negatives, chunk = session.batches[split], session.negatives(split, 0), session.config.eval.chunk
+    pieces = range(0, max(1, negatives.per_event), chunk)
+    scores = [bank.score(batches, step, negatives, slice(first, first + chunk)) for first in pieces]
+    return scores[0][0], np.concatenate([others for _, others in scores], axis=1)
