@@ -89,9 +89,13 @@ def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCon
             "embedding attention or mixer"
         )
     if not with_memory and (model.message != "identity" or model.message_from != "memory"):
-        raise ValueError("model.message and model.message_from make mails, but memory.updater is none")
+        raise ValueError(
+            "model.message and model.message_from make mails, but memory.updater is none: choose an updater"
+        )
     if memory.updater == "transformer" and model.memory_dim % model.heads:
-        raise ValueError(f"model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})")
+        raise ValueError(
+            f"memory.updater transformer: model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})"
+        )
     if sampling.windows > 1 and (with_memory or model.embedding != "attention"):
         raise ValueError("sampling.windows > 1 needs model.embedding attention and memory.updater none")
 

@@ -4,6 +4,7 @@ import pytest
 
 from hpcgnn import config as configuration
 from hpcgnn.config import RunConfig
+from hpcgnn.sample.protocol import EvalConfig
 
 
 @pytest.fixture
@@ -54,3 +55,79 @@ def test_resume_allows_only_what_does_not_change_the_answer():
     new.train.lr = 0.5
     with pytest.raises(ValueError, match=r"train.lr \(0.001 -> 0.5\)"):
         configuration.check_resumable(old, new)
+
+
+NO_MEMORY = ["--memory.updater=none"]
+SLOTS = ["--memory.updater=transformer", "--memory.mailbox_slots=3"]
+WINDOWS = ["--sampling.strategy=window", "--sampling.window=10", "--sampling.windows=2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "remedy"),
+    [
+        ([*SLOTS, "--memory.aggregator=mean"], "memory.mailbox_slots", "use aggregator"),
+        (["--memory.mailbox_slots=3"], "memory.mailbox_slots", "use updater transformer"),
+        ([*SLOTS, "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
+        (["--memory.deliver_to=neighbors", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
+        (["--memory.aggregator=mean", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
+        (["--memory.mailbox_slots=0"], "memory.mailbox_slots", "at least 1"),
+        ([*SLOTS, "--model.memory_dim=9"], "model.heads", "must divide model.memory_dim"),
+        ([*NO_MEMORY, "--model.embedding=identity"], "model.embedding", "choose an updater"),
+        ([*NO_MEMORY, "--model.embedding=time_projection"], "model.embedding", "choose an updater"),
+        ([*NO_MEMORY, "--model.message=mlp"], "model.message", "choose an updater"),
+        ([*NO_MEMORY, "--model.message_from=embedding"], "model.message_from", "choose an updater"),
+        (["--model.embedding=identity", "--model.layers=2"], "model.layers", "use model.layers 1"),
+        (["--model.time_encoding=learnable"], "model.time_encoding", "needs model.time_unit"),
+        (["--model.heads=3"], "model.heads", "must divide model.embed_dim"),
+        (["--sampling.strategy=window"], "sampling.strategy", "needs sampling.window"),
+        (["--sampling.window=10"], "sampling.window", "belong to strategy window"),
+        (["--sampling.windows=2"], "sampling.window", "belong to strategy window"),
+        (WINDOWS, "sampling.windows", "updater none"),
+        (["--sampling.chunks=2", "--sampling.batch_by=time"], "sampling.chunks", "use sampling.batch_by events"),
+        (["--sampling.chunks=2", "--train.accumulate=2"], "sampling.chunks", "use one"),
+        (["--eval.negatives=file"], "eval.negatives", "needs eval.negatives_file"),
+        (["--eval.negatives_file=n.npz"], "eval.negatives_file", "read by eval.negatives file"),
+        (["--eval.protocol=tgbl"], "eval.protocol", "must be tgb or empty"),
+        (["--baseline.kind=all"], "baseline.kind", "unlimited, time_window, fixed_window"),
+        (["--baseline.share=2"], "baseline.share", "in [0, 1]"),
+        (["--baseline.kind=unlimited", "--task.kind=node"], "baseline.kind", "leave it empty"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_go_together_are_refused(parser, arguments, key, remedy):
+    """The error names the key and what to do."""
+    with pytest.raises(ValueError) as caught:
+        configuration.parse(parser, arguments)
+    assert key in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("short", "expected"),
+    [
+        (["--eval", "tgb"], ("tgb", "all", 200)),
+        (["--eval=tgb", "--eval.negatives_file=n.npz"], ("tgb", "file", 200)),
+        (["--eval", "historical", "--eval.batch_size=50"], ("", "historical", 50)),
+        (["--eval=all"], ("", "all", 0)),
+    ],
+)
+def test_short_forms_of_eval(parser, short, expected):
+    config, _ = configuration.parse(parser, [*short, "--train.epochs=3"])
+    assert (config.eval.protocol, config.eval.negatives, config.eval.batch_size) == expected
+    assert config.train.epochs == 3
+
+
+@pytest.mark.parametrize("arguments", [["--eval"], ["--eval", "tgbl"], ["--eval="]])
+def test_short_form_of_nothing_known(parser, arguments):
+    with pytest.raises(ValueError, match="eval"):
+        configuration.parse(parser, arguments)
+
+
+def test_another_protocol_for_a_finished_run():
+    """A batch size that a protocol brought along goes with it; one of the user's stays."""
+    own, tgb = EvalConfig(batch_size=70, chunk=9), EvalConfig("tgb", negatives_file="n.npz")
+    assert own.under("historical") == EvalConfig(negatives="historical", batch_size=70, chunk=9)
+    assert own.under("tgb") == EvalConfig("tgb", chunk=9)
+    assert tgb.under("random") == EvalConfig()
+    assert tgb.under("tgb") == EvalConfig("tgb")
+    with pytest.raises(ValueError, match=r"needs eval\.negatives_file"):
+        own.under("file")

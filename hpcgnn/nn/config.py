@@ -79,7 +79,10 @@ class ModelConfig:
                 "differences stay below about 100): without it, rounding grows until training is chaotic"
             )
         if self.layers > 1 and self.embedding != "attention":
-            raise ValueError(f"model.layers is {self.layers}, but embedding {self.embedding!r} has one layer")
+            raise ValueError(
+                f"model.layers is {self.layers}, but model.embedding {self.embedding} has one layer: use "
+                "model.layers 1, or embedding attention"
+            )
 
     @property
     def num_hops(self) -> int:
@@ -113,10 +116,13 @@ class MemoryConfig:
             raise ValueError(f"memory.mailbox_slots must be at least 1, got {self.mailbox_slots}")
         if self.mailbox_slots > 1 and self.aggregator == "mean":
             raise ValueError(
-                "memory.mailbox_slots > 1 keeps single mails, aggregator mean has only one: use aggregator last"
+                "memory.mailbox_slots > 1 keeps single mails, memory.aggregator mean has only one: use aggregator last"
             )
         if self.mailbox_slots > 1 and self.updater in ("gru", "rnn"):
-            raise ValueError(f"memory.updater {self.updater} reads one mail: mailbox_slots > 1 needs transformer")
+            raise ValueError(
+                f"memory.updater {self.updater} reads one mail, memory.mailbox_slots is {self.mailbox_slots}: use "
+                "updater transformer, or one slot"
+            )
         if self.update_at == "user" and not self.simple:
             raise ValueError(
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
