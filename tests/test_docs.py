@@ -1,0 +1,102 @@
+"""The programs in docs/ do what the text beside them says, on any number of ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, record_epoch
+
+from hpcgnn import config as configuration
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.loader import TemporalGraph, TemporalLoader
+from hpcgnn.sample.config import SamplingConfig
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def program(page: str, folder: Path):
+    """The one Python block of a page, imported as a module."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    path = folder / f"documented_{page}.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def world_of(comm) -> World:
+    return World(CommConfig(device="cpu", threads=1), comm)
+
+
+@pytest.fixture
+def parts(comm, mpi_tmp_path):
+    """A partition set of a graph with event features."""
+    on_rank_0(comm, lambda: bipartite(mpi_tmp_path / "graph.h5", num_events=500, edge_width=3) and None)
+    return make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts", 8, "random")
+
+
+def test_own_loop(comm, parts, tmp_path):
+    """Losses fall, and are those of one rank."""
+    loop = program("library", tmp_path)
+    losses = loop.train(parts, epochs=3, batch_size=50, world=world_of(comm))
+    assert len(losses) == 3 * (350 // 50)
+    assert np.mean(losses[-7:]) < np.mean(losses[:7])
+    if comm.rank == 0:
+        np.testing.assert_allclose(losses, loop.train(parts, 3, 50, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["BilinearTGN", "Activity"])
+def test_own_model(comm, parts, tmp_path, name):
+    module = program("own_model", tmp_path)
+    changes = {"memory__updater": "none"} if name == "Activity" else {}
+    config = make_config(**{"model__class_path": f"{module.__name__}.{name}"} | changes)
+    record = record_epoch(comm, parts, config)
+    if comm.rank == 0:
+        assert record.losses[-1] < record.losses[0]
+        assert_same(record, record_epoch(MPI.COMM_SELF, parts, config))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_loader(comm, parts, prefetch):
+    """Every event of a split once, in time order; negatives as many as asked for, new in every epoch of training."""
+    graph = TemporalGraph(parts, world_of(comm))
+    sampling = SamplingConfig(negatives=4, prefetch=prefetch)
+    for split, begin, end in zip(("train", "val", "test"), graph.splits.bounds, graph.splits.bounds[1:], strict=False):
+        loader = TemporalLoader(graph, split, 60, sampling=sampling)
+        epochs = [_rows_and_roots(loader, epoch) for epoch in (0, 1)]
+        rows = np.concatenate(comm.allgather(np.concatenate([row for row, _ in epochs[0]])))
+        assert np.array_equal(np.sort(rows), np.arange(begin, end))
+        same = all(np.array_equal(a, b) for (_, a), (_, b) in zip(*epochs, strict=True))
+        assert all(comm.allgather(same)) == (split != "train")
+    short = TemporalLoader(graph, "train", 60, sampling=sampling, drop_last=True)
+    assert len(short) == (graph.splits.bounds[1] // 60)
+
+
+def _rows_and_roots(loader: TemporalLoader, epoch: int):
+    with loader.plans(epoch) as plans:
+        found = [(plan.event_row, plan.query.root.numpy().reshape(6, plan.num_events)) for plan in plans]
+    assert len(found) == len(loader)
+    return found
+
+
+def test_loader_refuses(comm, parts):
+    graph = TemporalGraph(parts, world_of(comm))
+    with pytest.raises(ValueError, match="train, val, test, got 'all'"):
+        TemporalLoader(graph, "all", 10)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        TemporalLoader(graph, "val", 0)
+
+
+def test_page_of_models_names_every_key():
+    """docs/models.md has a line for each key of the sections that it explains."""
+    text, keys = (DOCS / "models.md").read_text(), configuration.RunConfig().to_dict()
+    for section in ("model", "memory", "sampling", "eval", "baseline"):
+        missing = [key for key in keys[section] if f"`{section}.{key}`" not in text]
+        assert not missing, f"docs/models.md does not name {section}: {missing}"
