@@ -32,7 +32,8 @@ struct Team {
   }
 };
 
-// Calls work(team) on every thread of one region. Nothing in it may throw.
+// Calls work(team) on every thread of one region. Nothing in it may throw, save for want of memory, which ends the
+// program.
 template <typename Work> void in_parallel(int threads, const Work &work) {
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(threads) if (threads > 1)
