@@ -46,6 +46,16 @@ CASES = {
     "transformer, one slot": ({}, {"memory__updater": "transformer"}),
     "transformer, three slots": ({"ticks": 60}, {"memory__updater": "transformer", "memory__mailbox_slots": 3}),
     "message of an mlp": ({"edge_width": 3}, {"model__message": "mlp", "model__message_dim": 7}),
+    "learnt frequencies": (RICH, {"model__time_encoding": "learnable", "model__time_unit": 1000.0}),
+    "learnt frequencies, transformer": (
+        {},
+        {"model__time_encoding": "learnable", "model__time_unit": 1000.0, "memory__updater": "transformer"},
+    ),
+    "batches smaller than ranks": ({"num_events": 60}, APAN | {"train__batch_size": 2, "model__decoder": "pair"}),
+    "two layers, batches smaller than ranks": (
+        {"num_events": 60, "node_width": 4},
+        {"train__batch_size": 2, "model__layers": 2},
+    ),
     "pair decoder": ({}, {"model__decoder": "pair"}),
     "pair decoder, identity": ({}, {"model__decoder": "pair", "model__embedding": "identity"}),
     "embedding of another width": ({}, {"model__embedding": "identity", "model__embed_dim": 6}),
