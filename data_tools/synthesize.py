@@ -73,6 +73,15 @@ def draw_from(cdf: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     return np.minimum(np.searchsorted(cdf, uniform, side="right"), len(cdf) - 1)
 
 
+def busy_users(world: World) -> np.ndarray:
+    """Whether a user is one of the busiest, who make half of the events, [U] int64: what event times alone tell."""
+    activity = np.diff(world.user_cdf, prepend=0.0)
+    order = np.argsort(-activity, kind="stable")
+    busy = np.zeros(len(order), np.int64)
+    busy[order[: 1 + np.searchsorted(np.cumsum(activity[order]), 0.5)]] = 1
+    return busy
+
+
 def draw_new_items(world: World, users: np.ndarray, progress: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """New items [n] for users: mostly of their group at that time (progress [n] in [0, 1)), popular ones first."""
     groups = len(world.group_start) - 1
@@ -150,12 +159,13 @@ def write_nodes(file: h5py.File, name: str, type_id: int, num_nodes: int) -> Non
         ids[start:stop] = ID_START + ID_STEP * np.arange(start, stop)
 
 
-def write_events(group: h5py.Group, world: World, num_events: int, seed: int) -> None:
+def write_events(group: h5py.Group, world: World, num_events: int, seed: int, labels: bool) -> None:
     """Draw and write all events."""
     width = world.vectors.shape[2]
     src, dst, time = (files.create_column(group, name, num_events, (), np.int64) for name in ("src", "dst", "time"))
     feat = files.create_column(group, "feat", num_events, (width,), np.float32) if width else None
-    now = None
+    label = files.create_column(group, "label", num_events, (), np.int64) if labels else None
+    busy, now = busy_users(world), None
     for start in range(0, num_events, BLOCK):
         stop = min(start + BLOCK, num_events)
         users, items, gaps, values = draw_block(world, start, stop, num_events, seed)
@@ -164,14 +174,18 @@ def write_events(group: h5py.Group, world: World, num_events: int, seed: int) ->
         src[start:stop], dst[start:stop], time[start:stop] = users, items, times
         if feat is not None:
             feat[start:stop] = values
+        if label is not None:
+            label[start:stop] = busy[users]
 
 
 def synthesize_events(
-    path: str | os.PathLike, num_events: int, num_users: int, num_items: int, seed: int, feature_dim: int = 0
-) -> None:
+    path: str | os.PathLike, num_events: int, num_users: int, num_items: int, seed: int, feature_dim: int = 0,
+    labels: bool = False,
+) -> None:  # fmt: skip
     """Write a temporal graph file: node types user and item, relation user.interacts.item, times from 0 on.
 
-    ``id`` of row r is 1000 + 3 r in both types. With ``feature_dim`` > 0 the events have float32 features.
+    ``id`` of row r is 1000 + 3 r in both types. With ``feature_dim`` > 0 the events have float32 features,
+    with ``labels`` a label: 1 for the busiest users, who make half of the events, else 0.
     Raises ValueError for a negative or missing size.
     """
     if num_events < 0 or num_users < 1 or num_items < 1 or feature_dim < 0 or seed < 0:
@@ -180,13 +194,14 @@ def synthesize_events(
             "users and items must be at least 1, the others at least 0"
         )
     world = make_world(num_users, num_items, seed, feature_dim)
-    sources = [f"synthetic events={num_events} users={num_users} items={num_items} seed={seed} features={feature_dim}"]
+    given = f"events={num_events} users={num_users} items={num_items} seed={seed} features={feature_dim}"
+    sources = [f"synthetic {given}" + " labels" * labels]
     with files.writing(path, files.GRAPH, kind="temporal", sources=json.dumps(sources)) as file:
         write_nodes(file, "user", 0, num_users)
         write_nodes(file, "item", 1, num_items)
         group = file.create_group("edges/" + files.relation_name("user", "interacts", "item"))
         group.attrs["num_edges"], group.attrs["relation_id"], group.attrs["time_scale"] = num_events, 0, 1
-        write_events(group, world, num_events, seed)
+        write_events(group, world, num_events, seed, labels)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -197,11 +212,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--users", type=int, help="default: events / 20")
     parser.add_argument("--items", type=int, help="default: events / 100")
     parser.add_argument("--features", type=int, default=0, help="width of the edge features, default none")
+    parser.add_argument("--labels", action="store_true", help="with a label, 0 or 1, an event")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     num_users = max(1, args.events // 20) if args.users is None else args.users
     num_items = max(1, args.events // 100) if args.items is None else args.items
-    synthesize_events(args.output, args.events, num_users, num_items, args.seed, args.features)
+    synthesize_events(args.output, args.events, num_users, num_items, args.seed, args.features, args.labels)
     print(f"{args.output}: {args.events} events, {num_users} users, {num_items} items")
     return 0
 

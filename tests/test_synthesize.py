@@ -45,6 +45,21 @@ def test_the_file_is_a_valid_temporal_graph(tmp_path):
     assert events["feat"].shape == (5000, 5)
 
 
+def test_labels_mark_the_busiest_users_and_change_nothing_else(tmp_path):
+    synthesize_events(tmp_path / "plain.h5", 5000, 100, 60, seed=3)
+    synthesize_events(tmp_path / "labelled.h5", 5000, 100, 60, seed=3, labels=True)
+    plain, labelled = load(tmp_path / "plain.h5")[2], load(tmp_path / "labelled.h5")[2]
+    label = labelled.pop("label")
+    assert plain.keys() == labelled.keys()
+    assert all(np.array_equal(plain[name], labelled[name]) for name in plain)
+    assert 0.45 < label.mean() < 0.65
+    count = np.bincount(labelled["src"], minlength=100)
+    busy = np.unique(labelled["src"][label == 1])
+    assert not np.isin(labelled["src"][label == 0], busy).any()
+    assert len(busy) < 40
+    assert np.median(count[busy]) > 2 * np.median(np.delete(count, busy))
+
+
 def test_users_repeat_and_activity_is_skewed(tmp_path):
     synthesize_events(tmp_path / "g.h5", 50_000, 2000, 500, seed=1)
     _, _, events = load(tmp_path / "g.h5")

@@ -11,7 +11,8 @@ PARTS = 64
 
 
 def make_synthetic(parts: Path, num_events: int) -> None:
-    """Bipartite events with repeats and drift, written beside ``parts`` and partitioned into it."""
+    """Bipartite events with repeats, drift and labels, written beside ``parts`` and partitioned into it."""
     graph = parts.parent / "synthetic.h5"
-    synthesize_events(graph, num_events, max(10, num_events // 20), max(10, num_events // 100), seed=1)
+    num_users, num_items = max(10, num_events // 20), max(10, num_events // 100)
+    synthesize_events(graph, num_events, num_users, num_items, seed=1, labels=True)
     partition(graph, parts, PARTS, method="metis")
