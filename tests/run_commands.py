@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from hpcgnn import evaluate, train
+from hpcgnn import evaluate, predict, train
 from hpcgnn.run import launch
 
-MAINS = {"train": train.main, "evaluate": evaluate.main}
+MAINS = {"train": train.main, "evaluate": evaluate.main, "predict": predict.main}
 
 
 def run(commands: list[list[str]]) -> int:

@@ -79,6 +79,14 @@ def test_negatives_file_that_would_not_be_read(folder, evaluated, capsys, option
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.launcher
+def test_predict_refuses_the_run_of_a_baseline(folder, evaluated, capsys):
+    pairs = folder / "pairs.csv"
+    pairs.write_text("src,dst\n1000,1000\n")
+    assert run([["predict", str(folder / "edgebank"), f"--pairs={pairs}", f"--out={folder / 'out.csv'}"]]) == 2
+    assert "is a run of baseline unlimited" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_keys_of_a_recipe_exist(recipe):
     config, _ = configuration.parse(configuration.parser("test", ""), ["--config", str(RECIPES[recipe])])

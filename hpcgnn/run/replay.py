@@ -67,7 +67,7 @@ def open_session(
 
 def load_best(session: Session, folder: str) -> Progress:
     """Collective. Weights and node memory of a run's best epoch, into a session."""
-    best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder)))
+    best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
     return load(session, best).progress
 
 
@@ -76,7 +76,9 @@ def data_path(config: RunConfig, folder: Path) -> str:
     return config.data.path or str(folder / "data" / "parts")
 
 
-def _find_best(folder: Path) -> Path:
+def _find_best(folder: Path, config: RunConfig) -> Path:
+    if config.baseline.kind:
+        raise ValueError(f"{folder} is a run of baseline {config.baseline.kind}: it has no model to open")
     best = checkpoint.find_best(folder / "checkpoints")
     if best is None:
         raise ValueError(
