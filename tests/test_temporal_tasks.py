@@ -213,6 +213,40 @@ def test_the_lowest_error_is_best(comm, parts, mpi_tmp_path):
     assert trainer.progress.best_metric == pytest.approx(-min(errors), abs=1e-4)
 
 
+def test_a_run_goes_on_within_an_epoch(comm, parts, finished, mpi_tmp_path):
+    """Frozen parts and training scores come from the checkpoint; the run that the weights came from may be gone."""
+    changes = {"task__freeze": True, "train__train_metrics": True, "train__epochs": 2}
+    config = task_config("node", task__init=str(finished), **changes)
+    whole = run_epoch(comm, parts("binary"), config)
+    folder = mpi_tmp_path / "stopped"
+    on_rank_0(comm, folder.mkdir)
+    first = Trainer(open_session(comm, parts("binary"), config), folder, lambda *_, **__: None, StopRequest())
+    first.start()
+    train(first, 0, 4)
+    first._save(first.session.memory.table)
+    first.close()
+    config = task_config("node", task__init="/gone", **changes)
+    second = Trainer(open_session(comm, parts("binary", "other", 4), config), folder, first.log, StopRequest())
+    second.resume()
+    assert second.progress.step == 4
+    losses = train(second, 4)
+    np.testing.assert_allclose(losses, whole.losses[4:], rtol=1e-9)
+    assert second._scores.metrics() == pytest.approx(whole.trained, rel=1e-6)
+    second.close()
+
+
+def train(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
+    """Collective. Steps of the first epoch."""
+    losses = []
+    with trainer.session.plans("train", 0, first) as plans:
+        for plan in plans:
+            losses.append(trainer.train_step(plan)[0])
+            trainer.progress.step = plan.step + 1
+            if trainer.progress.step == stop:
+                break
+    return losses
+
+
 @pytest.fixture
 def finished(comm, parts, mpi_tmp_path) -> Path:
     """The folder of a run of link prediction, one epoch."""
