@@ -33,6 +33,7 @@ class Exchange:
 
 # What the counts and widths below describe; other settings ask for other rows.
 MODELLED = {
+    "task": {"kind": ("link",)},
     "model": {"class_path": ("",), "embedding": ("attention",), "layers": (1,), "message_from": ("memory",),
               "decoder": ("mlp",)},
     "memory": {"updater": ("gru", "rnn"), "aggregator": ("last",), "mailbox_slots": (1,), "deliver_to": ("self",)},

@@ -31,8 +31,6 @@ def meeting(source_node, source_slot, destination_node, destination_slot) -> tor
 class PairDecoder(nn.Module):
     """An MLP over the embeddings, plus one over where the neighbourhoods meet."""
 
-    wants_slots = True
-
     def __init__(self, width: int, slots: int):
         super().__init__()
         self.link = LinkDecoder(width)
