@@ -149,7 +149,8 @@ def test_killed_in_a_checkpoint_or_in_validation(runs, reference, tmp_path, poin
 
 
 def test_signals_stop_the_run_and_resume_finishes_it(runs, reference, tmp_path):
-    """USR1 and TERM on one rank, in training, validation and test: exit code 75, a checkpoint, and the same numbers."""
+    """USR1 and TERM on one rank, in training, validation and test: exit code 75, a checkpoint, and the same numbers,
+    wherever node memory is kept."""
     folder, before = tmp_path / "run", -1
     interruptions = [
         (2, ("step", 5, 1, "SIGUSR1")),
@@ -158,8 +159,9 @@ def test_signals_stop_the_run_and_resume_finishes_it(runs, reference, tmp_path):
         (1, ("evaluation", 4, 0, "SIGUSR1")),
         (2, ("evaluation", 5, 1, "SIGTERM")),  # in the test: validation has three steps
     ]
-    for ranks, at in interruptions:
-        result = runs.start(folder, ranks, at=at)
+    for number, (ranks, at) in enumerate(interruptions):
+        placement = ("sharded", "replicated")[number % 2]
+        result = runs.start(folder, ranks, f"--memory.placement={placement}", at=at)
         assert result.returncode == 75, (at, result.stdout, result.stderr)
         assert "Traceback" not in result.stderr
         newest = json.loads((checkpoints(folder)[-1] / "manifest.json").read_text())["progress"]["global_step"]

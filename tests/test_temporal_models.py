@@ -38,6 +38,17 @@ CASES = {
     "boundary decay": (RICH, {"sampling__boundary_half_life": 1500}),
     "boundary decay, uniform": ({}, {"sampling__boundary_half_life": 800, "sampling__strategy": "uniform"}),
     "random first batch": ({}, {"sampling__chunks": 4}),
+    "replicated memory": (RICH, {"memory__placement": "replicated"}),
+    "replicated, dyrep": (
+        {"edge_width": 3},
+        {
+            "memory__placement": "replicated",
+            "memory__updater": "rnn",
+            "model__embedding": "identity",
+            "model__message_from": "embedding",
+            "train__batch_size": 3,
+        },
+    ),
     "mixer": (RICH, NONE | {"model__embedding": "mixer"}),
     "mixer without features": ({}, NONE | {"model__embedding": "mixer"}),
     "mean of messages": (RICH, {"memory__aggregator": "mean"}),

@@ -143,7 +143,7 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
             mailed.append(by_flat_row(session, _mail_times(session)))
             if len(losses) == steps:
                 break
-    table = session.memory.table
+    table = session.memory.owned()
     memory = {name: by_flat_row(session, _one_slot(getattr(table, name).numpy())) for name in table.__slots__}
     hidden = session.world.gather(session.partition.flat_row[session.splits.hidden])
     events, scores = gather_by_row(session.world, pieces), _validate(session)
@@ -155,7 +155,7 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
 
 
 def _mail_times(session: Session) -> np.ndarray:
-    table = session.memory.table
+    table = session.memory.owned()
     return np.where(table.delivered.numpy() > 0, table.mailed.numpy().max(axis=1), -1)
 
 
@@ -173,13 +173,23 @@ def by_flat_row(session: Session, values: np.ndarray) -> np.ndarray | None:
 
 def describe(session: Session, plan) -> dict[str, np.ndarray]:
     """Collective. A plan event by event, its nodes as flat row ids."""
-    (flat,) = plan.route.pull(torch.from_numpy(session.partition.flat_row))
+    (flat,) = plan.route.pull(_flat_rows(session))
     flat, roles = flat.numpy(), 2 + plan.num_negatives
     columns = {"root": flat[plan.query.root.numpy()], "mask": _mask(session, plan)}
     if len(plan.query.levels) == 1:
         columns |= _neighbors(plan.query.levels[0], flat, plan.query.windows)
     by_event = {name: _roles_last(values, roles) for name, values in columns.items()}
     return {"row": plan.event_row, "step": np.full(plan.num_events, plan.step), **by_event}
+
+
+def _flat_rows(session: Session) -> torch.Tensor:
+    """Collective. Flat row ids of the node memory's rows."""
+    flat = torch.from_numpy(session.partition.flat_row)
+    if session.memory.own is None:
+        return flat
+    everyones = torch.empty(session.partition.book.num_nodes, dtype=flat.dtype)
+    everyones[session.data_channel.everyone(session.memory.own)] = session.data_channel.everyone(flat)
+    return everyones
 
 
 def _mask(session: Session, plan) -> np.ndarray:

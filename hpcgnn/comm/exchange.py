@@ -64,6 +64,15 @@ class Channel:
         received = self.rows(torch.from_numpy(flat), send_counts, receive_counts).numpy()
         return received.view(rows.dtype).reshape(len(received), *rows.shape[1:])
 
+    def everyone(self, rows: torch.Tensor, counts: np.ndarray | None = None) -> torch.Tensor:
+        """Collective. This rank's rows [n, ...] to all ranks; returns those of all ranks [sum(counts), ...] in rank
+        order. counts [R], where they are known."""
+        if self.size == 1:
+            return rows
+        mine = np.full(self.size, len(rows), np.int64)
+        copies = rows.repeat(self.size, *[1] * (rows.dim() - 1))
+        return self.rows(copies, mine, self.counts(mine) if counts is None else counts)
+
     def _copy_own(self, rows, out, send_counts, receive_counts) -> None:
         begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
         target = int(receive_counts[: self.rank].sum())

@@ -108,6 +108,10 @@ class World:
         """Collective. A channel of its own communicator; ``polite`` for a background thread."""
         return Channel(self._comm, polite, self.gpu_direct, self.config.max_message_bytes)
 
+    def own_channel(self) -> Channel:
+        """A channel of this rank alone, over which exchanges stay where they are."""
+        return Channel(MPI.COMM_SELF)
+
     @property
     def gpu_direct(self) -> bool:
         """Whether device memory goes straight to MPI. Asked of the library, never probed."""

@@ -12,6 +12,7 @@ UPDATERS = ("gru", "rnn", "transformer", "none")
 AGGREGATORS = ("last", "mean")
 DELIVERIES = ("self", "neighbors")
 UPDATE_AT = ("owner", "user")
+PLACEMENTS = ("sharded", "replicated", "auto")
 DECODERS = ("mlp", "pair")
 
 
@@ -100,6 +101,9 @@ class MemoryConfig:
         mailbox_slots: newest mails kept a node.
         deliver_to: mails go to the event's endpoints ("self"), or also to their sampled "neighbors".
         update_at: "owner" (once per node) or "user" (once per rank that needs the node).
+        placement: "sharded" (a rank keeps its own nodes), "replicated" (every rank keeps all nodes; one exchange of the
+            winners a step), or "auto": replicated up to replicate_mib.
+        replicate_mib: the largest node memory, in MiB, that "auto" replicates.
     """
 
     updater: str = "gru"
@@ -107,10 +111,13 @@ class MemoryConfig:
     mailbox_slots: int = 1
     deliver_to: str = "self"
     update_at: str = "owner"
+    placement: str = "sharded"
+    replicate_mib: int = 64
 
     def __post_init__(self):
         check_choices("memory", self, {
             "updater": UPDATERS, "aggregator": AGGREGATORS, "deliver_to": DELIVERIES, "update_at": UPDATE_AT,
+            "placement": PLACEMENTS,
         })  # fmt: skip
         if self.mailbox_slots < 1:
             raise ValueError(f"memory.mailbox_slots must be at least 1, got {self.mailbox_slots}")
@@ -123,10 +130,21 @@ class MemoryConfig:
                 f"memory.updater {self.updater} reads one mail, memory.mailbox_slots is {self.mailbox_slots}: use "
                 "updater transformer, or one slot"
             )
+        if self.placement == "replicated" and not self.simple:
+            raise ValueError(
+                "memory.placement replicated works with aggregator last, one slot and delivery to self; use sharded"
+            )
+        if self.placement == "replicated" and self.update_at == "user":
+            raise ValueError("memory.placement replicated has no owners to ask: leave memory.update_at owner")
         if self.update_at == "user" and not self.simple:
             raise ValueError(
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
             )
+
+    def replicates(self, mib: float) -> bool:
+        """Whether a node memory of that size is kept whole by every rank."""
+        fits = self.placement == "auto" and self.simple and self.update_at == "owner" and mib <= self.replicate_mib
+        return self.placement == "replicated" or fits
 
     @property
     def simple(self) -> bool:

@@ -236,5 +236,5 @@ def load_memory(
         device = memory.table.state.device
         for name, table in zip(COLUMNS, memory.table.tensors(), strict=True):
             values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
-            pushed = route.push(values.to(table.dtype)).to(device)
-            table[route.requests.to(device)] = pushed
+            memory.put(route.requests.to(device), name, route.push(values.to(table.dtype)).to(device))
+    memory.share(channel)

@@ -97,18 +97,34 @@ class Session:
         if config.task.has_labels:
             model.decoder = make_head(config.task.kind, config.model, partition.edge_width, self.classes)
         self.model = model.to(device=device, dtype=self.dtype)
-        widths = (model.state_width, model.mail_width)
-        self.memory = NodeMemory(partition.num_nodes, *widths, self.dtype, device, model.mailbox_slots)
-        feature = partition.node_feature
-        feature = None if feature is None else torch.from_numpy(feature).to(device=device, dtype=self.dtype)
+        self.memory, feature = self._make_memory()
         self.task = self._make_task(feature)
         self._make_samplers()
+
+    def _make_memory(self) -> tuple[NodeMemory, torch.Tensor | None]:
+        """Collective. Node memory and node features: of this rank's nodes, or of all nodes by global id."""
+        model, partition, device = self.model, self.partition, self.world.device
+        feature = None if partition.node_feature is None else torch.from_numpy(partition.node_feature)
+        widths, total = (model.state_width, model.mail_width), partition.book.num_nodes
+        shared = (*widths, self.dtype, device, model.mailbox_slots)
+        mib = total * sum(widths) * self.dtype.itemsize / (1 << 20)
+        if not (model.has_memory and self.config.memory.replicates(mib)):
+            memory = NodeMemory(partition.num_nodes, *shared)
+        else:
+            own = torch.from_numpy(partition.book.local_to_global(self.world.rank))
+            memory = NodeMemory(total, *shared, own.to(device))
+            if feature is not None:
+                everyones = torch.empty((total, feature.shape[1]), dtype=feature.dtype)
+                everyones[self.data_channel.everyone(own)] = self.data_channel.everyone(feature)
+                feature = everyones
+        return memory, None if feature is None else feature.to(device=device, dtype=self.dtype)
 
     def _make_task(self, node_feature: torch.Tensor | None) -> TemporalTask:
         """Collective."""
         config, task = self.config, self.config.task
         shared = (
-            self.model, self.memory, node_feature, config.memory.update_at, config.train.seed, self.timers, task.freeze
+            self.model, self.memory, node_feature, config.memory.update_at, config.train.seed, self.timers,
+            self.data_channel, task.freeze,
         )  # fmt: skip
         if not task.has_labels:
             return TemporalLinkTask(*shared)
@@ -123,7 +139,8 @@ class Session:
         kept = config.memory
         mailing = Mailing(kept.mailbox_slots, kept.deliver_to == "neighbors", kept.aggregator == "mean")
         needs = Needs(model.num_hops, mailing if model.has_memory else None, model.needs_nearby)
-        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype)
+        alone = self.world.own_channel() if self.memory.own is not None else None
+        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype, alone)
         shared = (config.sampling, needs, config.train.seed, place)
         self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
         self.eval_sampler = TemporalSampler(

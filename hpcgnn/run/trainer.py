@@ -96,7 +96,7 @@ class Trainer:
                     self._write("step", epoch=plan.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
                 if stop or (due and progress.step < num_steps):
-                    self._save(self.session.memory.table, seconds=already + time.perf_counter() - begin)
+                    self._save(self.session.memory.owned(), seconds=already + time.perf_counter() - begin)
                 if stop:
                     break
         if stop:

@@ -11,7 +11,7 @@ import torch
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.sample.neighbors import Answer
-from hpcgnn.sample.plan import Delivery, WritePlan
+from hpcgnn.sample.plan import Announcement, Delivery, WritePlan
 from hpcgnn.store.book import Book
 
 RECORD = np.dtype([("local", "i4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
@@ -53,6 +53,24 @@ def plan_winners(
         route.restrict(wanted, requested), tensor(root[winner].astype(np.int64)), tensor(root[other].astype(np.int64)),
         tensor(winner % max(1, num_events)), tensor(other), tensor(requests[requested]),
         tensor(route.position.numpy()[requested]), tensor(answer.won_time[number[requested]]),
+    )  # fmt: skip
+
+
+def plan_announcement(root: np.ndarray, unique: np.ndarray, events, answer: Answer, channel: Channel) -> Announcement:
+    """Collective. The winners' rows to all ranks. root [N] rows among the unique global ids [U]; events: this rank's,
+    with their times."""
+    winner, count = np.flatnonzero(answer.winner), len(events)
+    event = winner % max(1, count)
+    record = np.stack([unique[root[winner]], events.time[event]], axis=1)
+    mine = np.full(channel.size, len(winner), np.int64)
+    counts = channel.counts(mine)
+    told = channel.everyone(torch.from_numpy(record), counts)
+    other = (winner + count) % max(1, 2 * count)
+    rows = root.astype(np.int64)
+    tensor = torch.from_numpy
+    return Announcement(
+        tensor(rows[winner]), tensor(rows[other]), tensor(event), tensor(other), counts, told[:, 0].contiguous(),
+        told[:, 1].contiguous(),
     )  # fmt: skip
 
 

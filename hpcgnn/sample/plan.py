@@ -6,7 +6,8 @@ b R roots, role by role; U unique nodes; M requests that this rank serves as an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,23 @@ class WritePlan:
 
 
 @dataclass(slots=True)
+class Announcement:
+    """As WritePlan where every rank keeps the whole memory: winners are told to all ranks.
+
+    node, other, event, other_root [w] as in WritePlan; counts [R] winners of every rank; rows [m] (global ids) and time
+    [m] of all of them, in rank order.
+    """
+
+    node: torch.Tensor
+    other: torch.Tensor
+    event: torch.Tensor
+    other_root: torch.Tensor
+    counts: np.ndarray
+    rows: torch.Tensor
+    time: torch.Tensor
+
+
+@dataclass(slots=True)
 class Delivery:
     """Mails of a step that are more than the winners' own: to every endpoint, or to neighbours as well.
 
@@ -57,6 +75,18 @@ class Delivery:
     indptr: torch.Tensor | None = None
 
 
+Part = TypeVar("Part", WritePlan, Announcement, Delivery, None)
+
+
+def on_device(part: Part, device: torch.device) -> Part:
+    """The same with its tensors and routes on a device."""
+    if part is None or device.type == "cpu":
+        return part
+    values = {f.name: getattr(part, f.name) for f in fields(part)}
+    movable = {name: value for name, value in values.items() if isinstance(value, torch.Tensor | Route)}
+    return replace(part, **{name: value.to(device) for name, value in movable.items()})
+
+
 @dataclass(slots=True)
 class StepPlan:
     """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
@@ -75,7 +105,7 @@ class StepPlan:
     query: Query
     nearby: tuple[torch.Tensor, torch.Tensor] | None
     event_feature: torch.Tensor
-    write: WritePlan | None
+    write: WritePlan | Announcement | None
     delivery: Delivery | None
     columns: dict[str, torch.Tensor]
     final: bool = True

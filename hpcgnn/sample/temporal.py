@@ -18,10 +18,10 @@ from hpcgnn.native import AttentionPlan, Random, Stream
 from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
-from hpcgnn.sample.delivery import Mailing, plan_delivery, plan_winners
+from hpcgnn.sample.delivery import Mailing, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import Answer, NeighborSource, Queries
-from hpcgnn.sample.plan import StepPlan
+from hpcgnn.sample.plan import Announcement, StepPlan, WritePlan, on_device
 from hpcgnn.store import files
 from hpcgnn.store.partition import Events, History, TemporalPartition
 
@@ -38,12 +38,16 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where plans are made and used: the channel of planning, the one that moves rows, device and precision."""
+    """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
+
+    own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
+    """
 
     plan_channel: Channel
     move_channel: Channel
     device: torch.device
     dtype: torch.dtype
+    own_channel: Channel | None = None
 
 
 class TemporalSampler:
@@ -108,9 +112,8 @@ class TemporalSampler:
     ) -> StepPlan:
         hops, place, top = self._needs.hops, self._place, answers[0]
         lowest = [asked[-1].nodes, answers[-1].other.ravel()] if hops else [roots]
-        inverse, owner, local = self._unique(np.concatenate(lowest))
-        route = Route.plan_located(owner, local, self._channel).over(place.move_channel)
-        num_unique = len(local)
+        inverse, route, unique = self._route(np.concatenate(lowest))
+        num_unique = route.num_wanted
         root = np.ascontiguousarray(inverse[: len(roots)])
         query = Query(
             self._move(root.astype(np.int64)), self._transpose(root, num_unique),
@@ -118,7 +121,7 @@ class TemporalSampler:
             self._levels(asked, answers, inverse, num_unique) if hops else (), self._config.windows,
         )  # fmt: skip
         writing = write and self._needs.mailing is not None
-        winners = plan_winners(route, root, len(events), num_unique, top, self._scratch) if writing else None
+        winners = self._winners(route, root, unique, events, top) if writing else None
         delivery = None
         if writing and not self._needs.mailing.simple:
             delivery = plan_delivery(self._needs.mailing, events, top, root, self._partition.book, self._channel)
@@ -126,18 +129,30 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), negative.per_event, negative.src is not None,
             events.row, route.to(place.device), query,
             (self._move(roots), self._move(top.other)) if self._needs.slots else None,
-            self._event_feature(events), winners, delivery, self._columns(events), write,
+            self._event_feature(events), on_device(winners, place.device), on_device(delivery, place.device),
+            self._columns(events), write,
         )  # fmt: skip
 
-    def _unique(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inverse [n] int32 into the unique ids (-1 for padding), and their owners and local rows [U], sorted by owner,
-        so that the route's rows need no reordering."""
-        book = self._partition.book
+    def _route(self, ids: np.ndarray) -> tuple[np.ndarray, Route, np.ndarray]:
+        """Collective. Inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique
+        ids [U] themselves, sorted by owner, so that the route's rows need no reordering."""
+        book, place = self._partition.book, self._place
+        if place.own_channel is not None:  # the row of a node is its global id
+            unique, inverse = native.unique_relabel(ids)
+            return inverse, Route.plan_located(np.zeros_like(unique), unique, place.own_channel), unique
         if self._channel.size == 1:
             unique, inverse = native.unique_relabel(ids)
-            return inverse, *book.locate(unique)
-        _, inverse, local, counts = native.unique_by_owner(ids, book.blocks, book.size)
-        return inverse, np.repeat(np.arange(book.size), counts), local
+            owner, local = book.locate(unique)
+        else:
+            unique, inverse, local, counts = native.unique_by_owner(ids, book.blocks, book.size)
+            owner = np.repeat(np.arange(book.size), counts)
+        return inverse, Route.plan_located(owner, local, self._channel).over(place.move_channel), unique
+
+    def _winners(self, route: Route, root, unique, events: Events, top: Answer) -> WritePlan | Announcement:
+        """Collective."""
+        if self._place.own_channel is not None:
+            return plan_announcement(root, unique, events, top, self._channel)
+        return plan_winners(route, root, len(events), len(unique), top, self._scratch)
 
     def _levels(self, asked: list[Queries], answers: list[Answer], inverse: np.ndarray, num_unique: int):
         """From the lowest level to the roots'."""

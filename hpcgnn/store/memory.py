@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
 
 COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
 
@@ -28,14 +29,18 @@ class MemoryRows:
 
 
 class NodeMemory:
-    """State, pending mails and their times for n nodes."""
+    """State, pending mails and their times for n nodes.
+
+    ``own``: rows of the nodes that this rank owns, or None: all of them. A replicated memory has the rows of all nodes,
+    by global id.
+    """
 
     def __init__(
         self, num_nodes: int, state_width: int, mail_width: int, dtype: torch.dtype, device: torch.device,
-        slots: int = 1,
+        slots: int = 1, own: torch.Tensor | None = None,
     ):  # fmt: skip
         zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
-        self.slots = slots
+        self.slots, self.own = slots, own
         self.table = MemoryRows(
             zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
             zeros(num_nodes, dtype=torch.int64), zeros(num_nodes, slots, dtype=torch.int64),
@@ -85,6 +90,22 @@ class NodeMemory:
         table.updated[rows[first]] = time[first]
         table.delivered.index_add_(0, rows, torch.ones_like(rows))
 
+    def owned(self) -> MemoryRows:
+        """The rows of the nodes that this rank owns."""
+        return self.table if self.own is None else MemoryRows(*(tensor[self.own] for tensor in self.table.tensors()))
+
     def snapshot(self) -> MemoryRows:
-        """A copy of all rows."""
-        return MemoryRows(*(tensor.clone() for tensor in self.table.tensors()))
+        """A copy of the rows that this rank owns."""
+        return MemoryRows(*(tensor.clone() for tensor in self.owned().tensors()))
+
+    def put(self, rows: torch.Tensor, name: str, values: torch.Tensor) -> None:
+        """Set a column at some of the rows that this rank owns, by their place among them."""
+        getattr(self.table, name)[rows if self.own is None else self.own[rows]] = values
+
+    def share(self, channel: Channel) -> None:
+        """Collective. Give the rows that this rank owns to all others, where memory is replicated."""
+        if self.own is None:
+            return
+        everyones = channel.everyone(self.own)
+        for table in self.table.tensors():
+            table[everyones] = channel.everyone(table[self.own])

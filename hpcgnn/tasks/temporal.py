@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.temporal import TemporalModel
-from hpcgnn.sample.plan import Delivery, StepPlan
+from hpcgnn.sample.plan import Announcement, Delivery, StepPlan
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.timers import Timers
 
@@ -58,10 +59,11 @@ class TemporalTask:
         update_at: str,
         seed: int,
         timers: Timers,
+        channel: Channel,
         freeze: bool = False,
     ):
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
-        self._node_feature, self._freeze = node_feature, freeze
+        self._node_feature, self._channel, self._freeze = node_feature, channel, freeze
         self._at_owner = update_at == "owner" and model.has_memory
         self.last_scores: StepScores | None = None
         if freeze:
@@ -174,7 +176,9 @@ class TemporalTask:
         if plan.write is None:
             return
         with self._timers("write-back"):
-            if plan.delivery is None:
+            if isinstance(plan.write, Announcement):
+                self._announce(plan, plan.write, reading, parts)
+            elif plan.delivery is None:
                 self._write_winners(plan, reading, parts)
             else:
                 self._deliver(plan, plan.delivery, reading, parts)
@@ -191,12 +195,20 @@ class TemporalTask:
             state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
         self.memory.replace(write.rows, state.contiguous(), torch.cat([state, pushed], dim=1), write.time)
 
+    def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
+        """The winners' states and mails to all ranks, each of which keeps all nodes."""
+        memory = reading.memory.detach()
+        other = memory[write.other] if parts is None else parts[write.other_root]
+        mail = torch.cat([memory[write.node], other, plan.event_feature[write.event]], dim=1)
+        mail = self._channel.everyone(mail, write.counts)
+        self.memory.replace(write.rows, mail[:, : memory.shape[1]].contiguous(), mail, write.time)
+
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states at their owners, and messages to all who receive one."""
         memory = reading.memory.detach()
         other = memory[delivery.other] if parts is None else parts[delivery.other_root]
         message = torch.cat([memory[delivery.node], other, plan.event_feature[delivery.event]], dim=1)
-        received = plan.route.channel.rows(message, delivery.send_counts, delivery.receive_counts)
+        received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
         if delivery.indptr is None:
             mail = native.gather_rows(received, delivery.message)
         else:
