@@ -10,9 +10,9 @@ import os
 import numpy as np
 import torch
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.native import Random, Stream
-from hpcgnn.run.launch import together
 from hpcgnn.sample.batches import make_batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.delivery import Mailing

@@ -13,9 +13,9 @@ from pathlib import Path
 import jsonargparse
 import numpy as np
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.run import launch
-from hpcgnn.run.launch import together
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse

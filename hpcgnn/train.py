@@ -13,12 +13,12 @@ import torch
 
 import hpcgnn
 from hpcgnn import config as configuration
+from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World, mpi_version
 from hpcgnn.config import RunConfig
 from hpcgnn.run import launch
 from hpcgnn.run.baseline import run_baseline
-from hpcgnn.run.launch import together
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path
 from hpcgnn.run.session import Session

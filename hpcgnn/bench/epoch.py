@@ -18,11 +18,11 @@ import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import peer_pyg
+from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.run import launch
-from hpcgnn.run.launch import together
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.session import Session
 from hpcgnn.run.signals import StopRequest

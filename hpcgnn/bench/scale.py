@@ -22,10 +22,10 @@ from hpcgnn.bench.cost import ASSUMPTIONS, Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes
 from hpcgnn.bench.laws import Laws, counted_demand
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.run import launch
-from hpcgnn.run.launch import together
 from hpcgnn.run.session import Session
 from hpcgnn.run.synthetic import make_synthetic
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcgnn.choices import check_choices
+
 EMBEDDINGS = ("attention", "identity", "time_projection", "mixer")
 TIME_ENCODINGS = ("fixed", "learnable")
 MESSAGES = ("identity", "mlp")
@@ -14,13 +16,6 @@ DELIVERIES = ("self", "neighbors")
 UPDATE_AT = ("owner", "user")
 PLACEMENTS = ("sharded", "replicated", "auto")
 DECODERS = ("mlp", "pair")
-
-
-def check_choices(section: str, values: object, choices: dict[str, tuple[str, ...]]) -> None:
-    """Raise ValueError for the first attribute whose value is none of its choices."""
-    for name, allowed in choices.items():
-        if getattr(values, name) not in allowed:
-            raise ValueError(f"{section}.{name} must be one of {', '.join(allowed)}, got {getattr(values, name)!r}")
 
 
 @dataclass

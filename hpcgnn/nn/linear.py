@@ -6,20 +6,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-# oneDNN builds (and caches) a kernel per shape, which costs as much as running it: numbers of rows that change from
-# step to step are padded to multiples of this.
-ROW_MULTIPLE = 64
-
 
 def _onednn():
     """oneDNN's linear operator, or None when this torch has no such."""
     operators = getattr(torch.ops, "mkldnn", None)
     return getattr(operators, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-
-
-def padded(num_rows: int) -> int:
-    """The number of rows to use for ``num_rows``: the next multiple of ROW_MULTIPLE."""
-    return -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 class _OneDnnLinear(torch.autograd.Function):

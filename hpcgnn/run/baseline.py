@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.run.launch import EXIT_DONE, together
+from hpcgnn.comm.together import together
+from hpcgnn.run.launch import EXIT_DONE
 from hpcgnn.run.logs import MetricsFile, RunLog
 from hpcgnn.run.session import Session
 from hpcgnn.run.trainer import headline

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from hpcgnn import __version__
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.run.launch import together
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store import files
 from hpcgnn.store.memory import COLUMNS, MemoryRows, NodeMemory

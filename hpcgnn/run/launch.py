@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 
 Result = TypeVar("Result")
@@ -19,18 +19,6 @@ EXIT_DONE, EXIT_FAILURE, EXIT_USER, EXIT_REQUEUE = 0, 1, 2, 75
 
 class Answered(Exception):
     """Raised on all ranks: the command line asked for text only (--help), and rank 0 has printed it."""
-
-
-@contextmanager
-def together(world: World, stage: str) -> Iterator[None]:
-    """Collective. Run local code; when it raises a ValueError or OSError on any rank, all ranks leave with that one
-    error."""
-    error: Exception | None = None
-    try:
-        yield
-    except (ValueError, OSError) as caught:
-        error = caught
-    world.agree(error, stage)
 
 
 def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.run.launch import together
 from hpcgnn.run.queries import find_nodes, query_plan, read_rows, read_times
 from hpcgnn.run.session import Session
 from hpcgnn.store import files

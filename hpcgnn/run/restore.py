@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from hpcgnn.comm.together import together
 from hpcgnn.run import checkpoint
 from hpcgnn.run.checkpoint import State
-from hpcgnn.run.launch import together
 from hpcgnn.run.session import Session
 
 HEAD = "decoder."

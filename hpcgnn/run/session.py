@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from hpcgnn import native
+from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.temporal import Sizes, resolve_model
-from hpcgnn.run.launch import together
 from hpcgnn.sample.batches import Batches, make_batches
 from hpcgnn.sample.delivery import Mailing
 from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hpcgnn.choices import check_choices
+
 PRECISIONS = ("float32", "float64")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "linear", "step")
@@ -68,7 +70,7 @@ class TrainConfig:
     checkpoint_every: int = 200
 
     def __post_init__(self):
-        self._check_choices()
+        check_choices("train", self, {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS})
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
@@ -80,12 +82,6 @@ class TrainConfig:
             raise ValueError(f"train.min_lr must be at most train.lr = {self.lr}, got {self.min_lr}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"train.decay must be above 0 and at most 1, got {self.decay}")
-
-    def _check_choices(self) -> None:
-        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"train.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
 
     @property
     def bound_to_epochs(self) -> bool:

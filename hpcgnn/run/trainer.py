@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.run import checkpoint
 from hpcgnn.run.checkpoint import Progress, State
-from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE, together
+from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE
 from hpcgnn.run.logs import MetricsFile, RunLog
 from hpcgnn.run.optimizer import FlatOptimizer
 from hpcgnn.run.restore import initialize, load

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcgnn.choices import check_choices
 from hpcgnn.sample.negatives import POOLS
 
 STRATEGIES = ("recent", "uniform", "window")
@@ -48,10 +49,7 @@ class SamplingConfig:
             raise ValueError(
                 "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least 0"
             )
-        choices = {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"sampling.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        check_choices("sampling", self, {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY})
         self._check_windows()
         if self.chunks > 1 and self.batch_by == "time":
             raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")

@@ -6,8 +6,6 @@ need not know who handles an event.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.negative_file import NegativeFile, open_negatives
@@ -40,7 +39,7 @@ def fixed_negatives(
     index = SPLITS.index(batches.name)
     begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
     file: NegativeFile | None = None
-    with _together(world):
+    with together(world, STAGE):
         file = open_negatives(path) if world.rank == 0 else None
     if world.broadcast(file is not None and file.row is None):
         file = _listed_by_row(file, begin, end, partition, world, channel)
@@ -51,33 +50,22 @@ def fixed_negatives(
     return Negatives(dst.numpy())
 
 
-@contextmanager
-def _together(world: World) -> Iterator[None]:
-    """Collective. As run.launch.together."""
-    error: Exception | None = None
-    try:
-        yield
-    except (ValueError, OSError) as caught:
-        error = caught
-    world.agree(error, STAGE)
-
-
 def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, world, channel) -> np.ndarray:
     """Collective. This rank's home rows, [rows, k] global ids, -1 where the file lists nothing."""
     listed, per_event = world.broadcast(file and (file.num_listed, file.per_event))
     table = np.full((int(homes.starts[world.rank + 1] - homes.starts[world.rank]), per_event), -1, np.int64)
     ids = OriginalIds(partition, files.split_relation(partition.relation)[2], world)
-    with _together(world):
+    with together(world, STAGE):
         if file and listed and not 0 <= file.row.min() <= file.row.max() < partition.num_events:
             wrong = file.row[(file.row < 0) | (file.row >= partition.num_events)][0]
             raise ValueError(f"{file.path}: event row {wrong} is outside 0..{partition.num_events - 1} of this graph")
     for start, stop in files.slabs(listed, 8 * per_event):
         rows, lines = np.empty(0, np.int64), np.empty((0, per_event), np.int64)
-        with _together(world):
+        with together(world, STAGE):
             if file:
                 lines = file.read(start, stop)
         found = ids.find(lines.ravel() if file else None)
-        with _together(world):
+        with together(world, STAGE):
             if file:
                 rows, lines = _of_split(file, start, lines, found.reshape(lines.shape), begin, end)
         _send_home(rows - begin, lines, homes, table, channel)
@@ -115,7 +103,7 @@ def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, wo
     none = np.iinfo(np.int64).max
     first = int(world.reduce_array(np.array([first_row + missing[0] if len(missing) else none]), "min")[0])
     total = int(world.total(len(missing)))
-    with _together(world):
+    with together(world, STAGE):
         if total:
             raise ValueError(
                 f"{path}: no negatives for event row {first} of {split} ({total} such events); list every event of the "

@@ -1,0 +1,20 @@
+"""Errors that one rank meets and all ranks must leave with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpcgnn.comm.world import World
+
+
+@contextmanager
+def together(world: World, stage: str) -> Iterator[None]:
+    """Collective. Run local code; when it raises a ValueError or OSError on any rank, all ranks leave with that one
+    error."""
+    error: Exception | None = None
+    try:
+        yield
+    except (ValueError, OSError) as caught:
+        error = caught
+    world.agree(error, stage)
