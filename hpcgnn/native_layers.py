@@ -1,5 +1,8 @@
 """Whole layers as one native call forward and one backward, on the CPU: temporal attention, recurrent update, link
-decoder. hpcgnn/nn has the same in plain torch for other devices.
+decoder with its loss, and the write-back of node memory. hpcgnn/nn has the same in plain torch for other devices.
+
+A layer is a pass: an object that goes forward once and backward at most once, and keeps what backward needs. For
+autograd, functions wrap the passes.
 
 Shapes: N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width, W = D + F + T,
 Z embedding width. Matrix products are the kernels' own, in float32 or float64; results do not depend on the number of
@@ -79,7 +82,7 @@ class AttentionCall:
 
 def _describe_attention(call: AttentionCall, node, phase, weights):
     """The kernel's description of a call; the tensors that it points to must outlive it."""
-    query_weight, query_bias, key, value, merge_weight, merge_bias, norm_weight, norm_bias = weights
+    key, value, query_weight, query_bias, merge_weight, merge_bias, norm_weight, norm_bias = weights
     plan, dropout, dtype, long, real = call.plan, call.dropout, node.dtype, torch.int64, torch.float64
     (roots, slots), (unique, width), (heads, head_width, key_width) = plan.slot.shape, node.shape, key.shape
     edge_width, time_width, out_width = call.edge.shape[1], phase.shape[0], heads * head_width
@@ -105,38 +108,54 @@ def _describe_attention(call: AttentionCall, node, phase, weights):
     )  # fmt: skip
 
 
-class AttentionLayer(torch.autograd.Function):
+class AttentionPass:
     """Softmax attention of each root over its slots' [node | edge | cos(w dt + b)], merged with its own row, keyed
     dropout, relu, layer norm. The products of neighbouring weights are formed first.
 
-    node [U, D], phase [T], query_weight [Z, D + T], query_bias [Z], key and value [H, Z / H, W], merge_weight
-    [Z, Z + D], merge_bias, norm_weight, norm_bias [Z]. Returns [N, Z]. Differentiable in all of them.
+    node [U, D], phase [T] float64; weights: key and value [H, Z / H, W], query_weight [Z, D + T], query_bias [Z],
+    merge_weight [Z, Z + D], merge_bias, norm_weight, norm_bias [Z]. width: Z.
     """
+
+    def __init__(self, node, phase, weights, call: AttentionCall):
+        self._layer, self._call = _describe_attention(call, node, phase, weights), call
+        self._node, self.width, self._kept = node, weights[-1].shape[0], (phase, weights)
+        self._saved = None
+
+    def forward(self) -> torch.Tensor:
+        """[N, Z]."""
+        out = self._node.new_empty((self._call.root.shape[0], self.width))
+        self._saved = self._layer.forward(out.data_ptr(), torch.get_num_threads())
+        return out
+
+    def backward(self, gradient: torch.Tensor, with_phase: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """gradient [N, Z] of what forward returned; returns that of node [U, D], and those of the weights (and of the
+        phase), flat, in their order."""
+        plan, transpose, node, long = self._call.plan, self._call.root_transpose, self._node, torch.int64
+        grad_node, flat = torch.empty_like(node), node.new_empty(self._layer.gradient_size(with_phase))
+        targets, roots = node.shape[0] + 1, self._call.root.shape[0]
+        self._layer.backward(
+            self._saved, _address(plan.slot_indptr, long, targets), _address(plan.slot_order, long, -1),
+            _address(transpose[0], long, targets), _address(transpose[1], long, roots),
+            _address(gradient, node.dtype, roots, self.width), with_phase, grad_node.data_ptr(), flat.data_ptr(),
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return grad_node, flat
+
+
+class AttentionLayer(torch.autograd.Function):
+    """AttentionPass of node [U, D], phase [T] and the weights, differentiable in all of them."""
 
     @staticmethod
     def forward(ctx, node, phase, *weights_and_call):
         *weights, call = weights_and_call
-        phases = phase.detach().double()
-        layer = _describe_attention(call, node, phases, weights)
-        out = node.new_empty((call.root.shape[0], weights[-1].shape[0]))
-        ctx.layer, ctx.saved = layer, layer.forward(out.data_ptr(), torch.get_num_threads())
-        ctx.call, ctx.phases = call, phases
-        ctx.save_for_backward(node, phase, *weights)
-        return out
+        ctx.run = AttentionPass(node, phase.detach().double(), weights, call)
+        ctx.save_for_backward(phase, *weights)
+        return ctx.run.forward()
 
     @staticmethod
     def backward(ctx, gradient):
-        node, phase, *weights = ctx.saved_tensors
-        call, layer, with_phase = ctx.call, ctx.layer, ctx.needs_input_grad[1]
-        gradient = gradient.contiguous()
-        grad_node, flat = torch.empty_like(node), node.new_empty(layer.gradient_size(with_phase))
-        plan, targets, roots, long = call.plan, node.shape[0] + 1, call.root.shape[0], torch.int64
-        layer.backward(
-            ctx.saved, _address(plan.slot_indptr, long, targets), _address(plan.slot_order, long, -1),
-            _address(call.root_transpose[0], long, targets), _address(call.root_transpose[1], long, roots),
-            _address(gradient, node.dtype, roots, weights[-1].shape[0]), with_phase, grad_node.data_ptr(),
-            flat.data_ptr(), torch.get_num_threads(),
-        )  # fmt: skip
+        (phase, *weights), with_phase = ctx.saved_tensors, ctx.needs_input_grad[1]
+        grad_node, flat = ctx.run.backward(gradient.contiguous(), with_phase)
         gradients = _split(flat, *(w.shape for w in weights), *[phase.shape] * with_phase)
         return grad_node, gradients.pop() if with_phase else None, *gradients, None
 
@@ -183,73 +202,49 @@ def _describe_recurrent(call: RecurrentCall, phase, weight_ih, weight_hh, bias_i
     )  # fmt: skip
 
 
-class RecurrentUpdate(torch.autograd.Function):
+class RecurrentPass:
     """New states [r, D]: those of rows with mail by a recurrent cell over [mail | cos(w dt + b)], others as they are.
 
-    weight_ih [gates D, M + T], weight_hh [gates D, D], bias_ih and bias_hh [gates D], phase [T], ordered as in torch's
-    cells. Differentiable in these, not in state and mail.
+    weights: weight_ih [gates D, M + T], weight_hh [gates D, D], bias_ih and bias_hh [gates D], ordered as in torch's
+    cells; phase [T] float64.
     """
+
+    def __init__(self, weights, phase, call: RecurrentCall):
+        self._cell, self._call, self._kept = _describe_recurrent(call, phase, *weights), call, (weights, phase)
+        self._saved = None
+
+    def forward(self) -> torch.Tensor:
+        """[r, D]."""
+        call = self._call
+        rows = call.state.shape[0] if call.index is None else call.index.shape[0]
+        out = call.state.new_empty((rows, call.state.shape[1]))
+        self._saved = self._cell.forward(out.data_ptr(), torch.get_num_threads())
+        return out
+
+    def backward(self, gradient: torch.Tensor, with_phase: bool = False) -> torch.Tensor:
+        """gradient [r, D] of what forward returned; returns those of the weights (and of the phase), flat."""
+        flat = gradient.new_empty(self._cell.gradient_size(with_phase))
+        address = _address(gradient, self._call.state.dtype, -1, self._call.state.shape[1])
+        self._cell.backward(self._saved, address, with_phase, flat.data_ptr(), torch.get_num_threads())
+        return flat
+
+
+class RecurrentUpdate(torch.autograd.Function):
+    """RecurrentPass, differentiable in weights and phase [T], not in state and mail."""
 
     @staticmethod
     def forward(ctx, weight_ih, weight_hh, bias_ih, bias_hh, phase, call):
-        phases = phase.detach().double()
-        cell = _describe_recurrent(call, phases, weight_ih, weight_hh, bias_ih, bias_hh)
-        rows = call.state.shape[0] if call.index is None else call.index.shape[0]
-        out = call.state.new_empty((rows, call.state.shape[1]))
-        ctx.cell, ctx.saved = cell, cell.forward(out.data_ptr(), torch.get_num_threads())
-        ctx.constants = phases, call.frequency
-        ctx.save_for_backward(weight_ih, weight_hh, bias_ih, bias_hh, phase)
-        return out
+        weights = (weight_ih, weight_hh, bias_ih, bias_hh)
+        ctx.run = RecurrentPass(weights, phase.detach().double(), call)
+        ctx.save_for_backward(*weights, phase)
+        return ctx.run.forward()
 
     @staticmethod
     def backward(ctx, gradient):
-        *weights, phase = ctx.saved_tensors
-        with_phase = ctx.needs_input_grad[4]
-        gradient, flat = gradient.contiguous(), weights[0].new_empty(ctx.cell.gradient_size(with_phase))
-        ctx.cell.backward(
-            ctx.saved, _address(gradient, flat.dtype, -1, -1), with_phase, flat.data_ptr(), torch.get_num_threads()
-        )
+        (*weights, phase), with_phase = ctx.saved_tensors, ctx.needs_input_grad[4]
+        flat = ctx.run.backward(gradient.contiguous(), with_phase)
         gradients = _split(flat, *(w.shape for w in weights), *[phase.shape] * with_phase)
         return *gradients, *[None] * (not with_phase), None
-
-
-# ----------------------------------------------------------------------------------------------------------------
-# link decoder
-
-
-class LinkDecoder(torch.autograd.Function):
-    """Logits [R - 1, b] of pairs: out . relu(source e_0 + bias + destination e_j) + out_bias.
-
-    embedding [R, b, Z]: role 0 holds the sources, the others destinations. source, destination [O, Z], bias [O], out
-    [1, O], out_bias [1]. Differentiable in all of them.
-    """
-
-    @staticmethod
-    def forward(ctx, embedding, source, bias, destination, out, out_bias):
-        (roles, pairs, width), hidden, dtype = embedding.shape, bias.shape[0], embedding.dtype
-        if roles < 2:
-            raise ValueError(f"embeddings of sources and destinations are needed, got {roles} roles")
-        decoder = _kernels(embedding).LinkDecoder(
-            roles=roles, pairs=pairs, width=width, hidden=hidden,
-            embedding=_address(embedding, dtype, roles, pairs, width), source=_address(source, dtype, hidden, width),
-            bias=_address(bias, dtype, hidden), destination=_address(destination, dtype, hidden, width),
-            out=_address(out, dtype, 1, hidden), out_bias=_address(out_bias, dtype, 1),
-        )  # fmt: skip
-        logits = embedding.new_empty((roles - 1, pairs))
-        ctx.decoder, ctx.saved = decoder, decoder.forward(logits.data_ptr(), torch.get_num_threads())
-        ctx.save_for_backward(embedding, source, bias, destination, out, out_bias)
-        return logits
-
-    @staticmethod
-    def backward(ctx, gradient):
-        embedding, *weights = ctx.saved_tensors
-        gradient, grad_embedding = gradient.contiguous(), torch.empty_like(embedding)
-        flat = embedding.new_empty(ctx.decoder.gradient_size())
-        ctx.decoder.backward(
-            ctx.saved, _address(gradient, embedding.dtype, embedding.shape[0] - 1, embedding.shape[1]),
-            grad_embedding.data_ptr(), flat.data_ptr(), torch.get_num_threads(),
-        )  # fmt: skip
-        return grad_embedding, *_split(flat, *(w.shape for w in weights))
 
 
 def recurrent_update(weights, phase, call: RecurrentCall) -> torch.Tensor:
@@ -257,6 +252,90 @@ def recurrent_update(weights, phase, call: RecurrentCall) -> torch.Tensor:
     return RecurrentUpdate.apply(*weights, phase, call)
 
 
+# ----------------------------------------------------------------------------------------------------------------
+# link decoder
+
+
+class LinkDecoderPass:
+    """Logits [R - 1, b] of pairs: out . relu(source e_0 + bias + destination e_j) + out_bias.
+
+    embedding [R, b, Z]: role 0 holds the sources, the others destinations. weights: source [O, Z], bias [O],
+    destination [O, Z], out [1, O], out_bias [1].
+    """
+
+    def __init__(self, embedding, weights):
+        source, bias, destination, out, out_bias = weights
+        (roles, pairs, width), hidden, dtype = embedding.shape, bias.shape[0], embedding.dtype
+        if roles < 2:
+            raise ValueError(f"embeddings of sources and destinations are needed, got {roles} roles")
+        self._embedding, self._kept, self._saved = embedding, weights, None
+        self._decoder = _kernels(embedding).LinkDecoder(
+            roles=roles, pairs=pairs, width=width, hidden=hidden,
+            embedding=_address(embedding, dtype, roles, pairs, width), source=_address(source, dtype, hidden, width),
+            bias=_address(bias, dtype, hidden), destination=_address(destination, dtype, hidden, width),
+            out=_address(out, dtype, 1, hidden), out_bias=_address(out_bias, dtype, 1),
+        )  # fmt: skip
+
+    def forward(self) -> torch.Tensor:
+        """[R - 1, b]."""
+        roles, pairs, _ = self._embedding.shape
+        logits = self._embedding.new_empty((roles - 1, pairs))
+        self._saved = self._decoder.forward(logits.data_ptr(), torch.get_num_threads())
+        return logits
+
+    def backward(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """gradient [R - 1, b] of the logits; returns that of the embedding, and those of the weights, flat."""
+        embedding = self._embedding
+        grad_embedding, flat = torch.empty_like(embedding), embedding.new_empty(self._decoder.gradient_size())
+        self._decoder.backward(
+            self._saved, _address(gradient, embedding.dtype, embedding.shape[0] - 1, embedding.shape[1]),
+            grad_embedding.data_ptr(), flat.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        return grad_embedding, flat
+
+
+class LinkDecoder(torch.autograd.Function):
+    """LinkDecoderPass, differentiable in embedding and weights."""
+
+    @staticmethod
+    def forward(ctx, embedding, *weights):
+        ctx.run = LinkDecoderPass(embedding, weights)
+        ctx.save_for_backward(*weights)
+        return ctx.run.forward()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        grad_embedding, flat = ctx.run.backward(gradient.contiguous())
+        return grad_embedding, *_split(flat, *(w.shape for w in ctx.saved_tensors))
+
+
 def link_decoder(embedding, source, bias, destination, out, out_bias) -> torch.Tensor:
     """LinkDecoder, of embeddings laid out in any way."""
     return LinkDecoder.apply(embedding.contiguous(), source, bias, destination, out, out_bias)
+
+
+def link_loss(logits: torch.Tensor, batch_size: int) -> tuple[float, torch.Tensor]:
+    """Loss of logits [1 + k, b], events first, then negatives, and its gradient [1 + k, b]: the sum over events of
+    -log p(event) - mean over negatives of log(1 - p), divided by ``batch_size``."""
+    gradient = torch.empty_like(logits)
+    addresses = _address(logits, logits.dtype, -1, -1), gradient.data_ptr()
+    return _kernels(logits).link_loss(addresses[0], *logits.shape, batch_size, addresses[1]), gradient
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# node memory
+
+
+def replace_memory(table: tuple[torch.Tensor, ...], rows, state, mail, time) -> None:
+    """Replace state and only mail of unique rows [m] int64 of a table, in place: state [n, D], mail [n, 1, M], updated
+    [n], mailed [n, 1], delivered [n]; by state [m, D] and mail [m, M] of times [m]. The state's time becomes that of
+    the mail it consumed; for a node without mail, that of its first mail."""
+    states, mails, updated, mailed, delivered = table
+    (total, width), mail_width, count, long = states.shape, mails.shape[2], rows.shape[0], torch.int64
+    dtype = states.dtype
+    _kernels(states).replace_memory(
+        width, mail_width, _address(states, dtype, total, width), _address(mails, dtype, total, 1, mail_width),
+        _address(updated, long, total), _address(mailed, long, total, 1), _address(delivered, long, total), count,
+        _address(rows, long, count), _address(state, dtype, count, width), _address(mail, dtype, count, mail_width),
+        _address(time, long, count), torch.get_num_threads(),
+    )  # fmt: skip

@@ -166,12 +166,34 @@ template <typename Real> void bind_link_decoder(nb::module_ &module) {
                                        at<Real>(grad_weights), threads);
           },
           Release());
+  module.def(
+      "link_loss",
+      [](uintptr_t logits, int64_t roles, int64_t pairs, int64_t batch, uintptr_t gradient) {
+        return cpu::link_loss(at<const Real>(logits), roles, pairs, batch, at<Real>(gradient));
+      },
+      Release());
+}
+
+template <typename Real> void bind_memory(nb::module_ &module) {
+  module.def(
+      "replace_memory",
+      [](int64_t state_width, int64_t mail_width, uintptr_t state_table, uintptr_t mail_table, uintptr_t updated,
+         uintptr_t mailed, uintptr_t delivered, int64_t count, uintptr_t rows, uintptr_t state, uintptr_t mail,
+         uintptr_t time, int threads) {
+        const cpu::MemoryTable<Real> table{state_width,           mail_width,           at<Real>(state_table),
+                                           at<Real>(mail_table),  at<int64_t>(updated), at<int64_t>(mailed),
+                                           at<int64_t>(delivered)};
+        cpu::replace_memory(table, at<const int64_t>(rows), count, at<const Real>(state), at<const Real>(mail),
+                            at<const int64_t>(time), threads);
+      },
+      Release());
 }
 
 template <typename Real> void bind_precision(nb::module_ module) {
   bind_attention_layer<Real>(module);
   bind_recurrent<Real>(module);
   bind_link_decoder<Real>(module);
+  bind_memory<Real>(module);
 }
 
 } // namespace

@@ -118,7 +118,10 @@ class Route:
         return self._deliver([native.gather_rows(table, self.requests) for table in tables])
 
     def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Collective. As ``pull`` for values [S, ...] that the owner has for its served rows only."""
+        """Collective. As ``pull`` for values [S, ...] that the owner has for its served rows only; on one rank the
+        result may be the values themselves."""
+        if self.num_requests == len(self.served):
+            return self._deliver(list(values))  # every row has one user: requests and served agree
         return self._deliver([native.gather_rows(value, self.position) for value in values])
 
     def push(self, rows: torch.Tensor) -> torch.Tensor:

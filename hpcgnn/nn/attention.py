@@ -42,12 +42,13 @@ class TemporalAttentionLayer(nn.Module):
         if self.time.learnable or not native_layers.is_supported(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, self._mask(dropout))
+        call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, self.norm.eps, dropout)
+        return native_layers.attention_layer(node, self.time.phase, self.weights(), call)
+
+    def weights(self) -> list[nn.Parameter]:
+        """As native_layers takes them."""
         query, merge, norm = self.query, self.merge, self.norm
-        weights = (
-            query.weight, query.bias, self.key, self.value, merge.weight, merge.bias, norm.weight, norm.bias
-        )  # fmt: skip
-        call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, norm.eps, dropout)
-        return native_layers.attention_layer(node, self.time.phase, weights, call)
+        return [self.key, self.value, query.weight, query.bias, merge.weight, merge.bias, norm.weight, norm.bias]
 
     def forward(self, node, own, edge, plan: AttentionPlan, dropout=None) -> torch.Tensor:
         """The same in plain torch around the attention. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout

@@ -23,10 +23,11 @@ class LinkDecoder(nn.Module):
         the CPU."""
         if not native_layers.is_supported(embedding, self.out.weight):
             return self(embedding[0], embedding[1:])
-        weights = (
-            self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias
-        )  # fmt: skip
-        return native_layers.link_decoder(embedding, *weights)
+        return native_layers.link_decoder(embedding, *self.weights())
+
+    def weights(self) -> list[nn.Parameter]:
+        """As native_layers takes them."""
+        return [self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias]
 
     def forward(self, source, destination) -> torch.Tensor:
         """source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n], in plain torch."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn import native
+from hpcgnn import native, native_layers
 from hpcgnn.comm.exchange import Channel
 
 COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
@@ -62,6 +62,9 @@ class NodeMemory:
         """Replace state and only mail [r, M] of unique rows [r]. The state's time becomes that of the mail it consumed;
         for a node without mail, that of its first mail, whose time difference is thereby 0."""
         table = self.table
+        if native_layers.is_supported(table.state, table.mail):
+            native_layers.replace_memory(table.tensors(), rows, state.contiguous(), mail.contiguous(), time)
+            return
         delivered = native.gather_rows(table.delivered, rows)
         consumed = native.gather_rows(table.mailed, rows)[:, 0]
         updated = torch.where(delivered > 0, consumed, time)

@@ -7,6 +7,7 @@ written back by its winners; a task adds what it scores and its loss.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.native import Random, Stream
+from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.sample.plan import Announcement, Delivery, StepPlan
 from hpcgnn.store.memory import NodeMemory
@@ -70,11 +72,10 @@ class TemporalTask:
             model.requires_grad_(False)
             model.decoder.requires_grad_(True)
 
-    def train(self, plan: StepPlan) -> torch.Tensor:
+    def train(self, plan: StepPlan) -> torch.Tensor | float:
         """Collective. Forward, backward (gradients accumulate in the parameters) and write-back; returns this rank's
         share of the loss."""
-        self.model.train(not self._freeze)
-        self.model.decoder.train()
+        self._set_mode(training=True)
         with torch.set_grad_enabled(not self._freeze):
             reading = self._read(plan)
         with self._timers("compute"):
@@ -91,26 +92,32 @@ class TemporalTask:
     @torch.no_grad()
     def score(self, plan: StepPlan) -> StepScores:
         """Collective. Scores only; memory stays as it is."""
-        self.model.eval()
+        self._set_mode(training=False)
         return self._score(plan, self._embed(plan, self._read(plan))[0])
 
     @torch.no_grad()
     def embed(self, plan: StepPlan) -> torch.Tensor:
         """Collective. Embeddings [R, b, Z] of the roots; memory stays as it is."""
-        self.model.eval()
+        self._set_mode(training=False)
         embedding, _ = self._embed(plan, self._read(plan))
         return by_role(plan, embedding)
 
     @torch.no_grad()
     def evaluate(self, plan: StepPlan) -> StepScores:
         """Collective. Scores, then write-back."""
-        self.model.eval()
+        self._set_mode(training=False)
         reading = self._read(plan)
         with self._timers("compute"):
             embedding, parts = self._embed(plan, reading)
             scores = self._score(plan, embedding)
         self._write(plan, reading, parts)
         return scores
+
+    def _set_mode(self, training: bool) -> None:
+        below = training and not self._freeze
+        if (self.model.training, self.model.decoder.training) != (below, training):
+            self.model.train(below)
+            self.model.decoder.train(training)
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> StepScores:
         """From embeddings [N, Z] of the roots."""
@@ -120,13 +127,15 @@ class TemporalTask:
         """This rank's share: sums over its events, divided by the global batch's number of events."""
         raise NotImplementedError
 
-    def _read(self, plan: StepPlan) -> Reading:
+    def _read(self, plan: StepPlan, update: Callable[..., torch.Tensor] | None = None) -> Reading:
+        """Collective. ``update`` works the mails in; None: the model does."""
+        update = update or self.model.update
         features = () if self._node_feature is None else (self._node_feature,)
         if not self._at_owner:
-            return self._read_at_user(plan, features)
+            return self._read_at_user(plan, features, update)
         table, served_rows = self.memory.table, plan.route.served
         with self._timers("compute"):
-            served = self.model.update(*table.tensors(), index=served_rows)
+            served = update(*table.tensors(), index=served_rows)
         with self._timers("exchange"):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
             own_features = tuple(native.gather_rows(f, served_rows) for f in features)
@@ -135,7 +144,7 @@ class TemporalTask:
             memory.requires_grad_()
         return Reading(memory, served, rest.pop(0) if times else None, rest[0] if features else None)
 
-    def _read_at_user(self, plan: StepPlan, features: tuple[torch.Tensor, ...]) -> Reading:
+    def _read_at_user(self, plan: StepPlan, features: tuple[torch.Tensor, ...], update) -> Reading:
         if not self.model.has_memory:
             with self._timers("exchange"):
                 pulled = plan.route.pull(*features) if features else ()
@@ -145,20 +154,22 @@ class TemporalTask:
             pulled = plan.route.pull(*self.memory.table.tensors(), *features)
             rows, feature = pulled[:5], pulled[5] if features else None
         with self._timers("compute"):
-            memory = self.model.update(*rows)
+            memory = update(*rows)
         _, _, _, mailed, delivered = rows
         last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, -1))
         return Reading(memory, None, last, feature)
 
     def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Embeddings [N, Z], and what they put into mails (None: memory does)."""
-        random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch)
         node, model = self.model.base(reading.memory, reading.feature), self.model
-        embedding = model.embed(node, plan.query, reading.last, model.dropout(random, plan.identity))
+        embedding = model.embed(node, plan.query, reading.last, self._dropout(plan))
         if plan.write is None or model.config.message_from == "memory":
             return embedding, None
         with torch.no_grad():
             return embedding, model.mail_parts(node, plan.query, embedding)
+
+    def _dropout(self, plan: StepPlan) -> KeyedDropout | None:
+        return self.model.dropout(Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch), plan.identity)
 
     def _backward(self, plan: StepPlan, reading: Reading) -> None:
         """Owner mode: gradients of the pulled rows go to their owners, through the update. On every rank, always."""
@@ -185,29 +196,34 @@ class TemporalTask:
 
     def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
         write, memory = plan.write, reading.memory.detach()
-        other = memory[write.other] if parts is None else parts[write.other_root]
-        given = torch.cat([other, plan.event_feature[write.event]], dim=1)
+        given = self._given(plan, write, memory, parts)
         if self._at_owner:
             pushed = write.route.push(given)
-            state = reading.served.detach()[write.place]
+            state = native.gather_rows(reading.served.detach(), write.place)
         else:
             pushed = write.route.push(torch.cat([memory[write.node], given], dim=1))
             state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
         self.memory.replace(write.rows, state.contiguous(), torch.cat([state, pushed], dim=1), write.time)
 
+    def _given(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
+        """What the other endpoint and the event put into mails (a WritePlan, Announcement or Delivery)."""
+        table, index = (memory, mails.other) if parts is None else (parts, mails.other_root)
+        other = native.gather_rows(table, index)
+        if plan.event_feature.shape[1] == 0:
+            return other
+        return torch.cat([other, plan.event_feature[mails.event]], dim=1)
+
     def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states and mails to all ranks, each of which keeps all nodes."""
         memory = reading.memory.detach()
-        other = memory[write.other] if parts is None else parts[write.other_root]
-        mail = torch.cat([memory[write.node], other, plan.event_feature[write.event]], dim=1)
+        mail = torch.cat([memory[write.node], self._given(plan, write, memory, parts)], dim=1)
         mail = self._channel.everyone(mail, write.counts)
         self.memory.replace(write.rows, mail[:, : memory.shape[1]].contiguous(), mail, write.time)
 
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states at their owners, and messages to all who receive one."""
         memory = reading.memory.detach()
-        other = memory[delivery.other] if parts is None else parts[delivery.other_root]
-        message = torch.cat([memory[delivery.node], other, plan.event_feature[delivery.event]], dim=1)
+        message = torch.cat([memory[delivery.node], self._given(plan, delivery, memory, parts)], dim=1)
         received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
         if delivery.indptr is None:
             mail = native.gather_rows(received, delivery.message)

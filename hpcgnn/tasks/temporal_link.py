@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from hpcgnn.nn.link_step import LinkStep, make_link_step
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.tasks.temporal import TemporalTask, by_role
 
@@ -33,6 +34,31 @@ class Scores:
 class TemporalLinkTask(TemporalTask):
     """Scores events and negatives. The loss is the mean over the global batch of -log p(event) - mean over negatives
     of log(1 - p)."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._step = make_link_step(self.model)
+
+    def train(self, plan: StepPlan) -> torch.Tensor | float:
+        """Collective. As every task's; without autograd where the model's parts allow it."""
+        return super().train(plan) if self._step is None or plan.paired else self._train_by_hand(plan, self._step)
+
+    @torch.no_grad()
+    def _train_by_hand(self, plan: StepPlan, step: LinkStep) -> float:
+        self._set_mode(training=True)
+        reading, roles = self._read(plan, step.update), 2 + plan.num_negatives
+        with self._timers("compute"):
+            loss, gradient, logits = step.learn(
+                reading.memory, plan.query, self._dropout(plan), roles, plan.batch_size
+            )  # fmt: skip
+        if self._at_owner:
+            with self._timers("exchange"):
+                gradient = plan.route.push_sum(gradient)
+        with self._timers("compute"):
+            step.update_backward(gradient)
+        self._write(plan, reading, None)
+        self.last_scores = Scores(logits[0], logits[1:])
+        return loss
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> Scores:
         rows, k = by_role(plan, embedding), plan.num_negatives

@@ -17,7 +17,8 @@ public:
       : layer_(layer), saved_(saved), out_(out), table_(layer.frequency, layer.phase, layer.time_width),
         weights_(layer, table_), query_(layer.node_width + 1, layer.query_width()),
         merge_(layer.query_width(), layer.out_width), own_(layer.node_width + 1, layer.out_width),
-        threshold_(dropout_threshold(layer.dropout)), scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
+        merged_(saved.owners, layer.out_width), threshold_(dropout_threshold(layer.dropout)),
+        scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
 
   void operator()(const Team &team, RootAttention<Real> &attention) {
     weights_.compose(team);
@@ -26,28 +27,35 @@ public:
     merge_.fill_transposed(team, weights_.out());
     own_.fill_transposed(team, weights_.own());
     team.barrier();
+    RowGroups{saved_.owners}.each(team, [&](int64_t, Range block, bool) { ask(block); });
+    team.barrier();
     RowGroups{layer_.roots}.each(team, [&](int64_t, Range block, bool) { run(block, attention); });
   }
 
   const TimeTable &table() const { return table_; }
 
 private:
-  void run(Range block, RootAttention<Real> &attention) {
-    const int64_t width = layer_.query_width(), depth = layer_.node_width;
-    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin), own = rows.from(0, width);
-    const gemm::Rows<Real> query = saved_.query.rows().from(block.begin);
-    const gemm::Rows<Real> hidden = saved_.hidden.rows().from(block.begin);
+  void ask(Range block) {
+    const int64_t depth = layer_.node_width;
+    const gemm::Rows<Real> own = saved_.own.rows().from(block.begin);
     for (int64_t i = 0; i < block.size(); ++i) {
-      copy_row(own.at(i), layer_.node + layer_.root[block.begin + i] * depth, depth);
+      copy_row(own.at(i), layer_.node + saved_.node.data()[block.begin + i] * depth, depth);
       own.at(i)[depth] = Real(1);
     }
-    gemm::multiply<Real>(own, block.size(), query_.packed, {query});
+    gemm::multiply<Real>(own, block.size(), query_.packed, {saved_.query.rows().from(block.begin)});
+    gemm::multiply<Real>(own, block.size(), own_.packed, {merged_.rows().from(block.begin)});
+  }
+
+  void run(Range block, RootAttention<Real> &attention) {
+    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin);
+    const gemm::Rows<Real> hidden = saved_.hidden.rows().from(block.begin);
     for (int64_t i = 0; i < block.size(); ++i) {
-      const int64_t root = block.begin + i;
-      attention.forward(root, query.at(i), rows.at(i), saved_.weight.data() + root * layer_.heads * layer_.slots);
+      const int64_t root = block.begin + i, owner = saved_.owner.data()[root];
+      copy_row(hidden.at(i), merged_.rows().at(owner), layer_.out_width);
+      attention.forward(root, saved_.query.rows().at(owner), rows.at(i),
+                        saved_.weight.data() + root * layer_.heads * layer_.slots);
     }
-    gemm::multiply<Real>(rows, block.size(), merge_.packed, {hidden});
-    gemm::multiply<Real>(own, block.size(), own_.packed, {hidden, nullptr, true});
+    gemm::multiply<Real>(rows, block.size(), merge_.packed, {hidden, nullptr, true});
     for (int64_t i = 0; i < block.size(); ++i) {
       finish(block.begin + i, hidden.at(i));
     }
@@ -72,23 +80,9 @@ private:
   TimeTable table_;
   AttentionWeights<Real> weights_;
   PackedBuffer<Real> query_, merge_, own_;
+  RowBuffer<Real> merged_; // [V, Z] the own row's part of hidden
   uint32_t threshold_;
   Real scale_;
-};
-
-// Where the gradients of the composed weights, the norm's and the keys' phase lie.
-template <typename Real> struct Gradients {
-  Real *query, *out, *own, *norm_weight, *norm_bias, *phase;
-
-  Gradients(const AttentionLayer<Real> &layer, Real *at)
-      : query(at), out(query + layer.query_width() * (layer.node_width + 1)),
-        own(out + layer.out_width * layer.query_width()),
-        norm_weight(own + int64_t(layer.out_width) * (layer.node_width + 1)), norm_bias(norm_weight + layer.out_width),
-        phase(norm_bias + layer.out_width) {}
-
-  int64_t size(const AttentionLayer<Real> &layer, bool with_phase) const {
-    return phase + (with_phase ? layer.time_width : 0) - query;
-  }
 };
 
 template <typename Real> class Backward {
@@ -97,9 +91,14 @@ public:
       : layer_(layer), saved_(saved), gradient_(gradient), with_phase_(with_phase),
         table_(layer.frequency, layer.phase, layer.time_width), weights_(layer, table_),
         merge_(layer.out_width, layer.query_width()), own_(layer.out_width, layer.node_width),
-        query_(layer.query_width(), layer.node_width), grad_row_(layer.roots, layer.query_width() + layer.node_width),
-        grad_score_(layer.roots * layer.heads * layer.slots), groups_{layer.roots},
-        size_(Gradients<Real>(layer, nullptr).size(layer, with_phase)), sums_(groups_.count() * size_), sum_(size_) {}
+        query_(layer.query_width(), layer.node_width), grad_hidden_(layer.roots, layer.out_width),
+        grad_row_(layer.roots, layer.query_width()), grad_query_(layer.roots, layer.query_width()),
+        grad_own_(saved.owners, layer.node_width), grad_score_(layer.roots * layer.heads * layer.slots),
+        by_root_{layer.roots}, by_owner_{saved.owners},
+        owner_size_((layer.query_width() + layer.out_width) * (layer.node_width + 1)),
+        root_size_(layer.out_width * (layer.query_width() + 2) + (with_phase ? layer.time_width : 0)),
+        owner_sums_(by_owner_.count() * owner_size_), root_sums_(by_root_.count() * root_size_),
+        sum_(owner_size_ + root_size_) {}
 
   // Thread-private memory of a block.
   struct Scratch {
@@ -118,38 +117,38 @@ public:
     own_.fill(team, weights_.own());
     query_.fill(team, weights_.query());
     team.barrier();
-    groups_.each(team, [&](int64_t group, Range block, bool first) {
-      Real *sums = sums_.data() + group * size_;
-      const Gradients<Real> to(layer_, sums);
+    by_root_.each(team, [&](int64_t group, Range block, bool first) {
+      Real *sums = root_sums_.data() + group * root_size_;
+      const Gradients<Real> to(layer_, sums - owner_size_);
       if (first) {
-        std::fill(to.norm_weight, sums + size_, Real(0));
+        std::fill(to.norm_weight, sums + root_size_, Real(0));
       }
-      run(block, scratch, to, !first);
+      run(block, scratch.attention, to, !first);
     });
     team.barrier();
-    add_groups(team, sums_.data(), groups_.count(), size_, sum_.data());
+    by_owner_.each(team, [&](int64_t group, Range block, bool first) {
+      own(block, scratch, transpose, Gradients<Real>(layer_, owner_sums_.data() + group * owner_size_), !first);
+    });
+    team.barrier();
+    add_groups(team, owner_sums_.data(), by_owner_.count(), owner_size_, sum_.data());
+    add_groups(team, root_sums_.data(), by_root_.count(), root_size_, sum_.data() + owner_size_);
     nodes(team, transpose, grad_node);
     team.barrier();
-    weights_.backward(team, sum_.data(), with_phase_, grad_weights);
+    weights_.backward(team, {layer_, sum_.data()}, with_phase_, grad_weights);
   }
 
   const TimeTable &table() const { return table_; }
 
 private:
-  void run(Range block, Scratch &scratch, const Gradients<Real> &to, bool add) {
-    const int64_t width = layer_.query_width(), depth = layer_.node_width + 1, count = block.size();
-    const int32_t out = layer_.out_width;
-    const gemm::Rows<Real> hidden = scratch.hidden.rows(), grad_query = scratch.query.rows();
-    const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin), own = rows.from(0, width);
+  void run(Range block, RootAttention<Real> &attention, const Gradients<Real> &to, bool add) {
+    const int64_t width = layer_.query_width(), count = block.size();
+    const gemm::Rows<Real> hidden = grad_hidden_.rows().from(block.begin);
     const gemm::Rows<Real> grad_row = grad_row_.rows().from(block.begin);
     finish(block, hidden, to);
-    gemm::multiply_transposed<Real>(hidden, out, rows, width, count, {{to.out, width}, nullptr, add});
-    gemm::multiply_transposed<Real>(hidden, out, own, depth, count, {{to.own, depth}, nullptr, add});
+    gemm::multiply_transposed<Real>(hidden, layer_.out_width, saved_.row.rows().from(block.begin), width, count,
+                                    {{to.out, width}, nullptr, add});
     gemm::multiply<Real>(hidden, count, merge_.packed, {grad_row});
-    gemm::multiply<Real>(hidden, count, own_.packed, {grad_row.from(0, width)});
-    attend(block, scratch.attention, grad_row, grad_query, to);
-    gemm::multiply<Real>(grad_query, count, query_.packed, {grad_row.from(0, width), nullptr, true});
-    gemm::multiply_transposed<Real>(grad_query, width, own, depth, count, {{to.query, depth}, nullptr, add});
+    attend(block, attention, grad_row, to);
   }
 
   void finish(Range block, gemm::Rows<Real> hidden, const Gradients<Real> &to) {
@@ -162,17 +161,35 @@ private:
     }
   }
 
-  void attend(Range block, RootAttention<Real> &attention, gemm::Rows<Real> grad_row, gemm::Rows<Real> grad_query,
-              const Gradients<Real> &to) {
+  void attend(Range block, RootAttention<Real> &attention, gemm::Rows<Real> grad_row, const Gradients<Real> &to) {
     for (int64_t i = 0; i < block.size(); ++i) {
       const int64_t root = block.begin + i, scores = root * layer_.heads * layer_.slots;
       const Real *weight = saved_.weight.data() + scores;
       Real *grad_score = grad_score_.data() + scores;
-      attention.backward(root, grad_row.at(i), weight, grad_score, grad_query.at(i));
+      attention.backward(root, grad_row.at(i), weight, grad_score, grad_query_.rows().at(root));
       if (with_phase_) {
-        attention.add_phase(root, grad_row.at(i), weight, grad_score, saved_.query.rows().at(root), to.phase);
+        const Real *query = saved_.query.rows().at(saved_.owner.data()[root]);
+        attention.add_phase(root, grad_row.at(i), weight, grad_score, query, to.phase);
       }
     }
+  }
+
+  // Own rows: the gradients of their roots are summed first, then go through the products.
+  void own(Range block, Scratch &scratch, const AttentionTranspose &transpose, const Gradients<Real> &to, bool add) {
+    const int64_t width = layer_.query_width(), depth = layer_.node_width + 1, count = block.size();
+    const gemm::Rows<Real> hidden = scratch.hidden.rows(), query = scratch.query.rows();
+    const gemm::Rows<Real> rows = saved_.own.rows().from(block.begin), grad = grad_own_.rows().from(block.begin);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t node = saved_.node.data()[block.begin + i];
+      const int64_t *roots = transpose.root_order + transpose.root_indptr[node];
+      const int64_t number = transpose.root_indptr[node + 1] - transpose.root_indptr[node];
+      sum_rows<Real>(grad_hidden_.rows(), roots, number, layer_.out_width, hidden.at(i));
+      sum_rows<Real>(grad_query_.rows(), roots, number, width, query.at(i));
+    }
+    gemm::multiply<Real>(hidden, count, own_.packed, {grad});
+    gemm::multiply<Real>(query, count, query_.packed, {grad, nullptr, true});
+    gemm::multiply_transposed<Real>(hidden, layer_.out_width, rows, depth, count, {{to.own, depth}, nullptr, add});
+    gemm::multiply_transposed<Real>(query, width, rows, depth, count, {{to.query, depth}, nullptr, add});
   }
 
   // Gradients of the unique rows, each over the roots and slots that show it, in their order. Threads get about equal
@@ -213,15 +230,15 @@ private:
     constexpr int L = simd::kLanes<Real>;
     simd::Vector<Real> sum[V] = {};
     const gemm::Rows<const Real> grad_row = grad_row_.rows(), query_row = saved_.query.rows();
-    for (int64_t j = transpose.root_indptr[node]; j < transpose.root_indptr[node + 1]; ++j) {
-      const Real *own = grad_row.at(transpose.root_order[j]) + layer_.query_width() + column;
+    if (transpose.root_indptr[node] < transpose.root_indptr[node + 1]) {
+      const int64_t owner = saved_.owner.data()[transpose.root_order[transpose.root_indptr[node]]];
       for (int v = 0; v < V; ++v) {
-        sum[v] += simd::load(own + v * L);
+        sum[v] = simd::load(grad_own_.rows().at(owner) + column + v * L);
       }
     }
     for (int64_t j = transpose.slot_indptr[node]; j < transpose.slot_indptr[node + 1]; ++j) {
       const int64_t root = transpose.slot_order[j] / layer_.slots, k = transpose.slot_order[j] % layer_.slots;
-      const Real *gradient = grad_row.at(root) + column, *query = query_row.at(root) + column;
+      const Real *gradient = grad_row.at(root) + column, *query = query_row.at(saved_.owner.data()[root]) + column;
       const int64_t scores = root * layer_.heads * layer_.slots + k;
       for (int32_t head = 0; head < layer_.heads; ++head, gradient += layer_.width(), query += layer_.width()) {
         const auto a = simd::broadcast(saved_.weight.data()[scores + head * layer_.slots]);
@@ -244,12 +261,28 @@ private:
   TimeTable table_;
   AttentionWeights<Real> weights_;
   PackedBuffer<Real> merge_, own_, query_;
-  RowBuffer<Real> grad_row_;
+  RowBuffer<Real> grad_hidden_, grad_row_, grad_query_, grad_own_;
   Buffer<Real> grad_score_;
-  RowGroups groups_;
-  int64_t size_;
-  Buffer<Real> sums_, sum_;
+  RowGroups by_root_, by_owner_;
+  int64_t owner_size_, root_size_;
+  Buffer<Real> owner_sums_, root_sums_, sum_;
 };
+
+// The different own rows, in order of first occurrence.
+template <typename Real> void find_owners(const AttentionLayer<Real> &layer, AttentionSaved<Real> &saved) {
+  saved.owner = Buffer<int32_t>(layer.roots);
+  saved.node = Buffer<int64_t>(std::min(layer.roots, layer.unique));
+  const Buffer<int32_t> number(layer.unique);
+  std::fill_n(number.data(), layer.unique, -1);
+  for (int64_t i = 0; i < layer.roots; ++i) {
+    int32_t &mine = number.data()[layer.root[i]];
+    if (mine < 0) {
+      mine = static_cast<int32_t>(saved.owners);
+      saved.node.data()[saved.owners++] = layer.root[i];
+    }
+    saved.owner.data()[i] = mine;
+  }
+}
 
 } // namespace
 
@@ -257,8 +290,10 @@ template <typename Real>
 std::unique_ptr<AttentionSaved<Real>> attention_layer_forward(const AttentionLayer<Real> &layer, Real *out,
                                                               int threads) {
   auto saved = std::make_unique<AttentionSaved<Real>>();
-  saved->query = {layer.roots, layer.query_width()};
-  saved->row = {layer.roots, layer.query_width() + layer.node_width + 1};
+  find_owners(layer, *saved);
+  saved->own = {saved->owners, layer.node_width + 1};
+  saved->query = {saved->owners, layer.query_width()};
+  saved->row = {layer.roots, layer.query_width()};
   saved->hidden = {layer.roots, layer.out_width};
   saved->weight = Buffer<Real>(layer.roots * layer.heads * layer.slots);
   saved->statistics = Buffer<Real>(2 * layer.roots);

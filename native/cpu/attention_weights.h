@@ -15,6 +15,18 @@ template <typename Task> inline void share_tasks(const Team &team, int64_t n, co
   }
 }
 
+// Where the gradients of the composed weights, the norm's and the keys' phase lie: those summed over the different own
+// rows, then those summed over roots.
+template <typename Real> struct Gradients {
+  Real *query, *own, *out, *norm_weight, *norm_bias, *phase;
+
+  Gradients(const AttentionLayer<Real> &layer, Real *at)
+      : query(at), own(query + layer.query_width() * (layer.node_width + 1)),
+        out(own + int64_t(layer.out_width) * (layer.node_width + 1)),
+        norm_weight(out + layer.out_width * layer.query_width()), norm_bias(norm_weight + layer.out_width),
+        phase(norm_bias + layer.out_width) {}
+};
+
 template <typename Real> class AttentionWeights {
 public:
   AttentionWeights(const AttentionLayer<Real> &layer, const TimeTable &table)
@@ -37,19 +49,16 @@ public:
     });
   }
 
-  // From the gradients of the three composed matrices, contiguous, to those of the parameters. Collective over the
-  // team.
-  void backward(const Team &team, const Real *composed, bool with_phase, Real *gradient) const {
+  // From the gradients of the composed matrices to those of the parameters. Collective over the team.
+  void backward(const Team &team, const Gradients<Real> &composed, bool with_phase, Real *gradient) const {
     const Parameters to(layer_, gradient);
-    const Real *query = composed, *out = query + layer_.query_width() * depth_;
-    const Real *own = out + layer_.out_width * layer_.query_width();
     share_tasks(team, 2 * layer_.heads + 1, [&](int64_t task) {
       if (task < layer_.heads) {
-        query_backward(task, query, to);
+        query_backward(task, composed.query, to);
       } else if (task < 2 * layer_.heads) {
-        out_backward(task - layer_.heads, out, to);
+        out_backward(task - layer_.heads, composed.out, to);
       } else {
-        own_backward(own, with_phase, to);
+        own_backward(composed, with_phase, to);
       }
     });
     if (with_phase) {
@@ -66,15 +75,15 @@ public:
 
   // Where the gradients of the parameters lie.
   struct Parameters {
-    Real *query_weight, *query_bias, *key, *value, *merge_weight, *merge_bias, *norm_weight, *norm_bias, *phase;
+    Real *key, *value, *query_weight, *query_bias, *merge_weight, *merge_bias, *norm_weight, *norm_bias, *phase;
 
     Parameters(const AttentionLayer<Real> &layer, Real *at) {
       const int64_t out = layer.out_width;
-      query_weight = at;
-      query_bias = query_weight + out * (layer.node_width + layer.time_width);
-      key = query_bias + out;
+      key = at;
       value = key + out * layer.width();
-      merge_weight = value + out * layer.width();
+      query_weight = value + out * layer.width();
+      query_bias = query_weight + out * (layer.node_width + layer.time_width);
+      merge_weight = query_bias + out;
       merge_bias = merge_weight + out * (out + layer.node_width);
       norm_weight = merge_bias + out;
       norm_bias = norm_weight + out;
@@ -156,15 +165,14 @@ private:
                                     layer_.out_width, {{to.value + first(head) * width, width}});
   }
 
-  void own_backward(const Real *gradient, bool with_phase, const Parameters &to) const {
+  void own_backward(const Gradients<Real> &composed, bool with_phase, const Parameters &to) const {
     for (int64_t z = 0; z < layer_.out_width; ++z) {
-      const Real *from = gradient + z * depth_;
+      const Real *from = composed.own + z * depth_;
       std::copy_n(from, layer_.node_width, to.merge_weight + z * merge_stride() + layer_.out_width);
       to.merge_bias[z] = from[layer_.node_width];
     }
     // The rest needs no product: both of the norm, and what the keys see of the phase.
-    std::copy_n(gradient + layer_.out_width * depth_, 2 * layer_.out_width + (with_phase ? layer_.time_width : 0),
-                to.norm_weight);
+    std::copy_n(composed.norm_weight, 2 * layer_.out_width + (with_phase ? layer_.time_width : 0), to.norm_weight);
   }
 
   // Adds what the query sees of the phase to what the keys do, which to.phase holds.

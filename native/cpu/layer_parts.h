@@ -108,6 +108,19 @@ inline void normalise_backward(const Real *gradient, const Real *hidden, const R
   }
 }
 
+// sum [width] = the given rows added up, in their order; at least one.
+template <typename Real>
+inline void sum_rows(gemm::Rows<const Real> rows, const int64_t *index, int64_t count, int64_t width, Real *sum) {
+  copy_row(sum, rows.at(index[0]), width);
+  for (int64_t i = 1; i < count; ++i) {
+    const Real *row = rows.at(index[i]);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      sum[j] += row[j];
+    }
+  }
+}
+
 template <typename Real> inline void add_rows(gemm::Rows<const Real> rows, int64_t count, int64_t width, Real *sum) {
   for (int64_t i = 0; i < count; ++i) {
     const Real *row = rows.at(i);

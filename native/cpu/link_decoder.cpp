@@ -182,6 +182,25 @@ void link_decoder_backward(const LinkDecoder<Real> &decoder, const LinkDecoderSa
   in_parallel(threads, [&](const Team &team) { backward(team, scratch[team.rank], grad_weights); });
 }
 
+template <typename Real>
+double link_loss(const Real *logits, int64_t roles, int64_t pairs, int64_t batch, Real *gradient) {
+  double sum = 0;
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch));
+  for (int64_t role = 0; role < roles; ++role) {
+    const double sign = role == 0 ? -1.0 : 1.0, share = role == 0 ? scale : scale / static_cast<double>(roles - 1);
+    double of_role = 0;
+    for (int64_t i = role * pairs; i < (role + 1) * pairs; ++i) {
+      const double x = sign * static_cast<double>(logits[i]), small = std::exp(-std::fabs(x));
+      of_role += std::max(x, 0.0) + std::log1p(small);
+      gradient[i] = static_cast<Real>(sign * share * (x >= 0 ? 1.0 : small) / (1.0 + small));
+    }
+    sum += share * of_role;
+  }
+  return sum;
+}
+
+template double link_loss(const float *, int64_t, int64_t, int64_t, float *);
+template double link_loss(const double *, int64_t, int64_t, int64_t, double *);
 template std::unique_ptr<LinkDecoderSaved<float>> link_decoder_forward(const LinkDecoder<float> &, float *, int);
 template std::unique_ptr<LinkDecoderSaved<double>> link_decoder_forward(const LinkDecoder<double> &, double *, int);
 template void link_decoder_backward(const LinkDecoder<float> &, const LinkDecoderSaved<float> &, const float *, float *,

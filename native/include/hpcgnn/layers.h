@@ -46,15 +46,20 @@ template <typename Real> struct AttentionLayer {
 
   int64_t width() const { return node_width + edge_width + time_width; }
   int64_t query_width() const { return heads * width(); }
-  // query_weight, query_bias, key, value, merge_weight, merge_bias, norm_weight, norm_bias, phase (if wanted)
+  // key, value, query_weight, query_bias, merge_weight, merge_bias, norm_weight, norm_bias, phase (if wanted)
   int64_t gradient_size(bool with_phase) const {
     return out_width * (2 * width() + out_width + 2 * node_width + time_width + 4) + (with_phase ? time_width : 0);
   }
 };
 
+// Queries depend on a root's own row alone, so they are formed once for each of the V different rows that are roots.
 template <typename Real> struct AttentionSaved {
-  RowBuffer<Real> query;   // [N, H W]
-  RowBuffer<Real> row;     // [N, H W + D + 1] weighted sums, own row, 1
+  int64_t owners = 0;      // V
+  Buffer<int32_t> owner;   // [N] which of the V
+  Buffer<int64_t> node;    // [V] row of the unique nodes
+  RowBuffer<Real> own;     // [V, D + 1] own row, 1
+  RowBuffer<Real> query;   // [V, H W]
+  RowBuffer<Real> row;     // [N, H W] weighted sums
   RowBuffer<Real> hidden;  // [N, Z] after relu
   Buffer<Real> weight;     // [N, H, K]
   Buffer<Real> statistics; // [N, 2] mean and 1 / deviation of hidden
@@ -136,5 +141,23 @@ std::unique_ptr<LinkDecoderSaved<Real>> link_decoder_forward(const LinkDecoder<R
 template <typename Real>
 void link_decoder_backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient,
                            Real *grad_embedding, Real *grad_weights, int threads);
+
+// The loss of such scores: the sum of -log p over the first role's pairs (role 0, R = roles of the logits) plus the
+// mean over the other roles of -log(1 - p), divided by `batch`. Writes its gradient [R, b].
+template <typename Real>
+double link_loss(const Real *logits, int64_t roles, int64_t pairs, int64_t batch, Real *gradient);
+
+// Node memory of n nodes with one mail each: state [n, D], mail [n, M], updated, mailed, delivered [n].
+template <typename Real> struct MemoryTable {
+  int64_t state_width, mail_width;
+  Real *state, *mail;
+  int64_t *updated, *mailed, *delivered;
+};
+
+// Replaces state and mail of unique rows [m] by those given [m, D], [m, M], the mails' times too. The state's time
+// becomes that of the mail it has consumed; without one, that of the new mail.
+template <typename Real>
+void replace_memory(const MemoryTable<Real> &table, const int64_t *rows, int64_t m, const Real *state, const Real *mail,
+                    const int64_t *time, int threads);
 
 } // namespace hpcgnn::cpu

@@ -44,19 +44,24 @@ template <typename Work> void in_parallel(int threads, const Work &work) {
 #endif
 }
 
-// Rows in groups, each with its own sums, and groups in blocks that stay in the cache.
+// Rows in groups, each with its own sums, and groups in blocks that stay in the cache. The number of groups is a
+// multiple of four, so that up to four threads get equal shares.
 struct RowGroups {
-  static constexpr int64_t kUnit = 8, kGroupRows = 240, kBlockRows = 128, kMost = 16;
+  static constexpr int64_t kUnit = 8, kGroupRows = 480, kBlockRows = 128, kFewest = 4, kMost = 16;
   int64_t rows;
 
-  int64_t count() const { return std::clamp<int64_t>((rows + kGroupRows - 1) / kGroupRows, 1, kMost); }
+  int64_t count() const {
+    const int64_t wanted = (rows + kGroupRows - 1) / kGroupRows;
+    return std::clamp<int64_t>((wanted + kFewest - 1) / kFewest * kFewest, kFewest, kMost);
+  }
 
-  // Calls work(group, block, first) for the blocks of this thread's groups; first: the group's first block.
+  // Calls work(group, block, first) for the blocks of this thread's groups; first: the group's first block, which an
+  // empty group has too.
   template <typename Work> void each(const Team &team, const Work &work) const {
     const Range mine = team.share(count());
     for (int64_t group = mine.begin; group < mine.end; ++group) {
       const Range all = part_of(rows, group, count(), kUnit);
-      const int64_t blocks = (all.size() + kBlockRows - 1) / kBlockRows;
+      const int64_t blocks = std::max<int64_t>(1, (all.size() + kBlockRows - 1) / kBlockRows);
       for (int64_t block = 0; block < blocks; ++block) {
         const Range part = part_of(all.size(), block, blocks, kUnit);
         work(group, Range{all.begin + part.begin, all.begin + part.end}, block == 0);
