@@ -47,11 +47,12 @@ def _kernels(tensor: torch.Tensor):
 
 def _address(tensor: torch.Tensor, dtype: torch.dtype, *shape: int) -> int:
     """The address of a contiguous tensor of the given dtype and shape (-1: any size)."""
-    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
         raise ValueError(f"expected a contiguous CPU tensor of {dtype}, got {tensor.dtype} on {tensor.device}")
-    given = tensor.shape
-    if len(given) != len(shape) or any(a != b and b >= 0 for a, b in zip(given, shape, strict=True)):
-        raise ValueError(f"expected shape {shape}, got {tuple(given)}")
+    if tensor.shape != shape:
+        given = tensor.shape
+        if len(given) != len(shape) or any(a != b and b >= 0 for a, b in zip(given, shape, strict=True)):
+            raise ValueError(f"expected shape {shape}, got {tuple(given)}")
     return tensor.data_ptr()
 
 

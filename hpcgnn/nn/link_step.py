@@ -57,13 +57,15 @@ class LinkStep:
         self._layers = [_Weights(layer.weights()) for layer in model.embedding.layers]
         self._decoder = _Weights(model.decoder.weights())
         self._pass: RecurrentPass | None = None
+        self._phase = model.updater.time.phase.detach().double()
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """As the model's."""
         updater = self._model.updater
         tables = (state, mail[:, 0].contiguous(), mailed[:, 0].contiguous(), updated, delivered > 0)
         call = RecurrentCall(updater.gates, *tables, index, updater.time.frequency)
-        self._pass = RecurrentPass(self._update.values, self._phase(), call)
+        self._phase = updater.time.phase.detach().double()
+        self._pass = RecurrentPass(self._update.parameters, self._phase, call)
         return self._pass.forward()
 
     def learn(
@@ -71,15 +73,15 @@ class LinkStep:
     ) -> tuple[float, torch.Tensor, torch.Tensor]:
         """Embed the roots [roles x b] from memory [U, D], score them, and go back. batch_size: the global batch's.
         Returns this rank's share of the loss, its gradient [U, D], and the logits [roles - 1, b]."""
-        below, passes, phase = memory, [], self._phase()
+        below, passes, phase = memory, [], self._phase
         for layer, weights, level in zip(self._model.embedding.layers, self._layers, query.levels, strict=True):
             call = AttentionCall(
                 level.root, level.root_transpose, level.edge, level.attention, layer.time.frequency, layer.scale,
                 layer.norm.eps, dropout if level is query.levels[-1] else None,
             )  # fmt: skip
-            passes.append(AttentionPass(below, phase, weights.values, call))
+            passes.append(AttentionPass(below, phase, weights.parameters, call))
             below = passes[-1].forward()
-        decoder = LinkDecoderPass(below.view(roles, len(below) // roles, below.shape[1]), self._decoder.values)
+        decoder = LinkDecoderPass(below.view(roles, len(below) // roles, below.shape[1]), self._decoder.parameters)
         logits = decoder.forward()
         loss, gradient = native_layers.link_loss(logits, batch_size)
         gradient, flat = decoder.backward(gradient)
@@ -94,26 +96,18 @@ class LinkStep:
         self._update.add(self._pass.backward(gradient))
         self._pass = None
 
-    def _phase(self) -> torch.Tensor:
-        return self._model.updater.time.phase.detach().double()
-
 
 class _Weights:
     """Parameters of a layer, and their gradients as one flat tensor where these lie one after another."""
 
     def __init__(self, parameters: list[nn.Parameter]):
-        self._parameters, self._sizes = parameters, [p.numel() for p in parameters]
+        self.parameters, self._sizes = parameters, [p.numel() for p in parameters]
         self._starts: list[int] = []
         self._gradient: torch.Tensor | None = None
 
-    @property
-    def values(self) -> list[torch.Tensor]:
-        """The parameters' values."""
-        return [p.detach() for p in self._parameters]
-
     def add(self, flat: torch.Tensor) -> None:
         """Add gradients [sum of sizes], in the parameters' order."""
-        gradients = [p.grad for p in self._parameters]
+        gradients = [p.grad for p in self.parameters]
         if any(gradient is None for gradient in gradients):
             self._create()
             return self.add(flat)
@@ -126,7 +120,7 @@ class _Weights:
         return None
 
     def _create(self) -> None:
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
