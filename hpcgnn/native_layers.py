@@ -1,8 +1,8 @@
 """Whole layers as one native call forward and one backward, on the CPU: temporal attention, recurrent update, link
 decoder with its loss, and the write-back of node memory. hpcgnn/nn has the same in plain torch for other devices.
 
-A layer is a pass: an object that goes forward once and backward at most once, and keeps what backward needs. For
-autograd, functions wrap the passes.
+A layer is a pass: an object that goes forward once and backward at most once, and keeps what backward needs. Backward
+adds the gradients of the weights to a flat tensor. For autograd, functions wrap the passes.
 
 Shapes: N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width, W = D + F + T,
 Z embedding width. Matrix products are the kernels' own, in float32 or float64; results do not depend on the number of
@@ -56,10 +56,11 @@ def _address(tensor: torch.Tensor, dtype: torch.dtype, *shape: int) -> int:
     return tensor.data_ptr()
 
 
-def _split(flat: torch.Tensor, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    """Consecutive pieces of a flat tensor, in these shapes."""
-    pieces = flat.split([torch.Size(shape).numel() for shape in shapes])
-    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+def _zeros(like: torch.Tensor, shapes: list[torch.Size]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A flat tensor of zeros, and its consecutive pieces in these shapes."""
+    sizes = [shape.numel() for shape in shapes]
+    flat = like.new_zeros(sum(sizes))
+    return flat, [piece.view(shape) for piece, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -128,19 +129,19 @@ class AttentionPass:
         self._saved = self._layer.forward(out.data_ptr(), torch.get_num_threads())
         return out
 
-    def backward(self, gradient: torch.Tensor, with_phase: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """gradient [N, Z] of what forward returned; returns that of node [U, D], and those of the weights (and of the
-        phase), flat, in their order."""
+    def backward(self, gradient: torch.Tensor, flat: torch.Tensor, with_phase: bool = False) -> torch.Tensor:
+        """gradient [N, Z] of what forward returned; returns that of node [U, D], and adds those of the weights (and of
+        the phase), in their order, to ``flat``."""
         plan, transpose, node, long = self._call.plan, self._call.root_transpose, self._node, torch.int64
-        grad_node, flat = torch.empty_like(node), node.new_empty(self._layer.gradient_size(with_phase))
+        grad_node, size = torch.empty_like(node), self._layer.gradient_size(with_phase)
         targets, roots = node.shape[0] + 1, self._call.root.shape[0]
         self._layer.backward(
             self._saved, _address(plan.slot_indptr, long, targets), _address(plan.slot_order, long, -1),
             _address(transpose[0], long, targets), _address(transpose[1], long, roots),
-            _address(gradient, node.dtype, roots, self.width), with_phase, grad_node.data_ptr(), flat.data_ptr(),
-            torch.get_num_threads(),
+            _address(gradient, node.dtype, roots, self.width), with_phase, grad_node.data_ptr(),
+            _address(flat, node.dtype, size), torch.get_num_threads(),
         )  # fmt: skip
-        return grad_node, flat
+        return grad_node
 
 
 class AttentionLayer(torch.autograd.Function):
@@ -156,8 +157,9 @@ class AttentionLayer(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (phase, *weights), with_phase = ctx.saved_tensors, ctx.needs_input_grad[1]
-        grad_node, flat = ctx.run.backward(gradient.contiguous(), with_phase)
-        gradients = _split(flat, *(w.shape for w in weights), *[phase.shape] * with_phase)
+        shapes = [w.shape for w in weights] + [phase.shape] * with_phase
+        flat, gradients = _zeros(gradient, shapes)
+        grad_node = ctx.run.backward(gradient.contiguous(), flat, with_phase)
         return grad_node, gradients.pop() if with_phase else None, *gradients, None
 
 
@@ -173,15 +175,15 @@ def attention_layer(node, phase, weights, call: AttentionCall) -> torch.Tensor:
 @dataclass(slots=True)
 class RecurrentCall:
     """What a recurrent update takes besides weights: tables state [n, D], mail [n, M], mailed and updated [n] int64 (no
-    ``updated``: ``mailed`` holds the differences), has_mail [n] bool, and the rows to update, index [r] int64 (None:
-    all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64."""
+    ``updated``: ``mailed`` holds the differences), delivered [n] int64 (0: no mail), and the rows to update, index [r]
+    int64 (None: all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64."""
 
     gates: int
     state: torch.Tensor
     mail: torch.Tensor
     mailed: torch.Tensor
     updated: torch.Tensor | None
-    has_mail: torch.Tensor
+    delivered: torch.Tensor
     index: torch.Tensor | None
     frequency: torch.Tensor
 
@@ -195,7 +197,7 @@ def _describe_recurrent(call: RecurrentCall, phase, weight_ih, weight_hh, bias_i
         index=0 if index is None else _address(index, long, rows), state=_address(call.state, dtype, total, width),
         mail=_address(call.mail, dtype, total, mail_width), mailed=_address(call.mailed, long, total),
         updated=0 if call.updated is None else _address(call.updated, long, total),
-        has_mail=_address(call.has_mail, torch.bool, total),
+        delivered=_address(call.delivered, long, total),
         frequency=_address(call.frequency, torch.float64, time_width), phase=_address(phase, torch.float64, time_width),
         weight_ih=_address(weight_ih, dtype, gates, mail_width + time_width),
         weight_hh=_address(weight_hh, dtype, gates, width), bias_ih=_address(bias_ih, dtype, gates),
@@ -222,12 +224,11 @@ class RecurrentPass:
         self._saved = self._cell.forward(out.data_ptr(), torch.get_num_threads())
         return out
 
-    def backward(self, gradient: torch.Tensor, with_phase: bool = False) -> torch.Tensor:
-        """gradient [r, D] of what forward returned; returns those of the weights (and of the phase), flat."""
-        flat = gradient.new_empty(self._cell.gradient_size(with_phase))
-        address = _address(gradient, self._call.state.dtype, -1, self._call.state.shape[1])
-        self._cell.backward(self._saved, address, with_phase, flat.data_ptr(), torch.get_num_threads())
-        return flat
+    def backward(self, gradient: torch.Tensor, flat: torch.Tensor, with_phase: bool = False) -> None:
+        """gradient [r, D] of what forward returned; adds those of the weights (and of the phase) to ``flat``."""
+        dtype, width = self._call.state.dtype, self._call.state.shape[1]
+        addresses = _address(gradient, dtype, -1, width), _address(flat, dtype, self._cell.gradient_size(with_phase))
+        self._cell.backward(self._saved, addresses[0], with_phase, addresses[1], torch.get_num_threads())
 
 
 class RecurrentUpdate(torch.autograd.Function):
@@ -243,8 +244,8 @@ class RecurrentUpdate(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (*weights, phase), with_phase = ctx.saved_tensors, ctx.needs_input_grad[4]
-        flat = ctx.run.backward(gradient.contiguous(), with_phase)
-        gradients = _split(flat, *(w.shape for w in weights), *[phase.shape] * with_phase)
+        flat, gradients = _zeros(gradient, [w.shape for w in weights] + [phase.shape] * with_phase)
+        ctx.run.backward(gradient.contiguous(), flat, with_phase)
         return *gradients, *[None] * (not with_phase), None
 
 
@@ -284,15 +285,16 @@ class LinkDecoderPass:
         self._saved = self._decoder.forward(logits.data_ptr(), torch.get_num_threads())
         return logits
 
-    def backward(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """gradient [R - 1, b] of the logits; returns that of the embedding, and those of the weights, flat."""
+    def backward(self, gradient: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+        """gradient [R - 1, b] of the logits; returns that of the embedding, and adds those of the weights to
+        ``flat``."""
         embedding = self._embedding
-        grad_embedding, flat = torch.empty_like(embedding), embedding.new_empty(self._decoder.gradient_size())
+        grad_embedding, dtype = torch.empty_like(embedding), embedding.dtype
         self._decoder.backward(
-            self._saved, _address(gradient, embedding.dtype, embedding.shape[0] - 1, embedding.shape[1]),
-            grad_embedding.data_ptr(), flat.data_ptr(), torch.get_num_threads(),
+            self._saved, _address(gradient, dtype, embedding.shape[0] - 1, embedding.shape[1]),
+            grad_embedding.data_ptr(), _address(flat, dtype, self._decoder.gradient_size()), torch.get_num_threads(),
         )  # fmt: skip
-        return grad_embedding, flat
+        return grad_embedding
 
 
 class LinkDecoder(torch.autograd.Function):
@@ -306,8 +308,8 @@ class LinkDecoder(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        grad_embedding, flat = ctx.run.backward(gradient.contiguous())
-        return grad_embedding, *_split(flat, *(w.shape for w in ctx.saved_tensors))
+        flat, gradients = _zeros(gradient, [w.shape for w in ctx.saved_tensors])
+        return ctx.run.backward(gradient.contiguous(), flat), *gradients
 
 
 def link_decoder(embedding, source, bias, destination, out, out_bias) -> torch.Tensor:
@@ -327,16 +329,33 @@ def link_loss(logits: torch.Tensor, batch_size: int) -> tuple[float, torch.Tenso
 # node memory
 
 
-def replace_memory(table: tuple[torch.Tensor, ...], rows, state, mail, time) -> None:
+def replace_memory(table: tuple[torch.Tensor, ...], rows, place, state, given, time) -> None:
     """Replace state and only mail of unique rows [m] int64 of a table, in place: state [n, D], mail [n, 1, M], updated
-    [n], mailed [n, 1], delivered [n]; by state [m, D] and mail [m, M] of times [m]. The state's time becomes that of
-    the mail it consumed; for a node without mail, that of its first mail."""
+    [n], mailed [n, 1], delivered [n]. New states are state [., D] at place [m] int64 (None: [m, D] as they come), new
+    mails, of times [m], the new state and given [m, M - D]. The state's time becomes that of the mail it consumed; for
+    a node without mail, that of its first mail."""
     states, mails, updated, mailed, delivered = table
     (total, width), mail_width, count, long = states.shape, mails.shape[2], rows.shape[0], torch.int64
     dtype = states.dtype
     _kernels(states).replace_memory(
         width, mail_width, _address(states, dtype, total, width), _address(mails, dtype, total, 1, mail_width),
         _address(updated, long, total), _address(mailed, long, total, 1), _address(delivered, long, total), count,
-        _address(rows, long, count), _address(state, dtype, count, width), _address(mail, dtype, count, mail_width),
-        _address(time, long, count), torch.get_num_threads(),
+        _address(rows, long, count), 0 if place is None else _address(place, long, count),
+        _address(state, dtype, count if place is None else -1, width),
+        _address(given, dtype, count, mail_width - width), _address(time, long, count), torch.get_num_threads(),
     )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# optimizer
+
+
+def adam_step(
+    parameter, gradient, mean, square, step: int, lr: float, betas: tuple[float, float], eps: float,
+    weight_decay: float, decoupled: bool,
+) -> None:  # fmt: skip
+    """One step of Adam or (``decoupled``) AdamW over flat tensors [n], in place; step counts from 1."""
+    arrays = [_address(t, parameter.dtype, parameter.shape[0]) for t in (gradient, parameter, mean, square)]
+    _kernels(parameter).adam_step(
+        step, lr, *betas, eps, weight_decay, decoupled, parameter.shape[0], *arrays, torch.get_num_threads()
+    )

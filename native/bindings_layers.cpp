@@ -88,7 +88,7 @@ template <typename Real> void bind_recurrent(nb::module_ &module) {
       .def(
           "__init__",
           [](Cell *self, int64_t rows, int32_t gates, int32_t state_width, int32_t mail_width, int32_t time_width,
-             uintptr_t index, uintptr_t state, uintptr_t mail, uintptr_t mailed, uintptr_t updated, uintptr_t has_mail,
+             uintptr_t index, uintptr_t state, uintptr_t mail, uintptr_t mailed, uintptr_t updated, uintptr_t delivered,
              uintptr_t frequency, uintptr_t phase, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih,
              uintptr_t bias_hh) {
             new (self) Cell{rows,
@@ -101,7 +101,7 @@ template <typename Real> void bind_recurrent(nb::module_ &module) {
                             at<const Real>(mail),
                             at<const int64_t>(mailed),
                             at<const int64_t>(updated),
-                            at<const uint8_t>(has_mail),
+                            at<const int64_t>(delivered),
                             at<const double>(frequency),
                             at<const double>(phase),
                             at<const Real>(weight_ih),
@@ -111,7 +111,7 @@ template <typename Real> void bind_recurrent(nb::module_ &module) {
           },
           nb::kw_only(), nb::arg("rows"), nb::arg("gates"), nb::arg("state_width"), nb::arg("mail_width"),
           nb::arg("time_width"), nb::arg("index"), nb::arg("state"), nb::arg("mail"), nb::arg("mailed"),
-          nb::arg("updated"), nb::arg("has_mail"), nb::arg("frequency"), nb::arg("phase"), nb::arg("weight_ih"),
+          nb::arg("updated"), nb::arg("delivered"), nb::arg("frequency"), nb::arg("phase"), nb::arg("weight_ih"),
           nb::arg("weight_hh"), nb::arg("bias_ih"), nb::arg("bias_hh"))
       .def("gradient_size", &Cell::gradient_size)
       .def(
@@ -174,17 +174,32 @@ template <typename Real> void bind_link_decoder(nb::module_ &module) {
       Release());
 }
 
-template <typename Real> void bind_memory(nb::module_ &module) {
+template <typename Real> void bind_training(nb::module_ &module) {
   module.def(
       "replace_memory",
       [](int64_t state_width, int64_t mail_width, uintptr_t state_table, uintptr_t mail_table, uintptr_t updated,
-         uintptr_t mailed, uintptr_t delivered, int64_t count, uintptr_t rows, uintptr_t state, uintptr_t mail,
-         uintptr_t time, int threads) {
+         uintptr_t mailed, uintptr_t delivered, int64_t count, uintptr_t rows, uintptr_t place, uintptr_t state,
+         uintptr_t given, uintptr_t time, int threads) {
         const cpu::MemoryTable<Real> table{state_width,           mail_width,           at<Real>(state_table),
                                            at<Real>(mail_table),  at<int64_t>(updated), at<int64_t>(mailed),
                                            at<int64_t>(delivered)};
-        cpu::replace_memory(table, at<const int64_t>(rows), count, at<const Real>(state), at<const Real>(mail),
-                            at<const int64_t>(time), threads);
+        const cpu::MemoryWrite<Real> write{
+            count,
+            at<const int64_t>(rows),
+            at<const int64_t>(place),
+            at<const Real>(state),
+            at<const Real>(given),
+            at<const int64_t>(time),
+        };
+        cpu::replace_memory(table, write, threads);
+      },
+      Release());
+  module.def(
+      "adam_step",
+      [](int64_t step, double lr, double beta1, double beta2, double eps, double weight_decay, bool decoupled,
+         int64_t size, uintptr_t gradient, uintptr_t parameter, uintptr_t mean, uintptr_t square, int threads) {
+        cpu::adam_step({step, lr, beta1, beta2, eps, weight_decay, decoupled}, size, at<const Real>(gradient),
+                       at<Real>(parameter), at<Real>(mean), at<Real>(square), threads);
       },
       Release());
 }
@@ -193,7 +208,7 @@ template <typename Real> void bind_precision(nb::module_ module) {
   bind_attention_layer<Real>(module);
   bind_recurrent<Real>(module);
   bind_link_decoder<Real>(module);
-  bind_memory<Real>(module);
+  bind_training<Real>(module);
 }
 
 } // namespace

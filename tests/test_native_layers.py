@@ -152,7 +152,7 @@ def update_plainly(updater, tables, has_mail, index):
 
 def update(updater, tables, has_mail, index):
     if index is not None:
-        return updater.update_rows(index, *tables, has_mail)
+        return updater.update_rows(index, *tables, has_mail.long())
     state, mail, mailed, updated = tables
     return updater(state, mail, mailed - updated, has_mail)
 
@@ -182,7 +182,7 @@ def test_recurrent_update_equals_cell(updater_type):
 @UPDATERS
 def test_recurrent_update_without_any_mail_keeps_states(updater_type):
     updater, tables, _, index = recurrent_case(updater_type, RECURRENT[0], torch.float32)
-    nobody = torch.zeros(len(tables[0]), dtype=torch.bool)
+    nobody = torch.zeros(len(tables[0]), dtype=torch.int64)
     out = updater.update_rows(index, *tables, nobody)
     assert torch.equal(out, tables[0][index])
     assert all((g == 0).all() for g in gradients(out, list(updater.parameters())))
@@ -204,7 +204,7 @@ def test_recurrent_update_gradcheck(updater_type):
     updater, tables, has_mail, index = recurrent_case(updater_type, (5, 7, 2, 3, 4), torch.float64)
     tables[2] = tables[3] + torch.arange(5)
     names, values = zip(*updater.named_parameters(), strict=True)
-    updater.forward = lambda: updater.update_rows(index, *tables, has_mail)
+    updater.forward = lambda: updater.update_rows(index, *tables, has_mail.long())
     call = lambda *given: torch.func.functional_call(updater, dict(zip(names, given, strict=True)), ())  # noqa: E731
     assert torch.autograd.gradcheck(call, values)
 
@@ -267,6 +267,6 @@ def test_layers_refuse_wrong_arrays():
         decoder.score(embedding[:1])
     updater, (state, mail, mailed, updated), has_mail, index = recurrent_case(GruUpdater, RECURRENT[0], torch.float32)
     with pytest.raises(ValueError, match="int64"):
-        updater.update_rows(index.int(), state, mail, mailed, updated, has_mail)
+        updater.update_rows(index.int(), state, mail, mailed, updated, has_mail.long())
     with pytest.raises(ValueError, match="probability"):
         KeyedDropout(Random(0, 0), index, 1.0)

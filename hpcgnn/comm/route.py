@@ -120,7 +120,7 @@ class Route:
     def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Collective. As ``pull`` for values [S, ...] that the owner has for its served rows only; on one rank the
         result may be the values themselves."""
-        if self.num_requests == len(self.served):
+        if self.requests.shape == self.served.shape:
             return self._deliver(list(values))  # every row has one user: requests and served agree
         return self._deliver([native.gather_rows(value, self.position) for value in values])
 
@@ -135,7 +135,7 @@ class Route:
         """Collective. Rows [W, D] summed at their owners over the users, in rank order: [S, D] in order of
         ``served``."""
         received = self.push(rows)
-        if self.num_requests == len(self.served):
+        if self.requests.shape == self.served.shape:
             return received  # every row has one user: requests and served agree
         return native.segment_sum_rows(received, self.indptr, self.members)
 

@@ -6,6 +6,9 @@ U unique nodes, N roots, D memory width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -15,7 +18,6 @@ from hpcgnn.native_layers import (
     AttentionPass,
     KeyedDropout,
     LinkDecoderPass,
-    RecurrentCall,
     RecurrentPass,
 )
 from hpcgnn.nn.blocks import Query
@@ -52,8 +54,7 @@ class LinkStep:
     """``update``, then ``learn``, then ``update_backward``; gradients are added to those of the parameters."""
 
     def __init__(self, model: TemporalModel):
-        self._model, cell = model, model.updater.cell
-        self._update = _Weights([cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh])
+        self._model, self._update = model, _Weights(model.updater.weights())
         self._layers = [_Weights(layer.weights()) for layer in model.embedding.layers]
         self._decoder = _Weights(model.decoder.weights())
         self._pass: RecurrentPass | None = None
@@ -62,8 +63,7 @@ class LinkStep:
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """As the model's."""
         updater = self._model.updater
-        tables = (state, mail[:, 0].contiguous(), mailed[:, 0].contiguous(), updated, delivered > 0)
-        call = RecurrentCall(updater.gates, *tables, index, updater.time.frequency)
+        call = updater.call(state, mail[:, 0], mailed[:, 0], updated, delivered, index)
         self._phase = updater.time.phase.detach().double()
         self._pass = RecurrentPass(self._update.parameters, self._phase, call)
         return self._pass.forward()
@@ -84,16 +84,17 @@ class LinkStep:
         decoder = LinkDecoderPass(below.view(roles, len(below) // roles, below.shape[1]), self._decoder.parameters)
         logits = decoder.forward()
         loss, gradient = native_layers.link_loss(logits, batch_size)
-        gradient, flat = decoder.backward(gradient)
-        self._decoder.add(flat)
+        with self._decoder.gradient() as flat:
+            gradient = decoder.backward(gradient, flat)
         for weights, layer in zip(self._layers[::-1], passes[::-1], strict=True):
-            gradient, flat = layer.backward(gradient.view(-1, layer.width))
-            weights.add(flat)
+            with weights.gradient() as flat:
+                gradient = layer.backward(gradient.view(-1, layer.width), flat)
         return loss, gradient, logits
 
     def update_backward(self, gradient: torch.Tensor) -> None:
         """gradient [r, D] of what ``update`` returned last."""
-        self._update.add(self._pass.backward(gradient))
+        with self._update.gradient() as flat:
+            self._pass.backward(gradient, flat)
         self._pass = None
 
 
@@ -105,19 +106,20 @@ class _Weights:
         self._starts: list[int] = []
         self._gradient: torch.Tensor | None = None
 
-    def add(self, flat: torch.Tensor) -> None:
-        """Add gradients [sum of sizes], in the parameters' order."""
-        gradients = [p.grad for p in self.parameters]
-        if any(gradient is None for gradient in gradients):
+    @contextmanager
+    def gradient(self) -> Iterator[torch.Tensor]:
+        """Their gradients [sum of sizes], in the parameters' order, to be added to."""
+        if any(p.grad is None for p in self.parameters):
             self._create()
-            return self.add(flat)
+        gradients = [p.grad for p in self.parameters]
         whole = self._joined(gradients)
         if whole is not None:
-            whole.add_(flat)
-            return None
+            yield whole
+            return
+        flat = gradients[0].new_zeros(sum(self._sizes))
+        yield flat
         for gradient, piece in zip(gradients, flat.split(self._sizes), strict=True):
             gradient.add_(piece.view_as(gradient))
-        return None
 
     def _create(self) -> None:
         for parameter in self.parameters:

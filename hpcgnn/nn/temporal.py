@@ -93,7 +93,7 @@ class TemporalModel(nn.Module):
         mails ever received (all int64); index [r]: the rows wanted, None: all of them.
         """
         if self.message is None and self.memory_config.updater != "transformer":
-            return self.updater.update_rows(index, state, mail[:, 0], mailed[:, 0], updated, delivered > 0)
+            return self.updater.update_rows(index, state, mail[:, 0], mailed[:, 0], updated, delivered)
         if index is not None:
             tables = (state, mail, updated, mailed, delivered)
             state, mail, updated, mailed, delivered = (native.gather_rows(table, index) for table in tables)

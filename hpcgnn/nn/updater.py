@@ -27,22 +27,22 @@ class RecurrentUpdater(nn.Module):
         """state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D]. One native call
         on the CPU, unless state or mail want a gradient."""
         if self._is_native(state, mail):
-            return self._native(state, mail, dt, None, has_mail, None)
+            return self._native(state, mail, dt, None, has_mail.long(), None)
         rows = torch.nonzero(has_mail).squeeze(1)
         if rows.numel() == 0:
             return state
         gather = native.gather_rows if not (state.requires_grad or mail.requires_grad) else torch.Tensor.__getitem__
         return state.index_copy(0, rows, self._step(*(gather(column, rows) for column in (state, mail, dt))))
 
-    def update_rows(self, index, state, mail, mailed, updated, has_mail) -> torch.Tensor:
+    def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
         """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
-        and updated [n] int64, has_mail [n] bool. On the CPU nothing is copied first."""
+        and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
-            return self._native(state, mail, mailed, updated, has_mail, index)
-        taken = state, mail, mailed, updated, has_mail
+            return self._native(state, mail, mailed, updated, delivered, index)
+        taken = state, mail, mailed, updated, delivered
         if index is not None:
             taken = [native.gather_rows(column, index) for column in taken]
-        return self(taken[0], taken[1], taken[2] - taken[3], taken[4])
+        return self(taken[0], taken[1], taken[2] - taken[3], taken[4] > 0)
 
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
@@ -52,12 +52,18 @@ class RecurrentUpdater(nn.Module):
             and native_layers.is_supported(state, mail, self.cell.weight_ih)
         )
 
-    def _native(self, state, mail, mailed, updated, has_mail, index) -> torch.Tensor:
-        cell, call = self.cell, RecurrentCall(
-            self.gates, state.contiguous(), mail.contiguous(), mailed, updated, has_mail, index, self.time.frequency
-        )  # fmt: skip
-        weights = (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
-        return native_layers.recurrent_update(weights, self.time.phase, call)
+    def _native(self, state, mail, mailed, updated, delivered, index) -> torch.Tensor:
+        call = self.call(state, mail, mailed, updated, delivered, index)
+        return native_layers.recurrent_update(self.weights(), self.time.phase, call)
+
+    def call(self, state, mail, mailed, updated, delivered, index) -> RecurrentCall:
+        """``update_rows`` as native_layers takes it."""
+        tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
+        return RecurrentCall(self.gates, *tables, index, self.time.frequency)
+
+    def weights(self) -> list[nn.Parameter]:
+        """As native_layers takes them."""
+        return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 
     def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:
         cell = self.cell

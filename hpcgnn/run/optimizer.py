@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from hpcgnn import native_layers
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.world import World
 from hpcgnn.run.settings import TrainConfig
@@ -91,7 +92,23 @@ class FlatOptimizer:
             clip(self.flat.gradient, self._config.clip_norm)
         number = epoch * self._groups + min(step // self._config.accumulate, self._groups - 1)
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
-        self._optimizer.step()
+        if native_layers.is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
+            self._adam(self._optimizer)
+        else:
+            self._optimizer.step()
+
+    def _adam(self, optimizer: torch.optim.Adam) -> None:
+        """``optimizer.step()`` in one pass over its arrays, without the calls around it."""
+        parameter, options = self.flat.parameter.data, optimizer.param_groups[0]
+        state = optimizer.state[self.flat.parameter]
+        if not state:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            state.update(step=torch.zeros((), dtype=torch.float32), **moments)
+        state["step"] += 1
+        native_layers.adam_step(
+            parameter, self.flat.gradient, state["exp_avg"], state["exp_avg_sq"], int(state["step"]), options["lr"],
+            options["betas"], options["eps"], options["weight_decay"], isinstance(optimizer, torch.optim.AdamW),
+        )  # fmt: skip
 
     @property
     def lr(self) -> float:

@@ -58,13 +58,19 @@ class NodeMemory:
         delivered = native.gather_rows(self.table.delivered, rows)
         return torch.where(delivered > 0, mailed.max(dim=1).values, torch.full_like(delivered, -1))
 
-    def replace(self, rows: torch.Tensor, state: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
-        """Replace state and only mail [r, M] of unique rows [r]. The state's time becomes that of the mail it consumed;
-        for a node without mail, that of its first mail, whose time difference is thereby 0."""
+    def replace(self, rows, state, given, time, place: torch.Tensor | None = None) -> None:
+        """Replace state and only mail of unique rows [r]: states are state [., D] at place [r] (None: [r, D] as they
+        come), mails of times [r] the new state, then given [r, M - D]. The state's time becomes that of the mail it
+        consumed; for a node without mail, that of its first mail, whose time difference is thereby 0."""
         table = self.table
-        if native_layers.is_supported(table.state, table.mail):
-            native_layers.replace_memory(table.tensors(), rows, state.contiguous(), mail.contiguous(), time)
+        if native_layers.is_supported(table.state, state, given):
+            native_layers.replace_memory(
+                table.tensors(), rows, place, state.contiguous(), given.contiguous(), time
+            )  # fmt: skip
             return
+        if place is not None:
+            state = native.gather_rows(state, place)
+        mail = torch.cat([state, given], dim=1)
         delivered = native.gather_rows(table.delivered, rows)
         consumed = native.gather_rows(table.mailed, rows)[:, 0]
         updated = torch.where(delivered > 0, consumed, time)

@@ -198,12 +198,11 @@ class TemporalTask:
         write, memory = plan.write, reading.memory.detach()
         given = self._given(plan, write, memory, parts)
         if self._at_owner:
-            pushed = write.route.push(given)
-            state = native.gather_rows(reading.served.detach(), write.place)
+            pushed, state, place = write.route.push(given), reading.served.detach(), write.place
         else:
-            pushed = write.route.push(torch.cat([memory[write.node], given], dim=1))
+            pushed, place = write.route.push(torch.cat([memory[write.node], given], dim=1)), None
             state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
-        self.memory.replace(write.rows, state.contiguous(), torch.cat([state, pushed], dim=1), write.time)
+        self.memory.replace(write.rows, state, pushed, write.time, place)
 
     def _given(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
         """What the other endpoint and the event put into mails (a WritePlan, Announcement or Delivery)."""
@@ -218,7 +217,7 @@ class TemporalTask:
         memory = reading.memory.detach()
         mail = torch.cat([memory[write.node], self._given(plan, write, memory, parts)], dim=1)
         mail = self._channel.everyone(mail, write.counts)
-        self.memory.replace(write.rows, mail[:, : memory.shape[1]].contiguous(), mail, write.time)
+        self.memory.replace(write.rows, mail[:, : memory.shape[1]], mail[:, memory.shape[1] :], write.time)
 
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states at their owners, and messages to all who receive one."""

@@ -130,8 +130,8 @@ public:
       own(block, scratch, transpose, Gradients<Real>(layer_, owner_sums_.data() + group * owner_size_), !first);
     });
     team.barrier();
-    add_groups(team, owner_sums_.data(), by_owner_.count(), owner_size_, sum_.data());
-    add_groups(team, root_sums_.data(), by_root_.count(), root_size_, sum_.data() + owner_size_);
+    sum_groups(team, owner_sums_.data(), by_owner_.count(), owner_size_, false, sum_.data());
+    sum_groups(team, root_sums_.data(), by_root_.count(), root_size_, false, sum_.data() + owner_size_);
     nodes(team, transpose, grad_node);
     team.barrier();
     weights_.backward(team, {layer_, sum_.data()}, with_phase_, grad_weights);
@@ -312,7 +312,6 @@ void attention_layer_backward(const AttentionLayer<Real> &layer, const Attention
                               Real *grad_node, Real *grad_weights, int threads) {
   if (layer.roots == 0) {
     std::fill_n(grad_node, layer.unique * layer.node_width, Real(0));
-    std::fill_n(grad_weights, layer.gradient_size(with_phase), Real(0));
     return;
   }
   Backward<Real> backward(layer, saved, gradient, with_phase);

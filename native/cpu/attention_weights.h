@@ -32,7 +32,7 @@ public:
   AttentionWeights(const AttentionLayer<Real> &layer, const TimeTable &table)
       : layer_(layer), depth_(layer.node_width + 1), head_width_(layer.out_width / layer.heads), now_(2, table.width()),
         scaled_(layer.out_width, depth_), value_(layer.out_width, layer.width()), query_(layer.query_width(), depth_),
-        out_(layer.out_width, layer.query_width()), own_(layer.out_width, depth_) {
+        out_(layer.out_width, layer.query_width()), own_(layer.out_width, depth_), bias_(1, layer.out_width) {
     table.encode(0, now_.rows().at(0), now_.rows().at(1));
   }
 
@@ -49,7 +49,7 @@ public:
     });
   }
 
-  // From the gradients of the composed matrices to those of the parameters. Collective over the team.
+  // Adds what the gradients of the composed matrices say of the parameters to theirs. Collective over the team.
   void backward(const Team &team, const Gradients<Real> &composed, bool with_phase, Real *gradient) const {
     const Parameters to(layer_, gradient);
     share_tasks(team, 2 * layer_.heads + 1, [&](int64_t task) {
@@ -138,7 +138,7 @@ private:
     PackedBuffer<Real> transposed(depth_, width);
     transposed.fill_transposed({0, 1}, given);
     gemm::multiply<Real>(scaled_.rows().from(first(head)), head_width_, transposed.packed,
-                         {{to.key + first(head) * width, width}});
+                         {{to.key + first(head) * width, width}, nullptr, true});
     const RowBuffer<Real> weight(head_width_, depth_);
     gemm::multiply<Real>({key(head), width}, head_width_, given, depth_, width, {weight.rows()});
     const Real *now = now_.rows().at(0), scale = static_cast<Real>(layer_.scale);
@@ -146,12 +146,13 @@ private:
       const Real *from = weight.rows().at(i), bias = scale * from[depth];
       Real *row = to.query_weight + (first(head) + i) * query_stride();
       for (int64_t j = 0; j < depth; ++j) {
-        row[j] = scale * from[j];
+        row[j] += scale * from[j];
       }
       for (int32_t j = 0; j < layer_.time_width; ++j) {
-        row[depth + j] = bias * now[j];
+        row[depth + j] += bias * now[j];
       }
-      to.query_bias[first(head) + i] = bias;
+      bias_.rows().at(0)[first(head) + i] = bias;
+      to.query_bias[first(head) + i] += bias;
     }
   }
 
@@ -160,28 +161,29 @@ private:
     const gemm::Rows<const Real> given{gradient + head * width, stride};
     PackedBuffer<Real> transposed(width, head_width_);
     transposed.fill_transposed({0, 1}, {layer_.value + first(head) * width, width});
-    gemm::multiply<Real>(given, layer_.out_width, transposed.packed, {{to.merge_weight + first(head), merge_stride()}});
+    gemm::multiply<Real>(given, layer_.out_width, transposed.packed,
+                         {{to.merge_weight + first(head), merge_stride()}, nullptr, true});
     gemm::multiply_transposed<Real>({layer_.merge_weight + first(head), merge_stride()}, head_width_, given, width,
-                                    layer_.out_width, {{to.value + first(head) * width, width}});
+                                    layer_.out_width, {{to.value + first(head) * width, width}, nullptr, true});
   }
 
   void own_backward(const Gradients<Real> &composed, bool with_phase, const Parameters &to) const {
     for (int64_t z = 0; z < layer_.out_width; ++z) {
       const Real *from = composed.own + z * depth_;
-      std::copy_n(from, layer_.node_width, to.merge_weight + z * merge_stride() + layer_.out_width);
-      to.merge_bias[z] = from[layer_.node_width];
+      add_row(from, layer_.node_width, to.merge_weight + z * merge_stride() + layer_.out_width);
+      to.merge_bias[z] += from[layer_.node_width];
     }
     // The rest needs no product: both of the norm, and what the keys see of the phase.
-    std::copy_n(composed.norm_weight, 2 * layer_.out_width + (with_phase ? layer_.time_width : 0), to.norm_weight);
+    add_row(composed.norm_weight, 2 * layer_.out_width + (with_phase ? layer_.time_width : 0), to.norm_weight);
   }
 
-  // Adds what the query sees of the phase to what the keys do, which to.phase holds.
+  // What the query sees of the phase.
   void phase_backward(const Parameters &to) const {
     const Real *sine = now_.rows().at(1);
     for (int32_t z = 0; z < layer_.out_width; ++z) {
       const Real *weight = layer_.query_weight + z * query_stride() + layer_.node_width;
       for (int32_t j = 0; j < layer_.time_width; ++j) {
-        to.phase[j] -= sine[j] * weight[j] * to.query_bias[z];
+        to.phase[j] -= sine[j] * weight[j] * bias_.rows().at(0)[z];
       }
     }
   }
@@ -189,6 +191,7 @@ private:
   const AttentionLayer<Real> &layer_;
   int64_t depth_, head_width_;
   RowBuffer<Real> now_, scaled_, value_, query_, out_, own_;
+  RowBuffer<Real> bias_; // [1, Z] gradient of the query bias
 };
 
 } // namespace hpcgnn::cpu

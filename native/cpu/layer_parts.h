@@ -108,26 +108,25 @@ inline void normalise_backward(const Real *gradient, const Real *hidden, const R
   }
 }
 
+template <typename Real> inline void add_row(const Real *row, int64_t width, Real *sum) {
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    sum[j] += row[j];
+  }
+}
+
 // sum [width] = the given rows added up, in their order; at least one.
 template <typename Real>
 inline void sum_rows(gemm::Rows<const Real> rows, const int64_t *index, int64_t count, int64_t width, Real *sum) {
   copy_row(sum, rows.at(index[0]), width);
   for (int64_t i = 1; i < count; ++i) {
-    const Real *row = rows.at(index[i]);
-#pragma omp simd
-    for (int64_t j = 0; j < width; ++j) {
-      sum[j] += row[j];
-    }
+    add_row(rows.at(index[i]), width, sum);
   }
 }
 
 template <typename Real> inline void add_rows(gemm::Rows<const Real> rows, int64_t count, int64_t width, Real *sum) {
   for (int64_t i = 0; i < count; ++i) {
-    const Real *row = rows.at(i);
-#pragma omp simd
-    for (int64_t j = 0; j < width; ++j) {
-      sum[j] += row[j];
-    }
+    add_row(rows.at(i), width, sum);
   }
 }
 

@@ -105,7 +105,7 @@ public:
       run(block, scratch, to, !first);
     });
     team.barrier();
-    add_groups(team, sums_.data(), groups_.count(), size_, grad_weights);
+    sum_groups(team, sums_.data(), groups_.count(), size_, true, grad_weights);
   }
 
 private:
@@ -171,7 +171,6 @@ template <typename Real>
 void link_decoder_backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient,
                            Real *grad_embedding, Real *grad_weights, int threads) {
   if (decoder.pairs == 0) {
-    std::fill_n(grad_weights, decoder.gradient_size(), Real(0));
     return;
   }
   Backward<Real> backward(decoder, saved, gradient, grad_embedding);

@@ -4,24 +4,25 @@
 namespace hpcgnn::cpu {
 
 template <typename Real>
-void replace_memory(const MemoryTable<Real> &table, const int64_t *rows, int64_t m, const Real *state, const Real *mail,
-                    const int64_t *time, int threads) {
-  in_parallel(m < 512 ? 1 : threads, [&](const Team &team) {
-    const Range mine = team.share(m);
+void replace_memory(const MemoryTable<Real> &table, const MemoryWrite<Real> &write, int threads) {
+  const int64_t own = table.state_width, rest = table.mail_width - own;
+  in_parallel(write.count < 512 ? 1 : threads, [&](const Team &team) {
+    const Range mine = team.share(write.count);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      const int64_t row = rows[i];
-      copy_row(table.state + row * table.state_width, state + i * table.state_width, table.state_width);
-      copy_row(table.mail + row * table.mail_width, mail + i * table.mail_width, table.mail_width);
-      table.updated[row] = table.delivered[row] > 0 ? table.mailed[row] : time[i];
-      table.mailed[row] = time[i];
+      const int64_t row = write.rows[i];
+      const Real *state = write.state + (write.place == nullptr ? i : write.place[i]) * own;
+      Real *mail = table.mail + row * table.mail_width;
+      copy_row(table.state + row * own, state, own);
+      copy_row(mail, state, own);
+      copy_row(mail + own, write.given + i * rest, rest);
+      table.updated[row] = table.delivered[row] > 0 ? table.mailed[row] : write.time[i];
+      table.mailed[row] = write.time[i];
       table.delivered[row] += 1;
     }
   });
 }
 
-template void replace_memory(const MemoryTable<float> &, const int64_t *, int64_t, const float *, const float *,
-                             const int64_t *, int);
-template void replace_memory(const MemoryTable<double> &, const int64_t *, int64_t, const double *, const double *,
-                             const int64_t *, int);
+template void replace_memory(const MemoryTable<float> &, const MemoryWrite<float> &, int);
+template void replace_memory(const MemoryTable<double> &, const MemoryWrite<double> &, int);
 
 } // namespace hpcgnn::cpu

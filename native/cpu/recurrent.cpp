@@ -85,7 +85,7 @@ private:
   void keep(const Team &team) {
     const Range mine = team.share(cell_.rows);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      if (!cell_.has_mail[cell_.row(i)]) {
+      if (!cell_.has_mail(i)) {
         copy_row(out_ + i * cell_.state_width, cell_.state + cell_.row(i) * cell_.state_width, cell_.state_width);
       }
     }
@@ -161,7 +161,7 @@ public:
       run(block, scratch, sums, biases, !first);
     });
     team.barrier();
-    add_groups(team, sums_.data(), groups_.count(), size_, grad_weights);
+    sum_groups(team, sums_.data(), groups_.count(), size_, true, grad_weights);
   }
 
 private:
@@ -234,7 +234,7 @@ std::unique_ptr<RecurrentSaved<Real>> recurrent_forward(const Recurrent<Real> &c
   saved->place = Buffer<int64_t>(cell.rows);
   for (int64_t i = 0; i < cell.rows; ++i) {
     saved->place.data()[saved->count] = i;
-    saved->count += cell.has_mail[cell.row(i)] != 0;
+    saved->count += cell.has_mail(i);
   }
   const TimeTable table(cell.frequency, cell.phase, cell.time_width);
   saved->dt = Buffer<int64_t>(saved->count);
@@ -253,7 +253,6 @@ template <typename Real>
 void recurrent_backward(const Recurrent<Real> &cell, const RecurrentSaved<Real> &saved, const Real *gradient,
                         bool with_phase, Real *grad_weights, int threads) {
   if (saved.count == 0) {
-    std::fill_n(grad_weights, cell.gradient_size(with_phase), Real(0));
     return;
   }
   const TimeTable table(cell.frequency, cell.phase, cell.time_width);

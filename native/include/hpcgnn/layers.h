@@ -1,6 +1,6 @@
 // Whole layers on the CPU, forward and backward in one parallel region each: rows go through a layer in blocks that
 // stay in the cache. What backward needs is kept in an object that forward returns. Matrices are contiguous rows unless
-// a stride is named. Gradients of weights are written as one array each, in the order given here.
+// a stride is named. Gradients of weights are added to one array a layer, in the order given here.
 #pragma once
 
 #include <memory>
@@ -87,8 +87,8 @@ template <typename Real> struct Recurrent {
   int32_t gates, state_width, mail_width, time_width;
   const int64_t *index; // [r] rows of the tables, or null: the first r
   const Real *state, *mail;
-  const int64_t *mailed, *updated; // updated null: mailed holds the differences
-  const uint8_t *has_mail;
+  const int64_t *mailed, *updated;   // updated null: mailed holds the differences
+  const int64_t *delivered;          // rows with more than 0 have mail
   const double *frequency, *phase;   // [T]
   const Real *weight_ih, *weight_hh; // [gates D, M + T], [gates D, D]
   const Real *bias_ih, *bias_hh;     // [gates D]
@@ -96,6 +96,7 @@ template <typename Real> struct Recurrent {
   int64_t in_width() const { return mail_width + time_width; }
   int64_t gate_width() const { return int64_t(gates) * state_width; }
   int64_t row(int64_t i) const { return index == nullptr ? i : index[i]; }
+  bool has_mail(int64_t i) const { return delivered[row(i)] > 0; }
   // weight_ih, weight_hh, bias_ih, bias_hh, phase (if wanted)
   int64_t gradient_size(bool with_phase) const {
     return gate_width() * (in_width() + state_width + 2) + (with_phase ? time_width : 0);
@@ -154,10 +155,28 @@ template <typename Real> struct MemoryTable {
   int64_t *updated, *mailed, *delivered;
 };
 
-// Replaces state and mail of unique rows [m] by those given [m, D], [m, M], the mails' times too. The state's time
-// becomes that of the mail it has consumed; without one, that of the new mail.
+// What replaces state and mail of unique rows [m]: states [., D] at place [m] (null: at 0 .. m - 1), and mails of times
+// [m], which are the new state followed by given [m, M - D].
+template <typename Real> struct MemoryWrite {
+  int64_t count;
+  const int64_t *rows, *place;
+  const Real *state, *given;
+  const int64_t *time;
+};
+
+// The state's time becomes that of the mail it has consumed; without one, that of the new mail.
 template <typename Real>
-void replace_memory(const MemoryTable<Real> &table, const int64_t *rows, int64_t m, const Real *state, const Real *mail,
-                    const int64_t *time, int threads);
+void replace_memory(const MemoryTable<Real> &table, const MemoryWrite<Real> &write, int threads);
+
+// One step of Adam (Kingma and Ba: Adam: a method for stochastic optimization, 2015) or AdamW (Loshchilov and Hutter:
+// Decoupled weight decay regularization, 2019) over n parameters. step: counted from 1.
+struct Adam {
+  int64_t step;
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled;
+};
+template <typename Real>
+void adam_step(const Adam &adam, int64_t n, const Real *gradient, Real *parameter, Real *mean, Real *square,
+               int threads);
 
 } // namespace hpcgnn::cpu

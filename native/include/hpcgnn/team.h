@@ -70,11 +70,14 @@ struct RowGroups {
   }
 };
 
-// sum[j] of the groups' sums [groups, size], in order of the groups; this thread's share of j.
-template <typename Real> void add_groups(const Team &team, const Real *groups, int64_t count, int64_t size, Real *sum) {
+// sum [size] = (+ sum) the groups' sums [groups, size], in order of the groups; this thread's share of it.
+template <typename Real>
+void sum_groups(const Team &team, const Real *groups, int64_t count, int64_t size, bool add, Real *sum) {
   const Range mine = team.share(size, 16);
-  std::copy(groups + mine.begin, groups + mine.end, sum + mine.begin);
-  for (int64_t group = 1; group < count; ++group) {
+  if (!add) {
+    std::copy(groups + mine.begin, groups + mine.end, sum + mine.begin);
+  }
+  for (int64_t group = add ? 0 : 1; group < count; ++group) {
     const Real *from = groups + group * size;
 #pragma omp simd
     for (int64_t j = mine.begin; j < mine.end; ++j) {
