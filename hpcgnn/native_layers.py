@@ -176,7 +176,8 @@ def attention_layer(node, phase, weights, call: AttentionCall) -> torch.Tensor:
 class RecurrentCall:
     """What a recurrent update takes besides weights: tables state [n, D], mail [n, M], mailed and updated [n] int64 (no
     ``updated``: ``mailed`` holds the differences), delivered [n] int64 (0: no mail), and the rows to update, index [r]
-    int64 (None: all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64."""
+    int64 (None: all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64. state_first:
+    every mail begins with its row's state, which saves a product."""
 
     gates: int
     state: torch.Tensor
@@ -186,6 +187,7 @@ class RecurrentCall:
     delivered: torch.Tensor
     index: torch.Tensor | None
     frequency: torch.Tensor
+    state_first: bool = False
 
 
 def _describe_recurrent(call: RecurrentCall, phase, weight_ih, weight_hh, bias_ih, bias_hh):
@@ -194,7 +196,8 @@ def _describe_recurrent(call: RecurrentCall, phase, weight_ih, weight_hh, bias_i
     rows = total if index is None else index.shape[0]
     return _kernels(call.state).Recurrent(
         rows=rows, gates=call.gates, state_width=width, mail_width=mail_width, time_width=time_width,
-        index=0 if index is None else _address(index, long, rows), state=_address(call.state, dtype, total, width),
+        state_first=call.state_first, index=0 if index is None else _address(index, long, rows),
+        state=_address(call.state, dtype, total, width),
         mail=_address(call.mail, dtype, total, mail_width), mailed=_address(call.mailed, long, total),
         updated=0 if call.updated is None else _address(call.updated, long, total),
         delivered=_address(call.delivered, long, total),

@@ -88,14 +88,15 @@ template <typename Real> void bind_recurrent(nb::module_ &module) {
       .def(
           "__init__",
           [](Cell *self, int64_t rows, int32_t gates, int32_t state_width, int32_t mail_width, int32_t time_width,
-             uintptr_t index, uintptr_t state, uintptr_t mail, uintptr_t mailed, uintptr_t updated, uintptr_t delivered,
-             uintptr_t frequency, uintptr_t phase, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih,
-             uintptr_t bias_hh) {
+             bool state_first, uintptr_t index, uintptr_t state, uintptr_t mail, uintptr_t mailed, uintptr_t updated,
+             uintptr_t delivered, uintptr_t frequency, uintptr_t phase, uintptr_t weight_ih, uintptr_t weight_hh,
+             uintptr_t bias_ih, uintptr_t bias_hh) {
             new (self) Cell{rows,
                             gates,
                             state_width,
                             mail_width,
                             time_width,
+                            state_first,
                             at<const int64_t>(index),
                             at<const Real>(state),
                             at<const Real>(mail),
@@ -110,9 +111,9 @@ template <typename Real> void bind_recurrent(nb::module_ &module) {
                             at<const Real>(bias_hh)};
           },
           nb::kw_only(), nb::arg("rows"), nb::arg("gates"), nb::arg("state_width"), nb::arg("mail_width"),
-          nb::arg("time_width"), nb::arg("index"), nb::arg("state"), nb::arg("mail"), nb::arg("mailed"),
-          nb::arg("updated"), nb::arg("delivered"), nb::arg("frequency"), nb::arg("phase"), nb::arg("weight_ih"),
-          nb::arg("weight_hh"), nb::arg("bias_ih"), nb::arg("bias_hh"))
+          nb::arg("time_width"), nb::arg("state_first"), nb::arg("index"), nb::arg("state"), nb::arg("mail"),
+          nb::arg("mailed"), nb::arg("updated"), nb::arg("delivered"), nb::arg("frequency"), nb::arg("phase"),
+          nb::arg("weight_ih"), nb::arg("weight_hh"), nb::arg("bias_ih"), nb::arg("bias_hh"))
       .def("gradient_size", &Cell::gradient_size)
       .def(
           "forward",

@@ -169,6 +169,20 @@ def test_recurrent_update_equals_composition(updater_type, shape, dtype, toleran
         assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
 
 
+@PRECISIONS
+@UPDATERS
+@pytest.mark.parametrize("shape", [RECURRENT[0], (300, None, 33, 50, 1), (30, 70, 4, 4, 17)])
+def test_recurrent_update_where_mails_begin_with_the_state(updater_type, shape, dtype, tolerance):
+    updater, (state, mail, *times), has_mail, index = recurrent_case(updater_type, shape, dtype)
+    mail[:, : state.shape[1]] = state
+    tables, updater.state_first = (state, mail, *times), True
+    ours = updater.update_rows(index, *tables, has_mail.long())
+    theirs = update_plainly(updater, tables, has_mail, index)
+    assert_alike([ours], [theirs], tolerance)
+    inputs = list(updater.parameters())
+    assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
 @UPDATERS
 def test_recurrent_update_equals_cell(updater_type):
     """And so does torch's own cell."""

@@ -69,7 +69,8 @@ class TemporalModel(nn.Module):
         width = self.mail_width if self.message is None else self.config.message_dim
         if self.memory_config.updater == "transformer":
             return TransformerUpdater(width, self.state_width, time, self.config.heads)
-        return UPDATERS[self.memory_config.updater](width, self.state_width, time)
+        state_first = self.message is None and self.memory_config.simple
+        return UPDATERS[self.memory_config.updater](width, self.state_width, time, state_first)
 
     def _embedding(self, kind: str, width: int, time: TimeEncoding) -> nn.Module:
         config, sizes = self.config, self.sizes
@@ -90,7 +91,8 @@ class TemporalModel(nn.Module):
         """Memory with the pending mails worked in, [r, D].
 
         state [n, D], mail [n, S, M], updated [n] time of the state, mailed [n, S] times of the mails, delivered [n]
-        mails ever received (all int64); index [r]: the rows wanted, None: all of them.
+        mails ever received (all int64); index [r]: the rows wanted, None: all of them. A mail begins with the state of
+        its row, where it is the node's own last one (``memory_config.simple``).
         """
         if self.message is None and self.memory_config.updater != "transformer":
             return self.updater.update_rows(index, state, mail[:, 0], mailed[:, 0], updated, delivered)

@@ -13,21 +13,22 @@ from hpcgnn.nn.time_encoding import TimeEncoding
 
 class RecurrentUpdater(nn.Module):
     """A recurrent cell over (mail, encoded time since the last update); rows without mail keep their state. Subclasses
-    choose the cell: its type, its number of gates, and its step in plain torch."""
+    choose the cell: its type, its number of gates, and its step in plain torch. state_first: in whole tables, every
+    mail begins with its row's state."""
 
     cell_type: type[nn.Module]
     gates: int
 
-    def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding):
+    def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding, state_first: bool = False):
         super().__init__()
-        self.time = time
+        self.time, self.state_first = time, state_first
         self.cell = self.cell_type(mail_width + len(time.phase), memory_width)
 
     def forward(self, state, mail, dt, has_mail) -> torch.Tensor:
         """state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D]. One native call
         on the CPU, unless state or mail want a gradient."""
         if self._is_native(state, mail):
-            return self._native(state, mail, dt, None, has_mail.long(), None)
+            return self._native(self._call(state, mail, dt, None, has_mail.long(), None))
         rows = torch.nonzero(has_mail).squeeze(1)
         if rows.numel() == 0:
             return state
@@ -38,7 +39,7 @@ class RecurrentUpdater(nn.Module):
         """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
         and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
-            return self._native(state, mail, mailed, updated, delivered, index)
+            return self._native(self.call(state, mail, mailed, updated, delivered, index))
         taken = state, mail, mailed, updated, delivered
         if index is not None:
             taken = [native.gather_rows(column, index) for column in taken]
@@ -52,14 +53,16 @@ class RecurrentUpdater(nn.Module):
             and native_layers.is_supported(state, mail, self.cell.weight_ih)
         )
 
-    def _native(self, state, mail, mailed, updated, delivered, index) -> torch.Tensor:
-        call = self.call(state, mail, mailed, updated, delivered, index)
+    def _native(self, call: RecurrentCall) -> torch.Tensor:
         return native_layers.recurrent_update(self.weights(), self.time.phase, call)
 
     def call(self, state, mail, mailed, updated, delivered, index) -> RecurrentCall:
         """``update_rows`` as native_layers takes it."""
+        return self._call(state, mail, mailed, updated, delivered, index, self.state_first)
+
+    def _call(self, state, mail, mailed, updated, delivered, index, state_first: bool = False) -> RecurrentCall:
         tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
-        return RecurrentCall(self.gates, *tables, index, self.time.frequency)
+        return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
     def weights(self) -> list[nn.Parameter]:
         """As native_layers takes them."""

@@ -9,20 +9,20 @@
 namespace hpcgnn::cpu {
 namespace {
 
-// gate [4 D]: reset, update, candidate and the state's part of the candidate, which backward needs.
+// given [3 D]: both products for reset and update, the mail's for the candidate; own [D]: the state's for the
+// candidate. gate [4 D]: reset, update, candidate and own, which backward needs.
 template <typename Real>
-void gated_forward(const Real *given, const Real *kept, const Real *state, int64_t width, Real *gate, Real *out) {
-  const Real *kept_candidate = kept + 2 * width;
+void gated_forward(const Real *given, const Real *own, const Real *state, int64_t width, Real *gate, Real *out) {
   in_registers<Real>(width, [&](int64_t begin, int64_t size) {
 #pragma omp simd
     for (int64_t j = begin; j < begin + size; ++j) {
-      const Real reset = logistic(given[j] + kept[j]);
-      const Real update = logistic(given[width + j] + kept[width + j]);
-      const Real candidate = hyperbolic_tangent(given[2 * width + j] + reset * kept_candidate[j]);
+      const Real reset = logistic(given[j]);
+      const Real update = logistic(given[width + j]);
+      const Real candidate = hyperbolic_tangent(given[2 * width + j] + reset * own[j]);
       gate[j] = reset;
       gate[width + j] = update;
       gate[2 * width + j] = candidate;
-      gate[3 * width + j] = kept_candidate[j];
+      gate[3 * width + j] = own[j];
       out[j] = candidate + update * (state[j] - candidate);
     }
   });
@@ -44,11 +44,11 @@ void gated_backward(const Real *gradient, const Real *gate, const Real *state, i
   });
 }
 
-template <typename Real> void plain_forward(const Real *given, const Real *kept, int64_t width, Real *gate, Real *out) {
+template <typename Real> void plain_forward(const Real *given, int64_t width, Real *gate, Real *out) {
   in_registers<Real>(width, [&](int64_t begin, int64_t size) {
 #pragma omp simd
     for (int64_t j = begin; j < begin + size; ++j) {
-      gate[j] = out[j] = hyperbolic_tangent(given[j] + kept[j]);
+      gate[j] = out[j] = hyperbolic_tangent(given[j]);
     }
   });
 }
@@ -63,24 +63,43 @@ template <typename Real> void plain_backward(const Real *gradient, const Real *g
 template <typename Real> class Forward {
 public:
   Forward(const Recurrent<Real> &cell, RecurrentSaved<Real> &saved, const TimeTable &table, Real *out)
-      : cell_(cell), saved_(saved), table_(table), out_(out), given_(cell.in_width(), cell.gate_width()),
-        kept_(cell.state_width, cell.gate_width()) {}
+      : cell_(cell), saved_(saved), table_(table), out_(out), weight_(cell.gate_width(), cell.row_width()),
+        bias_(cell.gate_width()), given_(cell.row_width(), cell.gate_width()),
+        own_(cell.state_width, cell.own_width()) {}
 
   struct Scratch {
-    RowBuffer<Real> given, kept;
+    RowBuffer<Real> given, own;
     explicit Scratch(const Recurrent<Real> &cell)
-        : given(RowGroups::kBlockRows, cell.gate_width()), kept(RowGroups::kBlockRows, cell.gate_width()) {}
+        : given(RowGroups::kBlockRows, cell.gate_width()), own(RowGroups::kBlockRows, cell.own_width()) {}
   };
 
   void operator()(const Team &team, const Scratch &scratch) {
-    given_.fill_transposed(team, {cell_.weight_ih, cell_.in_width()});
-    kept_.fill_transposed(team, {cell_.weight_hh, cell_.state_width});
+    join(team);
+    own_.fill_transposed(team, {cell_.weight_hh + cell_.added_width() * cell_.state_width, cell_.state_width});
     keep(team);
+    team.barrier();
+    given_.fill_transposed(team, weight_.rows());
     team.barrier();
     RowGroups{saved_.count}.each(team, [&](int64_t, Range block, bool) { run(block, scratch); });
   }
 
 private:
+  // Weights of a whole row, and biases: those of the mail and, for gates that add both products, those of the state.
+  void join(const Team &team) {
+    const Range mine = team.share(cell_.gate_width());
+    const int64_t in = cell_.in_width(), state = cell_.state_width;
+    for (int64_t gate = mine.begin; gate < mine.end; ++gate) {
+      Real *weight = weight_.rows().at(gate), *of_state = weight + cell_.state_at();
+      const bool added = gate < cell_.added_width();
+      std::fill_n(weight, cell_.row_width(), Real(0));
+      copy_row(weight, cell_.weight_ih + gate * in, in);
+      if (added) {
+        add_row(cell_.weight_hh + gate * state, state, of_state);
+      }
+      bias_.data()[gate] = cell_.bias_ih[gate] + (added ? cell_.bias_hh[gate] : Real(0));
+    }
+  }
+
   // Rows without mail.
   void keep(const Team &team) {
     const Range mine = team.share(cell_.rows);
@@ -92,21 +111,23 @@ private:
   }
 
   void run(Range block, const Scratch &scratch) {
-    const int64_t width = cell_.state_width, before_state = cell_.in_width();
-    const gemm::Rows<Real> row = saved_.row.rows().from(block.begin), state = row.from(0, before_state);
-    const gemm::Rows<Real> given = scratch.given.rows(), kept = scratch.kept.rows();
+    const int64_t width = cell_.state_width;
+    const gemm::Rows<Real> row = saved_.row.rows().from(block.begin), state = row.from(0, cell_.state_at());
+    const gemm::Rows<Real> given = scratch.given.rows(), own = scratch.own.rows();
     for (int64_t i = 0; i < block.size(); ++i) {
       prefetch(block.begin + i + 4);
       gather(block.begin + i, row.at(i));
     }
-    gemm::multiply<Real>(row, block.size(), given_.packed, {given, cell_.bias_ih});
-    gemm::multiply<Real>(state, block.size(), kept_.packed, {kept, cell_.bias_hh});
+    gemm::multiply<Real>(row, block.size(), given_.packed, {given, bias_.data()});
+    if (cell_.own_width() > 0) {
+      gemm::multiply<Real>(state, block.size(), own_.packed, {own, cell_.bias_hh + cell_.added_width()});
+    }
     for (int64_t i = 0; i < block.size(); ++i) {
       Real *gate = saved_.gate.rows().at(block.begin + i), *out = out_ + saved_.place.data()[block.begin + i] * width;
       if (cell_.gates == 3) {
-        gated_forward(given.at(i), kept.at(i), state.at(i), width, gate, out);
+        gated_forward(given.at(i), own.at(i), state.at(i), width, gate, out);
       } else {
-        plain_forward(given.at(i), kept.at(i), width, gate, out);
+        plain_forward(given.at(i), width, gate, out);
       }
     }
   }
@@ -115,7 +136,9 @@ private:
     if (i < saved_.count) {
       const int64_t from = cell_.row(saved_.place.data()[i]);
       prefetch_row(cell_.mail + from * cell_.mail_width, cell_.mail_width);
-      prefetch_row(cell_.state + from * cell_.state_width, cell_.state_width);
+      if (!cell_.state_first) {
+        prefetch_row(cell_.state + from * cell_.state_width, cell_.state_width);
+      }
     }
   }
 
@@ -125,14 +148,18 @@ private:
     saved_.dt.data()[i] = dt;
     copy_row(row, cell_.mail + from * cell_.mail_width, cell_.mail_width);
     table_.encode(dt, row + cell_.mail_width); // writes a little too far
-    copy_row(row + cell_.in_width(), cell_.state + from * cell_.state_width, cell_.state_width);
+    if (!cell_.state_first) {
+      copy_row(row + cell_.in_width(), cell_.state + from * cell_.state_width, cell_.state_width);
+    }
   }
 
   const Recurrent<Real> &cell_;
   RecurrentSaved<Real> &saved_;
   const TimeTable &table_;
   Real *out_;
-  PackedBuffer<Real> given_, kept_;
+  RowBuffer<Real> weight_; // [gates D, row_width]
+  Buffer<Real> bias_;
+  PackedBuffer<Real> given_, own_;
 };
 
 template <typename Real> class Backward {
@@ -141,7 +168,8 @@ public:
            bool with_phase)
       : cell_(cell), saved_(saved), table_(table), gradient_(gradient), with_phase_(with_phase),
         time_(cell.gate_width(), with_phase ? cell.time_width : 0), groups_{saved.count},
-        size_(cell.gradient_size(with_phase)), sums_(groups_.count() * size_) {}
+        size_(Sums(cell, nullptr).end(cell, with_phase) - Sums(cell, nullptr).row), sums_(groups_.count() * size_),
+        sum_(size_) {}
 
   struct Scratch {
     RowBuffer<Real> grad, time, sine;
@@ -154,37 +182,63 @@ public:
     time_.fill(team, {cell_.weight_ih + cell_.mail_width, cell_.in_width()});
     team.barrier();
     groups_.each(team, [&](int64_t group, Range block, bool first) {
-      Real *sums = sums_.data() + group * size_, *biases = sums + cell_.gate_width() * width();
+      const Sums to(cell_, sums_.data() + group * size_);
       if (first) {
-        std::fill(biases, sums + size_, Real(0));
+        std::fill(to.bias, to.row + size_, Real(0));
       }
-      run(block, scratch, sums, biases, !first);
+      run(block, scratch, to, !first);
     });
     team.barrier();
-    sum_groups(team, sums_.data(), groups_.count(), size_, true, grad_weights);
+    sum_groups(team, sums_.data(), groups_.count(), size_, false, sum_.data());
+    team.barrier();
+    add(team, Sums(cell_, sum_.data()), grad_weights);
   }
 
 private:
-  int64_t width() const { return cell_.in_width() + cell_.state_width; }
+  // Where the gradients of the joined weights lie: of a whole row [gates D, row_width], of the state for the candidate
+  // [own_width, D], of the biases [gates D], [own_width], of the phase.
+  struct Sums {
+    Real *row, *own, *bias, *own_bias, *phase;
+    Sums(const Recurrent<Real> &cell, Real *at)
+        : row(at), own(row + cell.gate_width() * cell.row_width()), bias(own + cell.own_width() * cell.state_width),
+          own_bias(bias + cell.gate_width()), phase(own_bias + cell.own_width()) {}
+    Real *end(const Recurrent<Real> &cell, bool with_phase) const { return phase + (with_phase ? cell.time_width : 0); }
+  };
 
-  void run(Range block, const Scratch &scratch, Real *sums, Real *biases, bool add) {
-    const int64_t state = cell_.state_width, gates = cell_.gate_width(), in = cell_.in_width(), count = block.size();
-    // The candidate meets the state's product through the reset gate, so its gradients differ for the two products.
-    const int64_t shared = gates - (cell_.gates == 3 ? state : 0);
+  void run(Range block, const Scratch &scratch, const Sums &to, bool add) {
+    const int64_t state = cell_.state_width, gates = cell_.gate_width(), count = block.size();
     const gemm::Rows<Real> grad = scratch.grad.rows(), row = saved_.row.rows().from(block.begin);
-    const gemm::Rows<Real> old = row.from(0, in), own = grad.from(0, gates);
-    Real *to_hh = sums + gates * in, *bias_hh = biases + gates;
     through_gates(block, grad);
-    gemm::multiply_transposed<Real>(grad, gates, row, in, count, {{sums, in}, nullptr, add});
-    gemm::multiply_transposed<Real>(grad, shared, old, state, count, {{to_hh, state}, nullptr, add});
-    add_rows<Real>(grad, count, gates, biases);
-    add_rows<Real>(grad, count, shared, bias_hh);
-    if (shared < gates) {
-      gemm::multiply_transposed<Real>(own, state, old, state, count, {{to_hh + shared * state, state}, nullptr, add});
-      add_rows<Real>(own, count, state, bias_hh + shared);
+    gemm::multiply_transposed<Real>(grad, gates, row, cell_.row_width(), count,
+                                    {{to.row, cell_.row_width()}, nullptr, add});
+    add_rows<Real>(grad, count, gates, to.bias);
+    if (cell_.own_width() > 0) {
+      // The candidate meets the state's product through the reset gate, so its gradients differ for the two products.
+      const gemm::Rows<Real> own = grad.from(0, gates);
+      gemm::multiply_transposed<Real>(own, state, row.from(0, cell_.state_at()), state, count,
+                                      {{to.own, state}, nullptr, add});
+      add_rows<Real>(own, count, state, to.own_bias);
     }
     if (with_phase_) {
-      add_phase(block, scratch, bias_hh + gates);
+      add_phase(block, scratch, to.phase);
+    }
+  }
+
+  // From the joined weights to weight_ih, weight_hh, bias_ih, bias_hh, phase.
+  void add(const Team &team, const Sums &from, Real *grad_weights) const {
+    const int64_t in = cell_.in_width(), state = cell_.state_width, gates = cell_.gate_width();
+    const Range mine = team.share(gates);
+    Real *to_hh = grad_weights + gates * in, *bias_ih = to_hh + gates * state, *bias_hh = bias_ih + gates;
+    for (int64_t gate = mine.begin; gate < mine.end; ++gate) {
+      const Real *row = from.row + gate * cell_.row_width();
+      const int64_t own = gate - cell_.added_width();
+      add_row(row, in, grad_weights + gate * in);
+      add_row(own < 0 ? row + cell_.state_at() : from.own + own * state, state, to_hh + gate * state);
+      bias_ih[gate] += from.bias[gate];
+      bias_hh[gate] += own < 0 ? from.bias[gate] : from.own_bias[own];
+    }
+    if (with_phase_ && team.rank == 0) {
+      add_row(from.phase, cell_.time_width, bias_hh + gates);
     }
   }
 
@@ -194,7 +248,7 @@ private:
       const int64_t at = block.begin + i;
       const Real *gradient = gradient_ + saved_.place.data()[at] * width, *gate = saved_.gate.rows().at(at);
       if (cell_.gates == 3) {
-        gated_backward(gradient, gate, saved_.row.rows().at(at) + cell_.in_width(), width, grad.at(i));
+        gated_backward(gradient, gate, saved_.row.rows().at(at) + cell_.state_at(), width, grad.at(i));
       } else {
         plain_backward(gradient, gate, width, grad.at(i));
       }
@@ -223,7 +277,7 @@ private:
   PackedBuffer<Real> time_;
   RowGroups groups_;
   int64_t size_;
-  Buffer<Real> sums_;
+  Buffer<Real> sums_, sum_;
 };
 
 } // namespace
@@ -238,7 +292,7 @@ std::unique_ptr<RecurrentSaved<Real>> recurrent_forward(const Recurrent<Real> &c
   }
   const TimeTable table(cell.frequency, cell.phase, cell.time_width);
   saved->dt = Buffer<int64_t>(saved->count);
-  saved->row = {saved->count, cell.mail_width + std::max(cell.time_width + int64_t(cell.state_width), table.width())};
+  saved->row = {saved->count, std::max(cell.row_width(), cell.mail_width + table.width())};
   saved->gate = {saved->count, (cell.gates == 3 ? 4 : 1) * cell.state_width};
   Forward<Real> forward(cell, *saved, table, out);
   std::vector<typename Forward<Real>::Scratch> scratch;

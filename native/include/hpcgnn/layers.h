@@ -81,10 +81,11 @@ void attention_layer_backward(const AttentionLayer<Real> &layer, const Attention
 
 // A recurrent cell over (mail, encoded time since the last update) of the rows that have mail; other rows keep their
 // state. gates: 3 for a gated recurrent unit (reset, update, candidate), 1 for a plain tanh cell. r rows, state D,
-// mail M, time T.
+// mail M, time T. Where the mail begins with the state, gates that only add both products make one of them.
 template <typename Real> struct Recurrent {
   int64_t rows;
   int32_t gates, state_width, mail_width, time_width;
+  bool state_first;     // every mail begins with its row's state
   const int64_t *index; // [r] rows of the tables, or null: the first r
   const Real *state, *mail;
   const int64_t *mailed, *updated;   // updated null: mailed holds the differences
@@ -95,6 +96,12 @@ template <typename Real> struct Recurrent {
 
   int64_t in_width() const { return mail_width + time_width; }
   int64_t gate_width() const { return int64_t(gates) * state_width; }
+  // Gates that add both products, and the candidate, which weighs the state's.
+  int64_t added_width() const { return gate_width() - own_width(); }
+  int64_t own_width() const { return gates == 3 ? state_width : 0; }
+  // Where the state lies in a row [mail | time | state], or [mail | time] where the mail begins with it.
+  int64_t state_at() const { return state_first ? 0 : in_width(); }
+  int64_t row_width() const { return in_width() + (state_first ? 0 : state_width); }
   int64_t row(int64_t i) const { return index == nullptr ? i : index[i]; }
   bool has_mail(int64_t i) const { return delivered[row(i)] > 0; }
   // weight_ih, weight_hh, bias_ih, bias_hh, phase (if wanted)
@@ -107,7 +114,7 @@ template <typename Real> struct RecurrentSaved {
   int64_t count = 0;     // rows with mail
   Buffer<int64_t> place; // [count] among the r rows
   Buffer<int64_t> dt;    // [count]
-  RowBuffer<Real> row;   // [count, M + T + D] what went in
+  RowBuffer<Real> row;   // [count, row_width] what went in
   RowBuffer<Real> gate;  // [count, 4 D] reset, update, candidate, the state's part of the candidate; or [count, D] tanh
 };
 
