@@ -17,8 +17,8 @@ public:
       : layer_(layer), saved_(saved), out_(out), table_(layer.frequency, layer.phase, layer.time_width),
         weights_(layer, table_), query_(layer.node_width + 1, layer.query_width()),
         merge_(layer.query_width(), layer.out_width), own_(layer.node_width + 1, layer.out_width),
-        merged_(saved.owners, layer.out_width), threshold_(dropout_threshold(layer.dropout)),
-        scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
+        merged_(saved.owners, layer.out_width), owner_blocks_(saved.owners), root_blocks_(layer.roots),
+        threshold_(dropout_threshold(layer.dropout)), scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
 
   void operator()(const Team &team, RootAttention<Real> &attention) {
     weights_.compose(team);
@@ -27,9 +27,9 @@ public:
     merge_.fill_transposed(team, weights_.out());
     own_.fill_transposed(team, weights_.own());
     team.barrier();
-    RowGroups{saved_.owners}.each(team, [&](int64_t, Range block, bool) { ask(block); });
+    owner_blocks_.each([&](Range block) { ask(block); });
     team.barrier();
-    RowGroups{layer_.roots}.each(team, [&](int64_t, Range block, bool) { run(block, attention); });
+    root_blocks_.each([&](Range block) { run(block, attention); });
   }
 
   const TimeTable &table() const { return table_; }
@@ -81,6 +81,7 @@ private:
   AttentionWeights<Real> weights_;
   PackedBuffer<Real> query_, merge_, own_;
   RowBuffer<Real> merged_; // [V, Z] the own row's part of hidden
+  RowBlocks owner_blocks_, root_blocks_;
   uint32_t threshold_;
   Real scale_;
 };
@@ -94,7 +95,7 @@ public:
         query_(layer.query_width(), layer.node_width), grad_hidden_(layer.roots, layer.out_width),
         grad_row_(layer.roots, layer.query_width()), grad_query_(layer.roots, layer.query_width()),
         grad_own_(saved.owners, layer.node_width), grad_score_(layer.roots * layer.heads * layer.slots),
-        by_root_{layer.roots}, by_owner_{saved.owners},
+        by_root_(layer.roots), by_owner_(saved.owners),
         owner_size_((layer.query_width() + layer.out_width) * (layer.node_width + 1)),
         root_size_(layer.out_width * (layer.query_width() + 2) + (with_phase ? layer.time_width : 0)),
         owner_sums_(by_owner_.count() * owner_size_), root_sums_(by_root_.count() * root_size_),
@@ -105,8 +106,7 @@ public:
     RowBuffer<Real> hidden, query;
     RootAttention<Real> attention;
     Scratch(const AttentionLayer<Real> &layer, const TimeTable &table)
-        : hidden(RowGroups::kBlockRows, layer.out_width), query(RowGroups::kBlockRows, layer.query_width()),
-          attention(layer, table) {}
+        : hidden(kBlockRows, layer.out_width), query(kBlockRows, layer.query_width()), attention(layer, table) {}
   };
 
   void operator()(const Team &team, Scratch &scratch, const AttentionTranspose &transpose, Real *grad_node,
@@ -117,7 +117,7 @@ public:
     own_.fill(team, weights_.own());
     query_.fill(team, weights_.query());
     team.barrier();
-    by_root_.each(team, [&](int64_t group, Range block, bool first) {
+    by_root_.each([&](int64_t group, Range block, bool first) {
       Real *sums = root_sums_.data() + group * root_size_;
       const Gradients<Real> to(layer_, sums - owner_size_);
       if (first) {
@@ -126,13 +126,13 @@ public:
       run(block, scratch.attention, to, !first);
     });
     team.barrier();
-    by_owner_.each(team, [&](int64_t group, Range block, bool first) {
+    by_owner_.each([&](int64_t group, Range block, bool first) {
       own(block, scratch, transpose, Gradients<Real>(layer_, owner_sums_.data() + group * owner_size_), !first);
     });
     team.barrier();
     sum_groups(team, owner_sums_.data(), by_owner_.count(), owner_size_, false, sum_.data());
     sum_groups(team, root_sums_.data(), by_root_.count(), root_size_, false, sum_.data() + owner_size_);
-    nodes(team, transpose, grad_node);
+    nodes(transpose, grad_node);
     team.barrier();
     weights_.backward(team, {layer_, sum_.data()}, with_phase_, grad_weights);
   }
@@ -192,12 +192,12 @@ private:
     gemm::multiply_transposed<Real>(query, width, rows, depth, count, {{to.query, depth}, nullptr, add});
   }
 
-  // Gradients of the unique rows, each over the roots and slots that show it, in their order. Threads get about equal
+  // Gradients of the unique rows, each over the roots and slots that show it, in their order. Pieces are about equal
   // numbers of them.
-  void nodes(const Team &team, const AttentionTranspose &transpose, Real *grad_node) {
+  void nodes(const AttentionTranspose &transpose, Real *grad_node) {
     const auto work = [&](int64_t node) { return transpose.slot_indptr[node] + transpose.root_indptr[node] + node; };
-    const auto first_of = [&](int64_t rank) {
-      const int64_t target = work(layer_.unique) * rank / team.size;
+    const auto first_of = [&](int64_t piece) {
+      const int64_t target = work(layer_.unique) * piece / node_pieces_.count();
       int64_t begin = 0, end = layer_.unique;
       while (begin < end) {
         const int64_t middle = (begin + end) / 2;
@@ -205,10 +205,12 @@ private:
       }
       return begin;
     };
-    const int64_t end = first_of(team.rank + 1);
-    for (int64_t node = first_of(team.rank); node < end; ++node) {
-      node_gradient(node, transpose, grad_node + node * layer_.node_width);
-    }
+    node_pieces_.each([&](int64_t piece) {
+      const int64_t end = first_of(piece + 1);
+      for (int64_t node = first_of(piece); node < end; ++node) {
+        node_gradient(node, transpose, grad_node + node * layer_.node_width);
+      }
+    });
   }
 
   // In pieces of up to V registers, as few as possible.
@@ -264,6 +266,7 @@ private:
   RowBuffer<Real> grad_hidden_, grad_row_, grad_query_, grad_own_;
   Buffer<Real> grad_score_;
   RowGroups by_root_, by_owner_;
+  Pieces node_pieces_{16};
   int64_t owner_size_, root_size_;
   Buffer<Real> owner_sums_, root_sums_, sum_;
 };

@@ -34,13 +34,13 @@ template <typename Real> class Forward {
 public:
   Forward(const LinkDecoder<Real> &decoder, LinkDecoderSaved<Real> &saved, Real *logits)
       : decoder_(decoder), saved_(saved), logits_(logits), source_(decoder.width, decoder.hidden),
-        destination_(decoder.width, decoder.hidden) {}
+        destination_(decoder.width, decoder.hidden), blocks_(decoder.pairs) {}
 
   void operator()(const Team &team, gemm::Rows<Real> scratch) {
     source_.fill_transposed(team, {decoder_.source, decoder_.width});
     destination_.fill_transposed(team, {decoder_.destination, decoder_.width});
     team.barrier();
-    RowGroups{decoder_.pairs}.each(team, [&](int64_t, Range block, bool) { run(block, scratch); });
+    blocks_.each([&](Range block) { run(block, scratch); });
   }
 
 private:
@@ -65,6 +65,7 @@ private:
   LinkDecoderSaved<Real> &saved_;
   Real *logits_;
   PackedBuffer<Real> source_, destination_;
+  RowBlocks blocks_;
 };
 
 // Where the gradients of the weights lie.
@@ -81,21 +82,21 @@ public:
   Backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient,
            Real *grad_embedding)
       : decoder_(decoder), saved_(saved), gradient_(gradient), grad_embedding_(grad_embedding),
-        source_(decoder.hidden, decoder.width), destination_(decoder.hidden, decoder.width), groups_{decoder.pairs},
+        source_(decoder.hidden, decoder.width), destination_(decoder.hidden, decoder.width), groups_(decoder.pairs),
         size_(decoder.gradient_size()), sums_(groups_.count() * size_) {}
 
   struct Scratch {
     RowBuffer<Real> source, destination, embedding;
     explicit Scratch(const LinkDecoder<Real> &decoder)
-        : source(RowGroups::kBlockRows, decoder.hidden), destination(RowGroups::kBlockRows, decoder.hidden),
-          embedding(RowGroups::kBlockRows, decoder.width) {}
+        : source(kBlockRows, decoder.hidden), destination(kBlockRows, decoder.hidden),
+          embedding(kBlockRows, decoder.width) {}
   };
 
   void operator()(const Team &team, const Scratch &scratch, Real *grad_weights) {
     source_.fill(team, {decoder_.source, decoder_.width});
     destination_.fill(team, {decoder_.destination, decoder_.width});
     team.barrier();
-    groups_.each(team, [&](int64_t group, Range block, bool first) {
+    groups_.each([&](int64_t group, Range block, bool first) {
       Real *sums = sums_.data() + group * size_;
       const Gradients<Real> to(decoder_, sums);
       if (first) {
@@ -161,7 +162,7 @@ std::unique_ptr<LinkDecoderSaved<Real>> link_decoder_forward(const LinkDecoder<R
   Forward<Real> forward(decoder, *saved, logits);
   std::vector<RowBuffer<Real>> scratch;
   for (int i = 0; i < threads; ++i) {
-    scratch.emplace_back(RowGroups::kBlockRows, decoder.hidden);
+    scratch.emplace_back(kBlockRows, decoder.hidden);
   }
   in_parallel(threads, [&](const Team &team) { forward(team, scratch[team.rank].rows()); });
   return saved;

@@ -64,13 +64,13 @@ template <typename Real> class Forward {
 public:
   Forward(const Recurrent<Real> &cell, RecurrentSaved<Real> &saved, const TimeTable &table, Real *out)
       : cell_(cell), saved_(saved), table_(table), out_(out), weight_(cell.gate_width(), cell.row_width()),
-        bias_(cell.gate_width()), given_(cell.row_width(), cell.gate_width()),
-        own_(cell.state_width, cell.own_width()) {}
+        bias_(cell.gate_width()), given_(cell.row_width(), cell.gate_width()), own_(cell.state_width, cell.own_width()),
+        blocks_(saved.count) {}
 
   struct Scratch {
     RowBuffer<Real> given, own;
     explicit Scratch(const Recurrent<Real> &cell)
-        : given(RowGroups::kBlockRows, cell.gate_width()), own(RowGroups::kBlockRows, cell.own_width()) {}
+        : given(kBlockRows, cell.gate_width()), own(kBlockRows, cell.own_width()) {}
   };
 
   void operator()(const Team &team, const Scratch &scratch) {
@@ -80,7 +80,7 @@ public:
     team.barrier();
     given_.fill_transposed(team, weight_.rows());
     team.barrier();
-    RowGroups{saved_.count}.each(team, [&](int64_t, Range block, bool) { run(block, scratch); });
+    blocks_.each([&](Range block) { run(block, scratch); });
   }
 
 private:
@@ -160,6 +160,7 @@ private:
   RowBuffer<Real> weight_; // [gates D, row_width]
   Buffer<Real> bias_;
   PackedBuffer<Real> given_, own_;
+  RowBlocks blocks_;
 };
 
 template <typename Real> class Backward {
@@ -167,21 +168,21 @@ public:
   Backward(const Recurrent<Real> &cell, const RecurrentSaved<Real> &saved, const TimeTable &table, const Real *gradient,
            bool with_phase)
       : cell_(cell), saved_(saved), table_(table), gradient_(gradient), with_phase_(with_phase),
-        time_(cell.gate_width(), with_phase ? cell.time_width : 0), groups_{saved.count},
+        time_(cell.gate_width(), with_phase ? cell.time_width : 0), groups_(saved.count),
         size_(Sums(cell, nullptr).end(cell, with_phase) - Sums(cell, nullptr).row), sums_(groups_.count() * size_),
         sum_(size_) {}
 
   struct Scratch {
     RowBuffer<Real> grad, time, sine;
     Scratch(const Recurrent<Real> &cell, const TimeTable &table)
-        : grad(RowGroups::kBlockRows, (cell.gates + 1) * cell.state_width),
-          time(RowGroups::kBlockRows, cell.time_width), sine(2, table.width()) {}
+        : grad(kBlockRows, (cell.gates + 1) * cell.state_width), time(kBlockRows, cell.time_width),
+          sine(2, table.width()) {}
   };
 
   void operator()(const Team &team, const Scratch &scratch, Real *grad_weights) {
     time_.fill(team, {cell_.weight_ih + cell_.mail_width, cell_.in_width()});
     team.barrier();
-    groups_.each(team, [&](int64_t group, Range block, bool first) {
+    groups_.each([&](int64_t group, Range block, bool first) {
       const Sums to(cell_, sums_.data() + group * size_);
       if (first) {
         std::fill(to.bias, to.row + size_, Real(0));

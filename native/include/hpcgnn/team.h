@@ -1,8 +1,10 @@
-// Threads of one parallel region, and how rows are dealt to them. Sums over rows are formed per group of rows; the
-// groups depend on the number of rows only, so that no result depends on the number of threads.
+// Threads of one parallel region, and how rows are dealt to them: in pieces, to whoever is free, as another process or
+// thread may take a core away at any time. Sums over rows are formed per group of rows; the groups depend on the number
+// of rows only, so that no result depends on the number of threads.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #if defined(_OPENMP)
@@ -44,30 +46,72 @@ template <typename Work> void in_parallel(int threads, const Work &work) {
 #endif
 }
 
-// Rows in groups, each with its own sums, and groups in blocks that stay in the cache. The number of groups is a
-// multiple of four, so that up to four threads get equal shares.
-struct RowGroups {
-  static constexpr int64_t kUnit = 8, kGroupRows = 480, kBlockRows = 128, kFewest = 4, kMost = 16;
-  int64_t rows;
+// The pieces 0 .. count - 1 of a job, each for one thread. For one job only.
+class Pieces {
+public:
+  explicit Pieces(int64_t count) : count_(count) {}
+  int64_t count() const { return count_; }
 
-  int64_t count() const {
+  // Calls work(piece) for those that this thread gets.
+  template <typename Work> void each(const Work &work) {
+    for (int64_t piece = next_.fetch_add(1); piece < count_; piece = next_.fetch_add(1)) {
+      work(piece);
+    }
+  }
+
+private:
+  int64_t count_;
+  std::atomic<int64_t> next_{0};
+};
+
+constexpr int64_t kRowUnit = 8,
+                  kBlockRows = 128; // rows at a time of a product's tile; of a block that stays in the cache
+
+// Blocks of rows that need no sums.
+class RowBlocks {
+public:
+  explicit RowBlocks(int64_t rows) : rows_(rows), pieces_((rows + kBlockRows / 2 - 1) / (kBlockRows / 2)) {}
+
+  // Calls work(block) for the blocks that this thread gets.
+  template <typename Work> void each(const Work &work) {
+    pieces_.each([&](int64_t piece) { work(part_of(rows_, piece, pieces_.count(), kRowUnit)); });
+  }
+
+private:
+  int64_t rows_;
+  Pieces pieces_;
+};
+
+// Rows in groups, each with its own sums, and groups in blocks.
+class RowGroups {
+public:
+  explicit RowGroups(int64_t rows) : rows_(rows), pieces_(number(rows)) {}
+  int64_t count() const { return pieces_.count(); }
+
+  // Calls work(group, block, first) for the blocks of the groups that this thread gets; first: the group's first block,
+  // which an empty group has too.
+  template <typename Work> void each(const Work &work) {
+    pieces_.each([&](int64_t group) {
+      const Range all = part_of(rows_, group, count(), kRowUnit);
+      const int64_t blocks = std::max<int64_t>(1, (all.size() + kBlockRows - 1) / kBlockRows);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const Range part = part_of(all.size(), block, blocks, kRowUnit);
+        work(group, Range{all.begin + part.begin, all.begin + part.end}, block == 0);
+      }
+    });
+  }
+
+private:
+  static constexpr int64_t kGroupRows = 480, kFewest = 4, kMost = 16;
+
+  // A multiple of four, so that up to four threads get equal shares.
+  static int64_t number(int64_t rows) {
     const int64_t wanted = (rows + kGroupRows - 1) / kGroupRows;
     return std::clamp<int64_t>((wanted + kFewest - 1) / kFewest * kFewest, kFewest, kMost);
   }
 
-  // Calls work(group, block, first) for the blocks of this thread's groups; first: the group's first block, which an
-  // empty group has too.
-  template <typename Work> void each(const Team &team, const Work &work) const {
-    const Range mine = team.share(count());
-    for (int64_t group = mine.begin; group < mine.end; ++group) {
-      const Range all = part_of(rows, group, count(), kUnit);
-      const int64_t blocks = std::max<int64_t>(1, (all.size() + kBlockRows - 1) / kBlockRows);
-      for (int64_t block = 0; block < blocks; ++block) {
-        const Range part = part_of(all.size(), block, blocks, kUnit);
-        work(group, Range{all.begin + part.begin, all.begin + part.end}, block == 0);
-      }
-    }
-  }
+  int64_t rows_;
+  Pieces pieces_;
 };
 
 // sum [size] = (+ sum) the groups' sums [groups, size], in order of the groups; this thread's share of it.
