@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from mpi4py import MPI
-from training_runs import assert_same, bipartite, homogeneous, make_config, make_parts, on_rank_0, record_epoch
+from training_runs import (
+    assert_same,
+    bipartite,
+    homogeneous,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    read_plain,
+    record_epoch,
+)
 
 RICH = {"edge_width": 3, "node_width": 4}
 NONE = {"memory__updater": "none"}
@@ -87,3 +98,21 @@ def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case, graph):
     other = parts if same else make_parts(comm, path, mpi_tmp_path / "other", 4, "metis")
     if comm.rank == 0:
         assert_same(record, record_epoch(MPI.COMM_SELF, other, config))
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.3])
+@pytest.mark.parametrize("graph", [bipartite, homogeneous], ids=["bipartite", "homogeneous"])
+def test_time_scale(comm, mpi_tmp_path, graph, hidden):
+    """The root mean square of the pauses of nodes between the events that training shows."""
+    path = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: graph(path) and None)
+    parts = make_parts(comm, path, mpi_tmp_path / "parts")
+    session = open_session(comm, parts, make_config(data__new_node_fraction=hidden))
+    hides = set(np.concatenate(comm.allgather(session.partition.flat_row[session.splits.hidden])).tolist())
+    plain, end, times = read_plain(path), int(session.splits.bounds[1]), {}
+    for source, destination, time in zip(plain.src[:end], plain.dst[:end], plain.time[:end], strict=True):
+        for node in {source, destination} if hides.isdisjoint((source, destination)) else ():
+            times.setdefault(node, []).append(time)
+    pauses = np.concatenate([np.diff(own) for own in times.values()])
+    assert (hidden > 0) == bool(hides)
+    np.testing.assert_allclose(session.model.sizes.time_scale, np.sqrt(np.mean(pauses.astype(float) ** 2)), rtol=1e-12)

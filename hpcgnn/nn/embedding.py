@@ -77,8 +77,9 @@ class IdentityEmbedding(nn.Module):
 
 class TimeProjection(nn.Module):
     """Memory that drifts with the time since its last update (Kumar et al., Predicting dynamic embedding trajectory in
-    temporal interaction networks, 2019): (1 + w dt / scale) * row. ``scale`` is a time, such as a node's mean time
-    between events."""
+    temporal interaction networks, 2019): (1 + w dt / scale) * row. The scale is a time
+    of the size of long pauses (the authors standardise dt): events come in bursts, so that a long pause is hundreds of
+    times the mean one."""
 
     def __init__(self, config: ModelConfig, node_width: int, scale: float):
         super().__init__()

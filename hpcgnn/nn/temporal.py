@@ -27,8 +27,8 @@ from hpcgnn.nn.updater import UPDATERS
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the data and the sampler fix: widths of node and edge features, neighbours a root, windows, and the mean
-    time between two events of a node."""
+    """What the data and the sampler fix: widths of node and edge features, neighbours a root, windows, and the
+    root mean square of the times between consecutive events of a node."""
 
     node_width: int = 0
     edge_width: int = 0

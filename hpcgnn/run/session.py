@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -148,14 +150,14 @@ class Session:
         )
 
     def _time_scale(self) -> float:
-        """Collective. Mean time between two events of a node, in training."""
+        """Collective. Root mean square of the times between consecutive events of a node, in training."""
         history, end = self.splits.history, int(self.splits.bounds[1])
-        shown = np.concatenate(([0], np.cumsum(history.event < end)))[history.indptr]
-        count = np.diff(shown)
-        first = history.indptr[:-1][count > 1]
-        last = first + count[count > 1] - 1
-        span = int((history.time[last] - history.time[first]).sum())
-        return self.world.total(span) / max(1, self.world.total(int((count[count > 1] - 1).sum())))
+        follows = history.event[1:] < end
+        first = history.indptr[(history.indptr > 0) & (history.indptr < len(history.event))]
+        follows[first - 1] = False
+        gaps = np.diff(history.time)[follows].astype(np.float64)
+        squares = self.world.total(float(np.square(gaps).sum()))
+        return math.sqrt(squares / max(1, self.world.total(len(gaps))))
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[StepPlan]:
         """Collective. The plans of a split's steps from ``start`` on, made ahead in the background; with many negatives
