@@ -129,13 +129,12 @@ class TemporalTask:
 
     def _read(self, plan: StepPlan, update: Callable[..., torch.Tensor] | None = None) -> Reading:
         """Collective. ``update`` works the mails in; None: the model does."""
-        update = update or self.model.update
         features = () if self._node_feature is None else (self._node_feature,)
         if not self._at_owner:
             return self._read_at_user(plan, features, update)
         table, served_rows = self.memory.table, plan.route.served
         with self._timers("compute"):
-            served = update(*table.tensors(), index=served_rows)
+            served = (update or self.model.update)(*table.tensors(), index=served_rows)
         with self._timers("exchange"):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
             own_features = tuple(native.gather_rows(f, served_rows) for f in features)
@@ -154,7 +153,7 @@ class TemporalTask:
             pulled = plan.route.pull(*self.memory.table.tensors(), *features)
             rows, feature = pulled[:5], pulled[5] if features else None
         with self._timers("compute"):
-            memory = update(*rows)
+            memory = (update or self.model.update)(*rows)
         _, _, _, mailed, delivered = rows
         last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, -1))
         return Reading(memory, None, last, feature)
