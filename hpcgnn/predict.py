@@ -18,8 +18,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.run import launch
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
-from hpcgnn.run.replay import command_parser, open_run, parse
-from hpcgnn.run.scoring import run_split
+from hpcgnn.run.replay import command_parser, open_run, parse, replay
 from hpcgnn.run.session import Session
 from hpcgnn.sample.splits import event_times
 
@@ -54,7 +53,7 @@ def _score(session: Session, arguments: jsonargparse.Namespace, last: int) -> No
         if session.config.task.has_labels:
             raise ValueError(f"--pairs scores links, but this run learns labels (task.kind {kind}): use --nodes")
     pairs = launch.on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
-    _replay(session)
+    replay(session)
     scores = score_pairs(session, pairs)
     with together(world, "write the scores"):
         if world.rank == 0:
@@ -67,19 +66,13 @@ def _embed(session: Session, arguments: jsonargparse.Namespace, last: int) -> No
     """Collective. Embeddings of the nodes."""
     world, types = session.world, session.partition.book.node_types
     nodes = launch.on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
-    _replay(session)
+    replay(session)
     embedding = embed_nodes(session, nodes)
     with together(world, "write the embeddings"):
         if world.rank == 0:
             Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
             write_embeddings(arguments.out, nodes, embedding)
             print(f"{arguments.out}: {len(nodes)} embeddings")
-
-
-def _replay(session: Session) -> None:
-    """Collective. Move node memory to the end of the graph."""
-    for split in ("val", "test"):
-        run_split(session, split)
 
 
 if __name__ == "__main__":

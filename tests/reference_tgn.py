@@ -105,6 +105,10 @@ class Reference:
 
     # --------------------------------------------------------------------------------------------------------- sampling
 
+    def _identity(self, event: int, role: int) -> int:
+        """Sources, destinations and negatives: three of them an event, further negatives a whole graph of events on."""
+        return (max(0, role - 2) * len(self.graph.src) + event) * 3 + min(role, 2)
+
     def negative(self, event: int, number: int) -> int:
         """A destination that some training event has, drawn for this event."""
         return self.pool[random_below(self.settings, NEGATIVE, 0, event, number, len(self.pool))]
@@ -117,7 +121,7 @@ class Reference:
             return seen
         if settings.strategy == "recent":
             return seen[-settings.fanout :]
-        identity, chosen = event * (2 + settings.negatives) + role, set()
+        identity, chosen = self._identity(event, role), set()
         for slot in range(settings.fanout):  # Floyd's algorithm (Bentley and Floyd, CACM 1987)
             last = len(seen) - settings.fanout + slot
             place = random_below(settings, SAMPLE, step, identity, slot, last + 1)
@@ -174,7 +178,7 @@ class Reference:
             + self.p["embedding.layers.0.merge.bias"]
         )
         if self.settings.dropout:
-            merged = merged * self._dropout(event * (2 + self.settings.negatives) + role, step, len(merged))
+            merged = merged * self._dropout(self._identity(event, role), step, len(merged))
         row = torch.relu(merged)
         row = (row - row.mean()) / torch.sqrt(((row - row.mean()) ** 2).mean() + 1e-5)
         return row * self.p["embedding.layers.0.norm.weight"] + self.p["embedding.layers.0.norm.bias"]

@@ -18,6 +18,7 @@ from hpcgnn import native
 from hpcgnn.native import Random, Stream
 from hpcgnn.run.session import Session
 from hpcgnn.sample.batches import spill_targets
+from hpcgnn.sample.neighbors import root_identity
 from hpcgnn.store.book import Book
 
 # requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory is written.
@@ -49,7 +50,7 @@ def sample_steps(session: Session, steps: np.ndarray) -> Iterator[Step]:
         roots = np.concatenate([events.src, events.dst, negative.T.ravel()])
         roles = 2 + negative.shape[1]
         times = np.tile(events.time, roles)
-        identity = (events.row[None, :] * roles + np.arange(roles)[:, None]).ravel()
+        identity = root_identity(events.row, np.arange(negative.shape[1]), session.partition.num_events)
         limit = native.NO_LIMIT if config.sampling.in_batch_neighbors else int(batches.first_row[index])
         place = _places(session, history.graph(), roots, times, identity, limit, index)
         valid = place >= 0

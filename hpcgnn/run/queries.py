@@ -11,7 +11,7 @@ import numpy as np
 from hpcgnn.comm.world import World
 from hpcgnn.run.session import Session
 from hpcgnn.sample.batches import Batches
-from hpcgnn.sample.negatives import Negatives
+from hpcgnn.sample.negatives import no_negatives
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.store.partition import Events, TemporalPartition
 
@@ -80,8 +80,7 @@ def query_plan(
     events = Events(rows.astype(np.int64), src, dst, time, columns)
     end = np.array([session.partition.num_events])
     batches = Batches("queries", events, np.array([0, len(rows)]), np.array([size]), end, np.zeros(len(rows), bool))
-    none = Negatives(np.empty((len(rows), 0), np.int64))
-    return session.eval_sampler.plan(batches, none, 0, 0, write=False)
+    return session.eval_sampler.plan(batches, no_negatives(len(rows)), 0, 0, write=False)
 
 
 def _no_features(session: Session, count: int) -> dict[str, np.ndarray]:

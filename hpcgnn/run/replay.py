@@ -71,6 +71,15 @@ def load_best(session: Session, folder: str) -> Progress:
     return load(session, best).progress
 
 
+def replay(session: Session) -> None:
+    """Collective. Move node memory through validation and test, to the end of the graph."""
+    for split in ("val", "test"):
+        with session.plans(split, 0, scored=False) as plans:
+            for plan in plans:
+                session.watchdog.at(split, plan.step)
+                session.task.evaluate(plan)
+
+
 def data_path(config: RunConfig, folder: Path) -> str:
     """The partition set of a run; the built-in graph lies in the run folder."""
     return config.data.path or str(folder / "data" / "parts")

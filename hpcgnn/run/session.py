@@ -17,7 +17,7 @@ from hpcgnn.nn.temporal import Sizes, resolve_model
 from hpcgnn.sample.batches import Batches, make_batches
 from hpcgnn.sample.delivery import Mailing
 from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
-from hpcgnn.sample.negatives import AllOthers, Negatives, draw_negatives, negative_pool
+from hpcgnn.sample.negatives import AllOthers, Negatives, draw_negatives, negative_pool, no_negatives
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.splits import SPLITS, make_splits
@@ -159,12 +159,12 @@ class Session:
         squares = self.world.total(float(np.square(gaps).sum()))
         return math.sqrt(squares / max(1, self.world.total(len(gaps))))
 
-    def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[StepPlan]:
+    def plans(self, split: str, epoch: int, start: int = 0, scored: bool = True) -> Prefetcher[StepPlan]:
         """Collective. The plans of a split's steps from ``start`` on, made ahead in the background; with many negatives
-        several a step, of which the last one writes."""
+        several a step, of which the last one writes. Without negatives where nothing is ``scored``."""
         batches = self.batches[split]
         with self.timers("negatives"):
-            negatives = self.negatives(split, epoch)
+            negatives = self.negatives(split, epoch) if scored else no_negatives(len(batches.events))
         sampler = self._train_sampler if split == "train" else self.eval_sampler
         chunk = max(1, negatives.per_event if split == "train" else self.config.eval.chunk)
         pieces = max(1, -(-negatives.per_event // chunk))
@@ -187,7 +187,7 @@ class Session:
         elsewhere, none where labels are learnt."""
         config, rows = self.config, self.batches[split].events.row
         if config.task.has_labels:
-            return Negatives(np.empty((len(rows), 0), np.int64))
+            return no_negatives(len(rows))
         if split == "train":
             random = Random(config.train.seed, Stream.NEGATIVE, epoch=epoch)
             return Negatives(draw_negatives(self._train_pool, rows, config.sampling.negatives, random))

@@ -37,6 +37,11 @@ class Negatives:
         return Negatives(self.dst[events], None if self.src is None else self.src[events])
 
 
+def no_negatives(count: int) -> Negatives:
+    """Of ``count`` events, none each."""
+    return Negatives(np.empty((count, 0), np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class AllOthers:
     """As Negatives: every member of a pool but the true destination. Made when asked for, as [n, k] may be large.

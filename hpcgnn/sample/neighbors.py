@@ -17,6 +17,7 @@ from hpcgnn.store.partition import History, TemporalPartition
 
 REQUEST = np.dtype([("local", "i4"), ("time", "i8"), ("identity", "i8")])
 WINDOWED = np.dtype([*REQUEST.descr, ("since", "i8")])
+KINDS = 3  # of roots: source, destination, negative
 
 
 @dataclass(slots=True)
@@ -31,6 +32,17 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+
+def root_identity(rows: np.ndarray, numbers: np.ndarray, num_events: int) -> np.ndarray:
+    """Identity of the roots of events with row ids ``rows`` [b] out of ``num_events``, role by role: [(2 + n) b].
+
+    numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
+    are looked at with it.
+    """
+    endpoints = rows * KINDS + np.array([[0], [1]])
+    negatives = (numbers[:, None] * num_events + rows) * KINDS + 2
+    return np.concatenate([endpoints, negatives]).ravel()
 
 
 @dataclass(slots=True)
@@ -57,10 +69,9 @@ class NeighborSource:
         self._partition, self._history, self._config, self._channel = partition, history, config, channel
         self._parts = partition.book.part_of(partition.book.local_to_global(channel.rank))
 
-    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, roles: int = 0) -> Answer:
-        """Collective. ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``roles`` > 0 the
-        identities are event row * roles + role, and the owners also say which endpoints (roles 0 and 1) write memory.
-        """
+    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
+        """Collective. ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``writers`` the
+        identities are ``root_identity``'s, and the owners also say which endpoints write memory."""
         order, local, want = self._by_owner(queries.nodes)
         request = np.empty(len(queries), REQUEST if queries.since is None else WINDOWED)
         request["local"], request["time"], request["identity"] = local, queries.times[order], queries.identity[order]
@@ -68,7 +79,7 @@ class NeighborSource:
             request["since"] = queries.since[order]
         serve = self._channel.counts(want)
         received = self._channel.array(request, want, serve)
-        reply, requester, feature_rows = self._serve(received, serve, roles, limit, random, fanout)
+        reply, requester, feature_rows = self._serve(received, serve, writers, limit, random, fanout)
         ordered = self._channel.array(reply, serve, want)
         edge = self._pull_features(feature_rows, ordered, serve, want)
         won = reply["winner"].astype(bool)
@@ -85,7 +96,7 @@ class NeighborSource:
             return slice(None), book.locate(nodes)[1], np.array([len(nodes)], np.int64)
         return native.locate_by_owner(nodes, book.blocks, book.size)
 
-    def _serve(self, request: np.ndarray, serve: np.ndarray, roles: int, limit: int, random: Random, fanout: int):
+    def _serve(self, request: np.ndarray, serve: np.ndarray, writers: bool, limit: int, random: Random, fanout: int):
         """Sample for the requests [M]; returns the reply records, the requesters, and the feature rows each of them
         needs."""
         history = self._history
@@ -93,9 +104,9 @@ class NeighborSource:
         identity = np.ascontiguousarray(request["identity"])
         reply = np.empty(len(request), reply_dtype(fanout, history.feature is not None and fanout > 0))
         reply["count"], reply["winner"] = 0, 0
-        if roles:
-            endpoint = np.flatnonzero(identity % roles < 2)
-            reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // roles)
+        if writers:
+            endpoint = np.flatnonzero(identity % KINDS < 2)
+            reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // KINDS)
         requester = np.repeat(np.arange(len(serve)), serve)
         if fanout == 0:
             return reply, requester, None

@@ -20,7 +20,7 @@ from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.delivery import Mailing, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.sample.negatives import AllOthers, Negatives
-from hpcgnn.sample.neighbors import Answer, NeighborSource, Queries
+from hpcgnn.sample.neighbors import Answer, NeighborSource, Queries, root_identity
 from hpcgnn.sample.plan import Announcement, StepPlan, WritePlan, on_device
 from hpcgnn.store import files
 from hpcgnn.store.partition import Events, History, TemporalPartition
@@ -75,11 +75,11 @@ class TemporalSampler:
         negative = Negatives(negative.dst[:, columns], None if negative.src is None else negative.src[:, columns])
         pieces = [ids.T.ravel() for ids in (negative.dst, negative.src) if ids is not None]
         roots = np.concatenate([events.src, events.dst, *pieces])
-        roles = 2 + negative.per_event * len(pieces)
-        identity = (events.row[None, :] * roles + np.arange(roles)[:, None]).ravel()
-        queries = self._windows(Queries(roots, np.tile(events.time, roles), identity))
+        numbers = np.arange(negatives.per_event * len(pieces)).reshape(len(pieces), -1)[:, columns].ravel()
+        identity = root_identity(events.row, numbers, self._partition.num_events)
+        queries = self._windows(Queries(roots, np.tile(events.time, 2 + len(numbers)), identity))
         limit = native.NO_LIMIT if self._in_batch else int(batches.first_row[step])
-        asked, answers = self._descend(queries, limit, roles if write else 0, epoch, step)
+        asked, answers = self._descend(queries, limit, write and self._needs.mailing is not None, epoch, step)
         return self._assemble(batches, events, negative, roots, identity, asked, answers, epoch, step, write)
 
     def _windows(self, queries: Queries) -> Queries:
@@ -92,7 +92,7 @@ class TemporalSampler:
         identity = np.tile(queries.identity, count) * count + np.repeat(np.arange(count), len(queries))
         return Queries(np.tile(queries.nodes, count), end, identity if count > 1 else queries.identity, end - width)
 
-    def _descend(self, queries: Queries, limit: int, roles: int, epoch: int, step: int):
+    def _descend(self, queries: Queries, limit: int, writers: bool, epoch: int, step: int):
         """Collective. Queries and answers hop by hop, the roots' first. Below, each query asks again for its own row
         and its neighbours ask at the time of their event."""
         needs, fanout, asked, answers = self._needs, self._config.fanout, [], []
@@ -100,7 +100,7 @@ class TemporalSampler:
         for hop in range(max(1, needs.hops)):
             wanted = fanout if needs.hops or mails or needs.slots else 0
             random = Random(self._seed, self._stream, step, epoch, hop)
-            answer = self._source.ask(queries, limit, random, wanted, roles if hop == 0 else 0)
+            answer = self._source.ask(queries, limit, random, wanted, writers and hop == 0)
             asked.append(queries)
             answers.append(answer)
             if hop + 1 < needs.hops:
