@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
 from hpcgnn.run.queries import find_nodes, query_plan, read_rows, read_times
 from hpcgnn.run.session import Session
 from hpcgnn.store import files
-from hpcgnn.store.partition import TemporalPartition
 
 
 @dataclass(slots=True)
@@ -51,7 +48,7 @@ def embed_nodes(session: Session, nodes: Nodes) -> np.ndarray | None:
     """Collective. Embeddings [n, Z] on rank 0 (None elsewhere), from the session's current memory, which stays as it
     is. In float32 for a float32 run, in batches of ``train.batch_size``."""
     world, size = session.world, session.config.train.batch_size
-    ids = _global_ids(session.partition, nodes, world)
+    ids = find_nodes(nodes.path, "node", nodes.node, nodes.type, session.partition, world)
     pieces = [np.empty((0, session.config.model.embed_dim), str(session.dtype).removeprefix("torch."))]
     for begin in range(0, len(nodes), size):
         end = min(begin + size, len(nodes))
@@ -67,23 +64,6 @@ def embed_nodes(session: Session, nodes: Nodes) -> np.ndarray | None:
 def _embed_step(session: Session, mine: np.ndarray, ids: np.ndarray, time: np.ndarray, size: int) -> np.ndarray:
     """Collective. Embeddings [m, Z] of this rank's nodes of a batch, as sources of events with themselves."""
     return session.task.embed(query_plan(session, mine, ids, ids, time, size))[0].cpu().numpy()
-
-
-def _global_ids(partition: TemporalPartition, nodes: Nodes, world: World) -> np.ndarray:
-    """Collective. Global ids [n]. Raises DistributedError for an unknown id."""
-    kinds, found = np.array(nodes.type, dtype=object), np.full(len(nodes), -1)
-    for name in partition.book.node_types:
-        places = np.flatnonzero(kinds == name)
-        found[places] = find_nodes(partition, name, [nodes.node[place] for place in places], world)
-    with together(world, "look up the nodes"):
-        unknown = np.flatnonzero(found < 0)
-        if len(unknown):
-            at = unknown[0]
-            raise ValueError(
-                f"{nodes.path}: row {at + 1}: node {nodes.node[at]!r} is no {nodes.type[at]} of this graph "
-                f"({len(unknown)} such rows)"
-            )
-    return found
 
 
 def write_embeddings(path: str, nodes: Nodes, embedding: np.ndarray) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
 from hpcgnn.run.queries import find_nodes, query_plan, read_rows, read_times
 from hpcgnn.run.session import Session
 from hpcgnn.store import files
-from hpcgnn.store.partition import TemporalPartition
 
 
 @dataclass(slots=True)
@@ -55,8 +52,8 @@ def score_pairs(session: Session, pairs: Pairs) -> np.ndarray:
     as it is."""
     partition, world = session.partition, session.world
     source_type, _, destination_type = files.split_relation(partition.relation)
-    src = _global_ids(partition, source_type, pairs, pairs.src, "src", world)
-    dst = _global_ids(partition, destination_type, pairs, pairs.dst, "dst", world)
+    src = find_nodes(pairs.path, "src", pairs.src, [source_type] * len(pairs), partition, world)
+    dst = find_nodes(pairs.path, "dst", pairs.dst, [destination_type] * len(pairs), partition, world)
     size = session.config.train.batch_size
     scores = np.zeros(len(pairs))
     for begin in range(0, len(pairs), size):
@@ -70,18 +67,3 @@ def score_pairs(session: Session, pairs: Pairs) -> np.ndarray:
 def _score_step(session: Session, mine, src, dst, time, size: int) -> torch.Tensor:
     """Collective. Logits of this rank's pairs of one batch: a step without negatives and without write-back."""
     return session.task.score(query_plan(session, mine, src[mine], dst[mine], time[mine], size)).positive
-
-
-def _global_ids(
-    partition: TemporalPartition, node_type: str, pairs: Pairs, names: list[str], column: str, world: World
-) -> np.ndarray:
-    """Collective. Global ids [n]. Raises DistributedError for an unknown id."""
-    found = find_nodes(partition, node_type, names, world)
-    with together(world, "look up the pairs"):
-        unknown = np.flatnonzero(found < 0)
-        if len(unknown):
-            raise ValueError(
-                f"{pairs.path}: row {unknown[0] + 1}: {column} {names[unknown[0]]!r} is no {node_type} of this graph "
-                f"({len(unknown)} such rows)"
-            )
-    return found

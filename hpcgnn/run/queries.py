@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.run.session import Session
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.negatives import no_negatives
+from hpcgnn.sample.original_ids import OriginalIds
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.store.partition import Events, TemporalPartition
 
@@ -58,18 +60,26 @@ def _time(path: str, number: int, text: str | None, after: int) -> int:
     return value
 
 
-def find_nodes(partition: TemporalPartition, node_type: str, names: list[str], world: World) -> np.ndarray:
-    """Collective. Global ids [n] of original ids as text, -1 for unknown ones; every rank looks among its own nodes."""
-    kind = partition.book.node_types.index(node_type)
-    base = partition.book.type_base()
-    local = np.flatnonzero((partition.flat_row >= base[kind]) & (partition.flat_row < base[kind + 1]))
-    known = [_text(value) for value in partition.node_ids[node_type].tolist()]
-    place = dict(zip(known, partition.book.local_to_global(world.rank)[local].tolist(), strict=True))
-    return world.reduce_array(np.array([place.get(name, -1) for name in names], np.int64), "max")
+def find_nodes(
+    path: str, column: str, names: list[str], types: list[str], partition: TemporalPartition, world: World
+) -> np.ndarray:
+    """Collective. Global ids [n] of the nodes that a file's column names by original id, each of its type.
 
-
-def _text(value) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    Raises DistributedError naming file and row for an unknown id.
+    """
+    kinds, found, text = np.array(types, object), np.full(len(names), -1), np.array(names, str)
+    for kind in sorted(set(types)):
+        places = np.flatnonzero(kinds == kind)
+        found[places] = OriginalIds(partition, kind, world).find(text[places])
+    with together(world, "look up the nodes"):
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            at = unknown[0]
+            raise ValueError(
+                f"{path}: row {at + 1}: {column} {names[at]!r} is no {types[at]} of this graph "
+                f"({len(unknown)} such rows)"
+            )
+    return found
 
 
 def query_plan(

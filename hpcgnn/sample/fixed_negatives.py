@@ -64,7 +64,7 @@ def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, 
         with together(world, STAGE):
             if file:
                 lines = file.read(start, stop)
-        found = ids.find(lines.ravel() if file else None)
+        found = ids.find_for_first(lines.ravel() if file else None)
         with together(world, STAGE):
             if file:
                 rows, lines = _of_split(file, start, lines, found.reshape(lines.shape), begin, end)
@@ -116,8 +116,8 @@ def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, w
     events share a line."""
     source, _, destination = files.split_relation(partition.relation)
     columns = file.keys if file else (None, None, None)
-    src = OriginalIds(partition, source, world).find(columns[0])
-    dst = OriginalIds(partition, destination, world).find(columns[1])
+    src = OriginalIds(partition, source, world).find_for_first(columns[0])
+    dst = OriginalIds(partition, destination, world).find_for_first(columns[1])
     keys = np.empty((0, 4), np.int64)
     if file:
         keys = np.column_stack([src, dst, columns[2], np.arange(file.num_listed)])

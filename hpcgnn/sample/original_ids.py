@@ -20,17 +20,19 @@ class OriginalIds:
         self._ids, self._global_ids = ids[order], partition.book.local_to_global(world.rank)[local][order]
         self._world = world
 
-    def find(self, ids: np.ndarray | None) -> np.ndarray:
-        """Collective. Global ids [n] of the ids [n] (integers, or bytes) that rank 0 brings; -1 where no node has one.
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """Collective. Global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where no node
+        has one. Integers match bytes and text that spell them."""
+        wanted = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
+        return self._world.reduce_array(self._find_own(wanted), "max")
 
-        Integers match bytes that spell them.
-        """
+    def find_for_first(self, ids: np.ndarray | None) -> np.ndarray | None:
+        """Collective. The same for ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
         unique = inverse = None
         if self._world.rank == 0:
             unique, inverse = np.unique(ids, return_inverse=True)
-        unique = self._world.broadcast(unique)
-        found = self._world.reduce_array(self._find_own(unique), "max")
-        return found if inverse is None else found[inverse]
+        found = self.find(self._world.broadcast(unique))
+        return None if inverse is None else found[inverse]
 
     def _find_own(self, wanted: np.ndarray) -> np.ndarray:
         known, owned = self._ids, self._global_ids
