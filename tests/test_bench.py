@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.bench import peer_pyg, plot
+from hpcgnn.bench import epoch, peer_pyg, plot
 from hpcgnn.bench.cost import Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
@@ -159,6 +159,23 @@ def test_scale_writes_report_and_picture(mpirun, tmp_path, ranks):
     assert result.stdout.count("extrapolated") == 2
     if drawn:
         assert picture.stat().st_size > 10_000
+
+
+def test_epochs_are_cut_into_batches_as_in_training(comm, mpi_tmp_path):
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph, num_events=300) and None)
+    parts, config = make_parts(comm, graph, mpi_tmp_path / "parts"), make_config(sampling__chunks=10)
+    session, training = open_session(comm, parts, config), open_session(comm, parts, config)
+    trainer = Trainer(session, mpi_tmp_path, lambda *_, **__: None, StopRequest())
+    firsts = []
+    for number in range(3):
+        timed = epoch._epoch(session, trainer, number)
+        training.start_epoch(number)
+        firsts.append(int(session.batches["train"].sizes[0]))
+        assert session.batches["train"].sizes.tolist() == training.batches["train"].sizes.tolist()
+        assert timed["seconds"] > 0
+    assert len(set(firsts)) > 1
+    trainer.close()
 
 
 @pytest.mark.launcher

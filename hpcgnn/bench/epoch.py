@@ -95,6 +95,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
     """Collective. Seconds in all, by stage, and bytes of this rank for one training epoch."""
     for timers in (session.timers, session.plan_timers):
         timers.clear()
+    trainer.start_epoch(epoch)
     session.memory.reset()
     session.world.barrier()
     begin, sent = time.perf_counter(), session.sent_bytes()

@@ -68,8 +68,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         progress, memory = self.progress, self.session.memory
-        self.session.start_epoch(progress.epoch)
-        self.optimizer.start_epoch(self.session.batches["train"].num_steps)
+        self.start_epoch(progress.epoch)
         if progress.step == 0:
             memory.reset()
             self._scores.clear()
@@ -84,6 +83,11 @@ class Trainer:
             metrics = self._score("val", trained)
         self._report_epoch(metrics)
         self._finish_epoch(metrics, trained)
+
+    def start_epoch(self, epoch: int) -> None:
+        """The batches of an epoch, which may be others in every one."""
+        self.session.start_epoch(epoch)
+        self.optimizer.start_epoch(self.session.batches["train"].num_steps)
 
     def _train_steps(self, begin: float) -> None:
         config, progress, already = self._config, self.progress, self.progress.train_seconds
