@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import torch
 
-from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.native import Random, Stream
 from hpcgnn.sample.batches import make_batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.delivery import Mailing
-from hpcgnn.sample.negatives import Negatives, draw_negatives, negative_pool
+from hpcgnn.sample.negatives import random_negatives, split_pool
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.splits import SPLITS, DataConfig, make_splits
+from hpcgnn.sample.splits import SPLITS, DataConfig, open_splits
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
-from hpcgnn.store.partition import open_partition
 
 
 class TemporalGraph:
@@ -30,11 +26,7 @@ class TemporalGraph:
     def __init__(self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0):
         """Raises DistributedError for a partition set or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
-        data = data or DataConfig()
-        with together(world, "open the partition set"):
-            self.partition = open_partition(path, world.rank, world.size, data.check_hash)
-        with together(world, "split the events"):
-            self.splits = make_splits(self.partition, data, seed, world, self.channel)
+        self.partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel)
 
 
 class TemporalLoader:
@@ -66,9 +58,7 @@ class TemporalLoader:
             split, partition, graph.splits, batch_size, self._sampling.batch_by, world, graph.channel, drop_last
         )
         training = split == "train"
-        shown = self.batches.events.dst if training else partition.events.dst
-        self._pool = negative_pool(self._sampling.negative_pool, shown, partition, world, channel)
-        self._stream = Stream.NEGATIVE if training else Stream.EVAL_NEGATIVE
+        self._pool = split_pool(self._sampling.negative_pool, self.batches, partition, world, channel)
         self._sampler = TemporalSampler(
             partition, graph.splits.history if training else partition.history, self._sampling,
             Needs(hops, mailing, nearby), graph.seed, Placement(channel, graph.channel, world.device, dtype),
@@ -84,14 +74,9 @@ class TemporalLoader:
 
         Training draws new negatives in every epoch, validation and test the same.
         """
-        negatives = self._negatives(epoch if self.batches.name == "train" else 0)
+        negatives = random_negatives(self.batches, self._pool, self._sampling.negatives, self._graph.seed, epoch)
 
         def make(step: int) -> StepPlan:
             return self._sampler.plan(self.batches, negatives, epoch, step)
 
         return Prefetcher(make, 0, len(self), self._prefetch)
-
-    def _negatives(self, epoch: int) -> Negatives:
-        random = Random(self._graph.seed, self._stream, epoch=epoch)
-        rows: np.ndarray = self.batches.events.row
-        return Negatives(draw_negatives(self._pool, rows, self._sampling.negatives, random))

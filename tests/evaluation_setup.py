@@ -13,8 +13,8 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.sample.batches import Batches, make_batches
 from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
 from hpcgnn.sample.negatives import negative_pool
-from hpcgnn.sample.splits import DataConfig, Splits, make_splits
-from hpcgnn.store.partition import TemporalPartition, open_partition
+from hpcgnn.sample.splits import DataConfig, Splits, open_splits
+from hpcgnn.store.partition import TemporalPartition
 
 
 def module_folder(comm, tmp_path_factory) -> Path:
@@ -46,8 +46,7 @@ class Evaluation:
         """Collective. ``data``: options of DataConfig."""
         world = World(CommConfig(device="cpu", threads=1), comm)
         channel = world.channel()
-        partition = open_partition(parts, world.rank, world.size)
-        splits = make_splits(partition, DataConfig(**data), seed, world, channel)
+        partition, splits = open_splits(parts, DataConfig(**data), seed, world, channel)
         batches = make_batches(split, partition, splits, batch_size, "events", world, channel)
         pool = negative_pool("destinations", partition.events.dst, partition, world, channel)
         source = NegativeSource(partition, splits, pool, world, channel, seed)

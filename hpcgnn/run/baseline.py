@@ -9,10 +9,10 @@ import numpy as np
 from hpcgnn.comm.together import together
 from hpcgnn.run.launch import EXIT_DONE
 from hpcgnn.run.logs import MetricsFile, RunLog
+from hpcgnn.run.scoring import LinkCollected, split_metrics
 from hpcgnn.run.session import Session
 from hpcgnn.run.trainer import headline
 from hpcgnn.tasks.edgebank import BaselineConfig, EdgeBank
-from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES, link_metrics, ranking_metrics, ranks_of
 
 
 def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
@@ -41,18 +41,11 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
 
 
 def _split_metrics(session: Session, bank: EdgeBank, split: str) -> dict[str, float]:
-    batches, ranking = session.batches[split], session.config.eval.ranking
-    if batches.num_steps == 0:
-        return dict.fromkeys(RANKING_NAMES if ranking else NAMES, float("nan"))
-    positive, negative = [], []
-    for step in range(batches.num_steps):
+    collected = LinkCollected(session.ranking)
+    for step in range(session.batches[split].num_steps):
         session.watchdog.at(split, step)
-        found, others = _score(session, bank, split, step)
-        positive.append(found)
-        negative.append(ranks_of(found, others) if ranking else others)
-    if ranking:
-        return ranking_metrics(np.concatenate(negative), batches.inductive, session.world)
-    return link_metrics(np.concatenate(positive), np.concatenate(negative), batches.inductive, session.world)
+        collected.take(*_score(session, bank, split, step))
+    return split_metrics(session, split, collected)
 
 
 def _score(session: Session, bank: EdgeBank, split: str, step: int) -> tuple[np.ndarray, np.ndarray]:

@@ -44,8 +44,11 @@ class LinkCollected:
         self._pending.append(negative)
         if not plan.final:
             return
-        negative = np.concatenate(self._pending, axis=1)
+        self.take(positive, np.concatenate(self._pending, axis=1))
         self._pending.clear()
+
+    def take(self, positive: np.ndarray, negative: np.ndarray) -> None:
+        """Scores of a whole step's events [b] and of all their negatives [b, k]."""
         self.positive.append(positive)
         if self.ranking:
             self.ranks.append(ranks_of(positive, negative))

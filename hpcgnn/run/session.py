@@ -17,13 +17,12 @@ from hpcgnn.nn.temporal import Sizes, resolve_model
 from hpcgnn.sample.batches import Batches, make_batches
 from hpcgnn.sample.delivery import Mailing
 from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
-from hpcgnn.sample.negatives import AllOthers, Negatives, draw_negatives, negative_pool, no_negatives
+from hpcgnn.sample.negatives import AllOthers, Negatives, no_negatives, random_negatives, split_pool
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.splits import SPLITS, make_splits
+from hpcgnn.sample.splits import SPLITS, open_splits
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.memory import NodeMemory
-from hpcgnn.store.partition import open_partition
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
 from hpcgnn.tasks.temporal import TemporalTask
 from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head
@@ -38,17 +37,11 @@ class Session:
         self.config, self.world, self.watchdog = config, world, watchdog
         self.timers, self.plan_timers = Timers(), Timers()
         self.data_channel = world.channel()
-        prefetch = config.sampling.prefetch > 0 and world.can_prefetch
-        self.prefetch = config.sampling.prefetch if prefetch else 0
-        self.plan_channel = world.channel(polite=prefetch)
-        with together(world, "open the partition set"):
-            self.partition = open_partition(path, world.rank, world.size, config.data.check_hash)
-        found = world.total(len(self.partition.events))
-        with together(world, "open the partition set"):
-            if found != self.partition.num_events:
-                raise ValueError(f"{path}: the parts hold {found} events, the book says {self.partition.num_events}")
+        self.prefetch = config.sampling.prefetch if world.can_prefetch else 0
+        self.plan_channel = world.channel(polite=self.prefetch > 0)
+        self.partition, self.splits = open_splits(path, config.data, config.train.seed, world, self.plan_channel)
         self.classes = self._read_labels()
-        self._split()
+        self._make_split_batches()
         self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
         self._build_model()
         self._negatives: dict[str, Negatives | AllOthers] = {}
@@ -70,17 +63,15 @@ class Session:
                 raise ValueError(f"task.class_weights has {count} numbers, the labels have {classes} classes")
         return classes
 
-    def _split(self) -> None:
-        config, partition, world, channel = self.config, self.partition, self.world, self.plan_channel
-        with together(world, "split the events"):
-            self.splits = make_splits(partition, config.data, config.train.seed, world, channel)
-        size = config.train.batch_size
+    def _make_split_batches(self) -> None:
+        """Collective. Batches of the splits and the pools that their negatives are drawn from."""
+        config, size = self.config, self.config.train.batch_size
         sizes = {"train": size} | dict.fromkeys(("val", "test"), config.eval.batch_size or size)
         self.batches = {name: self._make_batches(name, sizes[name]) for name in SPLITS}
-        kind = config.sampling.negative_pool
-        shown = self.batches["train"].events.dst
-        self._train_pool = negative_pool(kind, shown, partition, world, channel)
-        self._eval_pool = negative_pool(kind, partition.events.dst, partition, world, channel)
+        shared = (self.partition, self.world, self.plan_channel)
+        self._train_pool, self._eval_pool = (
+            split_pool(config.sampling.negative_pool, self.batches[name], *shared) for name in ("train", "test")
+        )
 
     def _make_batches(self, split: str, size: int, first: int = 0) -> Batches:
         drop_last = self.config.train.drop_last and split == "train"
@@ -185,12 +176,12 @@ class Session:
     def negatives(self, split: str, epoch: int) -> Negatives | AllOthers:
         """Collective. Negatives of this rank's events of a split: new ones every epoch in training, fixed ones
         elsewhere, none where labels are learnt."""
-        config, rows = self.config, self.batches[split].events.row
+        config = self.config
         if config.task.has_labels:
-            return no_negatives(len(rows))
+            return no_negatives(len(self.batches[split].events))
         if split == "train":
-            random = Random(config.train.seed, Stream.NEGATIVE, epoch=epoch)
-            return Negatives(draw_negatives(self._train_pool, rows, config.sampling.negatives, random))
+            count = config.sampling.negatives
+            return random_negatives(self.batches[split], self._train_pool, count, config.train.seed, epoch)
         if split not in self._negatives:
             source = NegativeSource(
                 self.partition, self.splits, self._eval_pool, self.world, self.plan_channel, config.train.seed

@@ -16,7 +16,7 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.directory import Directory, NodeDirectory
 from hpcgnn.sample.fixed_negatives import fixed_negatives
-from hpcgnn.sample.negatives import AllOthers, Negatives, draw_negatives
+from hpcgnn.sample.negatives import AllOthers, Negatives, random_negatives
 from hpcgnn.sample.pair_history import PairHistory
 from hpcgnn.sample.splits import SPLITS, Splits
 from hpcgnn.store.partition import TemporalPartition
@@ -52,8 +52,7 @@ def eval_negatives(
     Raises ValueError for an unknown kind, DistributedError for a file that cannot be used.
     """
     if kind == "random":
-        random = Random(source.seed, Stream.EVAL_NEGATIVE)
-        return Negatives(draw_negatives(source.pool, batches.events.row, per_event, random))
+        return random_negatives(batches, source.pool, per_event, source.seed)
     if kind in ("historical", "inductive"):
         return pairs_that_met(kind, batches, per_event, source)
     if kind == "all":
@@ -85,8 +84,7 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     node of the pool, not compared with the batch.
     """
     drawing = _Drawing.plan(kind, batches, source)
-    random = Random(source.seed, Stream.EVAL_NEGATIVE)
-    dst = draw_negatives(source.pool, batches.events.row, per_event, random)
+    dst = random_negatives(batches, source.pool, per_event, source.seed).dst
     src = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1)
     event, slot = np.nonzero(np.broadcast_to(drawing.possible()[:, None], dst.shape))
     for number in range(ROUNDS):

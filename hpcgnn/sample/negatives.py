@@ -10,7 +10,8 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
-from hpcgnn.native import Random
+from hpcgnn.native import Random, Stream
+from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store.partition import TemporalPartition
 
@@ -77,6 +78,20 @@ def negative_pool(
         local = Route.plan(partition.book, np.unique(destinations), channel).served.numpy()
     ids = partition.book.local_to_global(channel.rank)
     return NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
+
+
+def split_pool(
+    kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
+) -> NodeDirectory:
+    """Collective. The pool of a split: in training, destinations are those of training events."""
+    shown = batches.events if batches.name == "train" else partition.events
+    return negative_pool(kind, shown.dst, partition, world, channel)
+
+
+def random_negatives(batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0) -> Negatives:
+    """Collective. Nodes of the pool with the events' own sources: in training others in every epoch."""
+    key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
+    return Negatives(draw_negatives(pool, batches.events.row, per_event, key))
 
 
 def draw_negatives(pool: NodeDirectory, event_rows: np.ndarray, per_event: int, random: Random) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.native import Random, Stream
-from hpcgnn.store.partition import History, TemporalPartition
+from hpcgnn.store.partition import History, TemporalPartition, open_partition
 
 SPLITS = ("train", "val", "test")
 
@@ -55,6 +57,24 @@ class Splits:
     hidden: np.ndarray
     seen: np.ndarray
     history: History
+
+
+def open_splits(
+    path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel
+) -> tuple[TemporalPartition, Splits]:
+    """Collective. This rank's part of a partition set, and the splits of its events.
+
+    Raises DistributedError for a partition set or splits that cannot be used.
+    """
+    with together(world, "open the partition set"):
+        partition = open_partition(path, world.rank, world.size, config.check_hash)
+    found = world.total(len(partition.events))
+    with together(world, "open the partition set"):
+        if found != partition.num_events:
+            raise ValueError(f"{path}: the parts hold {found} events, the book says {partition.num_events}")
+    with together(world, "split the events"):
+        splits = make_splits(partition, config, seed, world, channel)
+    return partition, splits
 
 
 def make_splits(partition: TemporalPartition, config: DataConfig, seed: int, world: World, channel: Channel) -> Splits:
