@@ -16,6 +16,8 @@ from hpcgnn import config as configuration
 from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World, mpi_is_cuda_aware, mpi_version
+from hpcgnn.nn.attention import TemporalAttentionLayer
+from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.run import launch
 from hpcgnn.store.book import BlockOwnership
 
@@ -67,14 +69,14 @@ def _hardware(world: World) -> list[str]:
 
 
 def self_check(world: World) -> list[str]:
-    """Collective. Problems found on any rank: a known random number, an attention kernel against plain torch, a
+    """Collective. Problems found on any rank: a known random number, the attention layer against plain torch, a
     route."""
     problems = []
     word = native.random_integers(native.Random(0, 0), np.zeros(1, np.int64), 1, (1 << 32) - 1)[0, 0]
     if word != (0x6627E8D5 * ((1 << 32) - 1)) >> 32:
         problems.append("Philox does not give its known answer")
-    if not _attention_agrees():
-        problems.append("temporal attention differs from plain torch")
+    if not _layer_agrees():
+        problems.append("the attention layer differs from plain torch")
     ownership = BlockOwnership.even(10 * world.size, world.size)
     ids = np.random.default_rng(world.rank).permutation(10 * world.size)
     rows = torch.arange(10) + 10 * world.rank
@@ -84,16 +86,23 @@ def self_check(world: World) -> list[str]:
     return [f"rank {rank}: {text}" for rank, found in enumerate(world.allgather(problems)) for text in found]
 
 
-def _attention_agrees() -> bool:
-    generator = torch.Generator().manual_seed(0)
-    slot = torch.randint(0, 5, (7, 3), generator=generator, dtype=torch.int32)
-    transpose = map(torch.from_numpy, native.transpose_index(slot.numpy().ravel(), 5))
-    plan = native.AttentionPlan(slot, torch.full((7,), 3, dtype=torch.int32), slot.long(), slot[:, :1], *transpose)
-    query, node = torch.randn(7, 2, 8, generator=generator), torch.randn(5, 4, generator=generator)
-    given = (query, node, torch.zeros(4), torch.empty(0, 0), torch.ones(4, dtype=torch.float64), plan)
-    return torch.allclose(
-        native.TemporalAttention.apply(*given), native.temporal_attention_reference(*given), atol=1e-5
+def _layer_agrees() -> bool:
+    """Whether the native attention layer gives what its composition in plain torch gives."""
+    torch.manual_seed(0)
+    roots, slots, unique, width = 7, 3, 5, 4
+    slot, root = torch.randint(0, unique, (roots, slots), dtype=torch.int32), torch.randint(0, unique, (roots,))
+    dt, edge_of = slot.long(), torch.full_like(slot, -1)
+    plan = native.AttentionPlan(
+        slot, torch.full((roots,), slots, dtype=torch.int32), dt, edge_of, *_transpose(slot.ravel(), unique)
     )
+    layer = TemporalAttentionLayer(width, 0, 8, 2, TimeEncoding(width))
+    node, edge = torch.randn(unique, width), torch.empty(0, 0)
+    fused = layer.embed(node, root, _transpose(root.int(), unique), edge, plan)
+    return torch.allclose(fused, layer(node, node[root], edge, plan), atol=1e-5)
+
+
+def _transpose(index: torch.Tensor, targets: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(map(torch.from_numpy, native.transpose_index(index.numpy(), targets)))
 
 
 if __name__ == "__main__":

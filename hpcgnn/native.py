@@ -362,53 +362,13 @@ class AttentionPlan:
     slot_order: torch.Tensor
 
 
-class TemporalAttention(torch.autograd.Function):
-    """Fused softmax attention of each root over its slots' rows [node | edge | cos(w dt + b)], per head.
+def temporal_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
+    """Softmax attention of each root over its slots' rows [node | edge | cos(w dt + b)], per head, in plain torch on
+    any device: materialises the keys [N, K, D + F + T].
 
     query [N, H, D + F + T] is projected through the key weights and scaled; returns the weighted sums [N, H, D + F + T]
-    (zero for a root without slots). Differentiable in query, node [U, D] and phase [T].
+    (zero for a root without slots).
     """
-
-    @staticmethod
-    def forward(ctx, query, node, phase, edge, frequency, plan: AttentionPlan):
-        query, node = query.contiguous(), node.contiguous()
-        arrays = (plan.slot, plan.count, edge, plan.edge_of, plan.dt, frequency.double(), phase.detach().double())
-        aggregate = torch.empty_like(query)
-        weight = query.new_empty((*query.shape[:2], plan.slot.shape[1]))
-        if query.shape[0]:
-            _native.attention_forward(
-                query.detach(), node.detach(), *arrays, aggregate, weight, torch.get_num_threads()
-            )
-        ctx.save_for_backward(query, node, weight)
-        ctx.arrays, ctx.plan, ctx.phase_dtype = arrays, plan, phase.dtype
-        return aggregate
-
-    @staticmethod
-    def backward(ctx, gradient):
-        query, node, weight = ctx.saved_tensors
-        grad_query, grad_node = torch.empty_like(query), torch.zeros_like(node)
-        with_phase = ctx.needs_input_grad[2]
-        grad_phase = torch.zeros(ctx.arrays[5].shape[0] if with_phase else 0, dtype=torch.float64)
-        if query.shape[0]:
-            _native.attention_backward(
-                query,
-                node,
-                *ctx.arrays,
-                weight,
-                gradient.contiguous(),
-                ctx.plan.slot_indptr,
-                ctx.plan.slot_order,
-                torch.empty_like(weight),
-                grad_query,
-                grad_node,
-                grad_phase,
-                torch.get_num_threads(),
-            )
-        return grad_query, grad_node, grad_phase.to(ctx.phase_dtype) if with_phase else None, None, None, None
-
-
-def temporal_attention_reference(query, node, phase, edge, frequency, plan: AttentionPlan):
-    """TemporalAttention in plain torch, for any device: materialises the keys [N, K, D + F + T]."""
     slots = plan.slot.shape[1]
     valid = torch.arange(slots, device=query.device) < plan.count.unsqueeze(1)
     pieces = [node[plan.slot.clamp(min=0).long()]]
@@ -419,13 +379,6 @@ def temporal_attention_reference(query, node, phase, edge, frequency, plan: Atte
     score = torch.einsum("nhw,nkw->nhk", query, keys).masked_fill(~valid.unsqueeze(1), float("-inf"))
     weight = torch.softmax(score, dim=2).nan_to_num(0.0)
     return torch.einsum("nhk,nkw->nhw", weight, keys)
-
-
-def temporal_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
-    """The fused kernel on the CPU, plain torch elsewhere."""
-    if query.device.type == "cpu":
-        return TemporalAttention.apply(query, node, phase, edge, frequency, plan)
-    return temporal_attention_reference(query, node, phase, edge, frequency, plan)
 
 
 def time_encode(dt, frequency, phase, dtype):

@@ -1,4 +1,4 @@
-// CPU operations of execution: rows, time encoding, temporal attention.
+// CPU operations of execution: rows, time encoding, gates of a recurrent unit.
 #include "bind_shared.h"
 #include "hpcgnn/cpu.h"
 
@@ -13,72 +13,6 @@ struct Cpu {
 };
 
 template <typename T, int Dims> using Host = Array<T, Dims, nb::device::cpu>;
-
-template <typename Real> struct AttentionArrays {
-  Host<const Real, 3> query;
-  Host<const Real, 2> node;
-  Host<const int32_t, 2> slot;
-  Host<const int32_t, 1> count;
-  Host<const Real, 2> edge; // width 0 without edge features
-  Host<const int32_t, 2> edge_of;
-  Host<const int64_t, 2> dt;
-  Host<const double, 1> frequency, phase;
-
-  cpu::AttentionInput<Real> checked() const {
-    const auto roots = query.shape(0);
-    const auto width = node.shape(1) + edge.shape(1) + frequency.shape(0);
-    require(slot.shape(0) == roots && count.shape(0) == roots && dt.shape(0) == roots && edge_of.shape(0) == roots,
-            "query, slot, count, edge_of and dt must have one row a root");
-    require(query.shape(2) == width && phase.shape(0) == frequency.shape(0),
-            "query width must be node + edge + time width");
-    require(slot.shape(1) == dt.shape(1) && (edge.shape(1) == 0 || edge_of.shape(1) == slot.shape(1)),
-            "slots must agree");
-    return {static_cast<int64_t>(roots),
-            static_cast<int64_t>(node.shape(0)),
-            static_cast<int32_t>(slot.shape(1)),
-            static_cast<int32_t>(query.shape(1)),
-            static_cast<int32_t>(node.shape(1)),
-            static_cast<int32_t>(edge.shape(1)),
-            static_cast<int32_t>(frequency.shape(0)),
-            query.data(),
-            node.data(),
-            slot.data(),
-            count.data(),
-            edge.data(),
-            edge_of.data(),
-            dt.data(),
-            frequency.data(),
-            phase.data()};
-  }
-};
-
-template <typename Real> void bind_attention(nb::module_ &module) {
-  module.def(
-      "attention_forward",
-      [](Host<const Real, 3> query, Host<const Real, 2> node, Host<const int32_t, 2> slot, Host<const int32_t, 1> count,
-         Host<const Real, 2> edge, Host<const int32_t, 2> edge_of, Host<const int64_t, 2> dt,
-         Host<const double, 1> frequency, Host<const double, 1> phase, Host<Real, 3> aggregate, Host<Real, 3> weight,
-         int threads) {
-        const AttentionArrays<Real> arrays{query, node, slot, count, edge, edge_of, dt, frequency, phase};
-        cpu::attention_forward(arrays.checked(), aggregate.data(), weight.data(), threads);
-      },
-      Release());
-  module.def(
-      "attention_backward",
-      [](Host<const Real, 3> query, Host<const Real, 2> node, Host<const int32_t, 2> slot, Host<const int32_t, 1> count,
-         Host<const Real, 2> edge, Host<const int32_t, 2> edge_of, Host<const int64_t, 2> dt,
-         Host<const double, 1> frequency, Host<const double, 1> phase, Host<const Real, 3> weight,
-         Host<const Real, 3> grad_aggregate, Host<const int64_t, 1> slot_indptr, Host<const int64_t, 1> slot_order,
-         Host<Real, 3> score_gradient, Host<Real, 3> grad_query, Host<Real, 2> grad_node, Host<double, 1> grad_phase,
-         int threads) {
-        const AttentionArrays<Real> arrays{query, node, slot, count, edge, edge_of, dt, frequency, phase};
-        require(slot_indptr.shape(0) == node.shape(0) + 1, "slot_indptr [unique + 1]");
-        cpu::attention_backward(arrays.checked(), weight.data(), grad_aggregate.data(), slot_indptr.data(),
-                                slot_order.data(), score_gradient.data(), grad_query.data(), grad_node.data(),
-                                grad_phase.shape(0) ? grad_phase.data() : nullptr, threads);
-      },
-      Release());
-}
 
 template <typename Real> void bind_time_encode(nb::module_ &module) {
   module.def(
@@ -125,8 +59,6 @@ void bind_compute(nb::module_ &module) {
   bind_time_encode<double>(module);
   bind_gru<float>(module);
   bind_gru<double>(module);
-  bind_attention<float>(module);
-  bind_attention<double>(module);
 }
 
 } // namespace hpcgnn

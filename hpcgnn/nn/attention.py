@@ -51,15 +51,14 @@ class TemporalAttentionLayer(nn.Module):
         return [self.key, self.value, query.weight, query.bias, merge.weight, merge.bias, norm.weight, norm.bias]
 
     def forward(self, node, own, edge, plan: AttentionPlan, dropout=None) -> torch.Tensor:
-        """The same in plain torch around the attention. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout
+        """The same in plain torch. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout
         [N, Z] multipliers or None. Returns [N, Z].
 
         A key bias would cancel in the softmax and a value bias is the merge's own, so there are none.
         """
         weight, bias = self._query()
         projected = linear(own, weight, bias).view(len(own), self.heads, self.key.shape[2])
-        attend = native.temporal_attention_reference if self.time.learnable else native.temporal_attention
-        weighted = attend(projected, node, self.time.phase, edge, self.time.frequency, plan)
+        weighted = native.temporal_attention(projected, node, self.time.phase, edge, self.time.frequency, plan)
         merged = linear(weighted.flatten(1), self._out_weight()) + linear(own, self._own_weight(), self.merge.bias)
         return self.norm(torch.relu(merged if dropout is None else merged * dropout))
 

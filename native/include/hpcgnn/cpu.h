@@ -69,28 +69,4 @@ template <typename Real>
 void gru_backward(const Real *gradient, const Real *kept, const Real *state, const Real *gates, int64_t n,
                   int64_t width, Real *grad_given, Real *grad_kept, int threads);
 
-// Shapes of temporal attention: N roots, K slots, H heads, D node width, F edge feature width, T time width, W = D + F
-// + T.
-template <typename Real> struct AttentionInput {
-  int64_t roots, unique;
-  int32_t slots, heads, node_width, edge_width, time_width;
-  const Real *query;               // [N, H, W] projected through the key weights and scaled
-  const Real *node;                // [U, D]
-  const int32_t *slot;             // [N, K] row of node, -1 pads
-  const int32_t *count;            // [N] valid slots, which come first
-  const Real *edge;                // [., F] or null
-  const int32_t *edge_of;          // [N, K] row of edge, or null
-  const int64_t *dt;               // [N, K]
-  const double *frequency, *phase; // [T]
-};
-
-template <typename Real>
-void attention_forward(const AttentionInput<Real> &in, Real *aggregate, Real *weight, int threads);
-// slot_indptr [U + 1] and slot_order: transpose of slot. Gradients: query [N, H, W], node [U, D], phase [T] (null: not
-// wanted).
-template <typename Real>
-void attention_backward(const AttentionInput<Real> &in, const Real *weight, const Real *grad_aggregate,
-                        const int64_t *slot_indptr, const int64_t *slot_order, Real *score_gradient, Real *grad_query,
-                        Real *grad_node, double *grad_phase, int threads);
-
 } // namespace hpcgnn::cpu
