@@ -1,0 +1,46 @@
+"""The Python face of the kernels: argument checks, allocation, autograd functions, CPU/CUDA dispatch.
+
+Planning operations (``random_integers``, ``sample``, ``owner``, ``relabel``) take and return NumPy arrays (CPU) or CUDA
+tensors, and release the GIL; compute operations take torch tensors of any device.
+"""
+
+from hpcgnn.native.attention import AttentionPlan, temporal_attention
+from hpcgnn.native.build import features
+from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
+from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
+from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
+from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
+from hpcgnn.native.relabel import last_event, transpose_index, unique_relabel
+from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
+from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
+
+__all__ = [
+    "NO_LIMIT",
+    "AttentionPlan",
+    "GatherRows",
+    "GruGates",
+    "Random",
+    "Stream",
+    "TimeEncode",
+    "decay_keep",
+    "dropout_mask",
+    "features",
+    "gather_rows",
+    "gru_gates",
+    "gru_gates_reference",
+    "last_event",
+    "locate",
+    "locate_by_owner",
+    "random_integers",
+    "sample_recent",
+    "sample_uniform",
+    "scatter_rows",
+    "segment_sum_rows",
+    "temporal_attention",
+    "temporal_reply",
+    "time_encode",
+    "time_encode_reference",
+    "transpose_index",
+    "unique_by_owner",
+    "unique_relabel",
+]

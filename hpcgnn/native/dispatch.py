@@ -1,0 +1,33 @@
+"""Which kernels serve an array: the CPU's or CUDA's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn import native_cuda
+from hpcgnn.native.build import _native
+
+
+def on_cuda(array) -> bool:
+    """Whether it is a tensor on a CUDA device."""
+    return isinstance(array, torch.Tensor) and array.is_cuda
+
+
+def planning_backend(array, threads: int):
+    """(kernels, execution) for a planning operation: ``threads`` for NumPy arrays, the current stream on CUDA."""
+    return native_cuda.backend(array) if on_cuda(array) else (_native, threads)
+
+
+def compute_backend(tensor: torch.Tensor):
+    """(kernels, execution) for a tensor's device: threads on the CPU, the current stream on CUDA."""
+    if tensor.device.type == "cpu":
+        return _native, torch.get_num_threads()
+    return native_cuda.backend(tensor)
+
+
+def empty_like(like, shape, dtype: str):
+    """A CUDA tensor where ``like`` is one, else a NumPy array."""
+    if on_cuda(like):
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+    return np.empty(shape, dtype)

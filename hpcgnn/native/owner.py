@@ -1,0 +1,37 @@
+"""Which rank owns an id, and where it lies there. NumPy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.native.build import _native
+
+
+def locate(ids, blocks):
+    """Owning rank and the owner's local row of every id, int64 [n]. NumPy only.
+
+    blocks: (start, rank, local) [B] int64 each: the ids from start[b] to the next start, increasing, belong to
+    rank[b], whose local row of the first of them is local[b]. An id below start[0] is the caller's mistake.
+    """
+    owner, local = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    _native.locate(ids, *blocks, owner, local)
+    return owner, local
+
+
+def locate_by_owner(ids, blocks, size: int):
+    """Stable order [n] of ids by owner, their local rows [n] in that order, and counts [size], all int64; ``blocks``
+    as in locate."""
+    order, local, counts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(size, np.int64)
+    _native.locate_by_owner(ids, *blocks, order, local, counts)
+    return order, local, counts
+
+
+def unique_by_owner(ids, blocks, size: int):
+    """As unique_relabel, but unique ids sorted by owner: unique [U], inverse [n] int32, local [U], counts [size].
+
+    Within an owner in order of first occurrence; a negative id is padding; ``blocks`` as in locate. NumPy only.
+    """
+    unique, local, counts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(size, np.int64)
+    inverse = np.empty(len(ids), np.int32)
+    num_unique = _native.unique_by_owner(ids, *blocks, unique, inverse, local, counts)
+    return unique[:num_unique], inverse, local[:num_unique], counts

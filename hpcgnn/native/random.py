@@ -1,0 +1,68 @@
+"""Numbers that are a function of a key and an identity: integers, and the masks of keyed dropout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from hpcgnn.native.build import _native
+from hpcgnn.native.dispatch import compute_backend, empty_like, planning_backend
+
+
+class Stream(IntEnum):
+    """What a random number is for; part of the key, so that no two purposes share numbers."""
+
+    NEGATIVE = 1
+    SAMPLE = 2
+    DROPOUT = 3
+    HIDDEN_NODE = 4
+    DECAY = 5
+    CHUNK = 6
+    EVAL_NEGATIVE = 65
+    EVAL_SAMPLE = 66
+    EVAL_DECAY = 69
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Key and counter fields that one call has in common; ``native/include/hpcgnn/philox.h`` documents the layout."""
+
+    seed: int
+    stream: int
+    step: int = 0
+    epoch: int = 0
+    hop: int = 0
+    relation: int = 0
+
+    def __post_init__(self):
+        limits = {"seed": 56, "stream": 8, "step": 32, "epoch": 16, "hop": 4, "relation": 12}
+        for name, bits in limits.items():
+            if not 0 <= getattr(self, name) < 1 << bits:
+                raise ValueError(f"random {name} must be in [0, 2^{bits}), got {getattr(self, name)}")
+
+    def native(self) -> _native.RandomContext:
+        """The C++ counterpart."""
+        return _native.RandomContext(self.seed, self.stream, self.step, self.epoch, self.hop, self.relation)
+
+
+def random_integers(random: Random, identity, slots: int, bound: int, threads: int = 1):
+    """Unbiased integers in [0, bound), [N, slots] int64, a function of the random key and ``identity`` [N] only."""
+    if not 0 < bound < 1 << 32:
+        raise ValueError(f"bound must be in [1, 2^32), got {bound}")
+    out = empty_like(identity, (len(identity), slots), "int64")
+    kernels, execution = planning_backend(identity, threads)
+    kernels.random_integers(random.native(), identity, bound, out, execution)
+    return out
+
+
+def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float, dtype: torch.dtype) -> torch.Tensor:
+    """Keyed dropout multipliers [N, columns]: 0 with probability p, else 1 / (1 - p)."""
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout probability must be in [0, 1), got {p}")
+    mask = torch.empty((identity.shape[0], columns), dtype=dtype, device=identity.device)
+    if mask.numel():
+        kernels, execution = compute_backend(identity)
+        kernels.dropout_mask(random.native(), identity, p, mask, execution)
+    return mask

@@ -1,0 +1,58 @@
+"""Rows of tables: gather, scatter, sums over segments."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.native.dispatch import compute_backend
+
+
+def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """table[index] for int64 ``index``; a negative index gives a row of zeros. Not differentiable; see GatherRows."""
+    out = torch.empty((index.shape[0], *table.shape[1:]), dtype=table.dtype, device=table.device)
+    if out.numel():
+        kernels, execution = compute_backend(table)
+        kernels.gather_rows(_bytes(table), index, _bytes(out), execution)
+    return out
+
+
+def scatter_rows(table: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+    """table[index] = rows in place; indices unique, negative ones skipped."""
+    if rows.numel():
+        kernels, execution = compute_backend(table)
+        kernels.scatter_rows(_bytes(table), index, _bytes(rows.contiguous()), execution)
+
+
+def segment_sum_rows(rows: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Sum of rows[order[indptr[s]:indptr[s + 1]]] for every segment s, in that order (deterministic). [segments,
+    width]."""
+    out = torch.empty((indptr.shape[0] - 1, rows.shape[1]), dtype=rows.dtype, device=rows.device)
+    if out.numel():
+        kernels, execution = compute_backend(rows)
+        kernels.segment_sum_rows(rows.contiguous(), indptr, order, out, execution)
+    return out
+
+
+class GatherRows(torch.autograd.Function):
+    """Differentiable row gather; the gradient is summed through the transposed index (deterministic)."""
+
+    @staticmethod
+    def forward(ctx, table, index, indptr, order):
+        """index [n] int64 >= 0; (indptr, order) from transpose_index(index, len(table))."""
+        ctx.save_for_backward(indptr, order)
+        return gather_rows(table, index)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return segment_sum_rows(gradient, *ctx.saved_tensors), None, None, None
+
+
+def _bytes(rows: torch.Tensor) -> torch.Tensor:
+    """A contiguous [n, ...] tensor as [n, bytes of a row] uint8, without a copy."""
+    width = rows[0].numel() if rows.shape[0] else int(np.prod(rows.shape[1:], dtype=np.int64))
+    return (
+        rows.reshape(rows.shape[0], width).view(torch.uint8)
+        if width
+        else rows.new_empty((rows.shape[0], 0), dtype=torch.uint8)
+    )
