@@ -8,6 +8,7 @@ Loads the best epoch, moves node memory through validation and test events, and 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonargparse
@@ -55,11 +56,7 @@ def _score(session: Session, arguments: jsonargparse.Namespace, last: int) -> No
     pairs = launch.on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
     replay(session)
     scores = score_pairs(session, pairs)
-    with together(world, "write the scores"):
-        if world.rank == 0:
-            Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-            write_scores(arguments.out, pairs, scores)
-            print(f"{arguments.out}: {len(pairs)} scores")
+    _write(world, arguments.out, f"{len(pairs)} scores", lambda: write_scores(arguments.out, pairs, scores))
 
 
 def _embed(session: Session, arguments: jsonargparse.Namespace, last: int) -> None:
@@ -68,11 +65,16 @@ def _embed(session: Session, arguments: jsonargparse.Namespace, last: int) -> No
     nodes = launch.on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
     replay(session)
     embedding = embed_nodes(session, nodes)
-    with together(world, "write the embeddings"):
+    _write(world, arguments.out, f"{len(nodes)} embeddings", lambda: write_embeddings(arguments.out, nodes, embedding))
+
+
+def _write(world: World, path: str, what: str, write: Callable[[], None]) -> None:
+    """Collective. Rank 0 writes the answer and says ``what`` it is."""
+    with together(world, f"write {what}"):
         if world.rank == 0:
-            Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-            write_embeddings(arguments.out, nodes, embedding)
-            print(f"{arguments.out}: {len(nodes)} embeddings")
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write()
+            print(f"{path}: {what}")
 
 
 if __name__ == "__main__":
