@@ -97,6 +97,6 @@ def test_loader_refuses(comm, parts):
 def test_page_of_models_names_every_key():
     """docs/models.md has a line for each key of the sections that it explains."""
     text, keys = (DOCS / "models.md").read_text(), configuration.RunConfig().to_dict()
-    for section in ("model", "memory", "sampling", "eval", "baseline"):
+    for section in ("task", "model", "memory", "sampling", "eval", "baseline"):
         missing = [key for key in keys[section] if f"`{section}.{key}`" not in text]
         assert not missing, f"docs/models.md does not name {section}: {missing}"
