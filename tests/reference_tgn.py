@@ -43,6 +43,7 @@ class Settings:
     lr: float = 1e-3
     seed: int = 0
     epoch: int = 0
+    staleness: int = 0
 
 
 def philox(counter: list[int], key: list[int]) -> list[int]:
@@ -84,6 +85,7 @@ class Reference:
         self.updated = [0] * graph.num_nodes
         self.mail: list[torch.Tensor | None] = [None] * graph.num_nodes
         self.mailed = [0] * graph.num_nodes
+        self.waiting: list[dict[int, tuple]] = []
         self.pool = sorted(set(graph.dst[: settings.train_events].tolist()))
         self.history: list[list[int]] = [[] for _ in range(graph.num_nodes)]
         for event in range(settings.train_events):
@@ -215,18 +217,24 @@ class Reference:
     # ----------------------------------------------------------------------------------------------------------- writes
 
     def _write_memory(self, events: range, current: dict[int, torch.Tensor]) -> None:
-        """The last event of each endpoint leaves its mail; the state is what the batch was predicted with."""
+        """The last event of each endpoint leaves its mail; the state is what the batch was predicted with. The newest
+        ``staleness`` batches' writes are not to be seen yet."""
         last: dict[int, int] = {}
         for event in events:
             last[int(self.graph.src[event])] = last[int(self.graph.dst[event])] = event
         rows = {node: self.memory(node, current).detach() for node in last}
+        write = {}
         for node, event in last.items():
             src, dst = int(self.graph.src[event]), int(self.graph.dst[event])
             other = dst if src == node else src
             time = int(self.graph.time[event])
-            self.updated[node] = time if self.mail[node] is None else self.mailed[node]
-            self.state[node], self.mailed[node] = rows[node], time
-            self.mail[node] = torch.cat([rows[node], rows[other], torch.from_numpy(self.graph.feature[event]).double()])
+            updated = time if self.mail[node] is None else self.mailed[node]
+            mail = torch.cat([rows[node], rows[other], torch.from_numpy(self.graph.feature[event]).double()])
+            write[node] = rows[node], updated, mail, time
+        self.waiting.append(write)
+        if len(self.waiting) > self.settings.staleness:
+            for node, row in self.waiting.pop(0).items():
+                self.state[node], self.updated[node], self.mail[node], self.mailed[node] = row
 
     @torch.no_grad()
     def _adam(self, gradients: dict[str, torch.Tensor | None]) -> None:

@@ -43,6 +43,25 @@ def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite):
     channel.close()
 
 
+@pytest.mark.parametrize("max_bytes", [1 << 30, 40])
+def test_several_exchanges_under_way(comm, max_bytes):
+    """Begun in one order, awaited in another, with exchanges between them; what was sent may be forgotten."""
+    channel = Channel(comm, max_bytes=max_bytes)
+    counts = np.full(comm.size, 5)
+    begun = [
+        channel.start(torch.arange(5 * comm.size) + 1000 * number + 100 * comm.rank, counts, counts)
+        for number in range(3)
+    ]
+    told = channel.start_everyone(torch.full((3,), comm.rank), np.full(comm.size, 3))
+    assert channel.counts(np.full(comm.size, comm.rank)).tolist() == list(range(comm.size))
+    for number in (2, 0, 1):
+        expected = [1000 * number + 100 * source + 5 * comm.rank + i for source in range(comm.size) for i in range(5)]
+        assert begun[number].wait().tolist() == expected
+        assert begun[number].wait().tolist() == expected
+    assert told.wait().tolist() == np.repeat(np.arange(comm.size), 3).tolist()
+    channel.close()
+
+
 def test_exchange_packs_displacements_beyond_an_int(comm, monkeypatch):
     import hpcgnn.comm.exchange as exchange
 

@@ -189,6 +189,28 @@ def test_interrupted_within_a_group_of_steps(runs, tmp_path):
     assert_same(folder, whole)
 
 
+def test_interrupted_with_stale_memory(runs, tmp_path):
+    """Killed and stopped while writes wait, on other ranks each time, also after an epoch's last step and where memory
+    is kept whole: nothing of them is lost, and validation sees them all."""
+    stale = "--memory.staleness=3"
+    runs.start(tmp_path / "whole", 1, stale, check=True)
+    whole, folder = read(tmp_path / "whole"), tmp_path / "run"
+    steps = sum(record["kind"] == "step" for record in whole) // EPOCHS
+    interruptions = [
+        (2, ("step", 5, 1, "SIGKILL")),  # goes on from a checkpoint after 3 steps
+        (3, ("step", 2, 2, "SIGUSR1")),
+        (1, ("step", steps - 5, 0, "SIGTERM")),  # asked to stop in the epoch's last step
+        (2, ("evaluation", 2, 1, "SIGTERM")),
+        (3, ("step", 4, 0, "SIGUSR1")),
+    ]
+    for number, (ranks, at) in enumerate(interruptions):
+        placement = ("sharded", "replicated")[number % 2]
+        result = runs.start(folder, ranks, stale, f"--memory.placement={placement}", at=at)
+        assert result.returncode == 75 or (result.returncode and at[-1] == "SIGKILL"), (at, result.stderr)
+    runs.start(folder, 3, check=True)
+    assert_same(folder, whole)
+
+
 def test_another_version_is_refused(finished):
     """A checkpoint whose progress has other keys."""
     newest = checkpoints(finished)[-1]

@@ -223,7 +223,7 @@ def test_a_run_goes_on_within_an_epoch(comm, parts, finished, mpi_tmp_path):
     first = Trainer(open_session(comm, parts("binary"), config), folder, lambda *_, **__: None, StopRequest())
     first.start()
     train(first, 0, 4)
-    first._save(first.session.memory.owned())
+    first._save(first.session.memory.saved())
     first.close()
     config = task_config("node", task__init="/gone", **changes)
     second = Trainer(open_session(comm, parts("binary", "other", 4), config), folder, first.log, StopRequest())

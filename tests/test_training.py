@@ -137,6 +137,12 @@ REFERENCE_CASES = {
         {"sampling__strategy": "uniform", "sampling__negatives": 3, "train__seed": (7 << 40) + 9},
     ),
     "in-batch off": (bipartite, PLAIN, {"sampling__in_batch_neighbors": False}),
+    "stale memory": (bipartite, RICH, {"memory__staleness": 2}),
+    "stale memory at user, self-loops": (
+        homogeneous,
+        RICH,
+        {"memory__staleness": 1, "memory__update_at": "user"},
+    ),
     "self-loops": (homogeneous, RICH, {"model__heads": 4}),
     "self-loops, uniform": (
         homogeneous,
@@ -163,7 +169,7 @@ def test_training_equals_plain_loops(comm, mpi_tmp_path, case):
     settings = Settings(
         config.train.batch_size, train_events, config.sampling.fanout, config.model.heads, config.sampling.negatives,
         config.sampling.strategy, config.sampling.in_batch_neighbors, config.model.dropout, config.train.lr,
-        config.train.seed,
+        config.train.seed, staleness=config.memory.staleness,
     )  # fmt: skip
     reference = Reference(initial, Graph(**vars(plain)), settings)
     losses = [reference.train_step(step) for step in range(steps)]

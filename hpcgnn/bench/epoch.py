@@ -106,6 +106,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
             waited += time.perf_counter() - ready
             trainer.train_step(plan)
             ready = time.perf_counter()
+    session.memory.settle()
     session.world.barrier()
     result = {"seconds": time.perf_counter() - begin, "wait for plan": waited, "bytes": session.sent_bytes() - sent}
     return (

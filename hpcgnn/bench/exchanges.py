@@ -37,7 +37,7 @@ MODELLED = {
     "model": {"class_path": ("",), "embedding": ("attention",), "layers": (1,), "message_from": ("memory",),
               "decoder": ("mlp",)},
     "memory": {"updater": ("gru", "rnn"), "aggregator": ("last",), "mailbox_slots": (1,), "deliver_to": ("self",),
-               "placement": ("sharded",)},
+               "placement": ("sharded",), "staleness": (0,)},
     "sampling": {"strategy": ("recent", "uniform"), "boundary_half_life": (0,), "chunks": (1,)},
 }  # fmt: skip
 

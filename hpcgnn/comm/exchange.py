@@ -8,6 +8,7 @@ left of a large pair follows in point-to-point rounds that both sides can count,
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,6 +16,25 @@ from mpi4py import MPI
 
 MAX_BYTES = 1 << 30
 POLL_SECONDS = 5e-5
+
+
+class Transfer:
+    """Rows under way, begun by ``Channel.start``. Whatever MPI reads and writes is held until they are there."""
+
+    def __init__(self, out: torch.Tensor, wait: Callable[[MPI.Request], None]):
+        self._out, self._wait = out, wait
+        self.requests: list[MPI.Request] = []
+        self.held: list[torch.Tensor] = []
+        self.unpack: list[Callable[[], object]] = []
+
+    def wait(self) -> torch.Tensor:
+        """The received rows, once they are there."""
+        for request in self.requests:
+            self._wait(request)
+        for unpack in self.unpack:
+            unpack()
+        self.requests, self.held, self.unpack = [], [], []
+        return self._out
 
 
 class Channel:
@@ -46,17 +66,23 @@ class Channel:
     def rows(self, rows: torch.Tensor, send_counts: np.ndarray, receive_counts: np.ndarray) -> torch.Tensor:
         """Collective. Send rows [sum(send_counts), ...], grouped by destination; returns [sum(receive_counts), ...] by
         source."""
+        return self.start(rows, send_counts, receive_counts).wait()
+
+    def start(self, rows: torch.Tensor, send_counts: np.ndarray, receive_counts: np.ndarray) -> Transfer:
+        """Collective. As ``rows``, without waiting for them. Several may be under way, begun in one order on all ranks;
+        the sent rows must not change meanwhile."""
         if self.size == 1:
-            return rows
+            return Transfer(rows, self._wait)
         out = torch.empty((int(receive_counts.sum()), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
         rows = rows.contiguous()
         self._copy_own(rows, out, send_counts, receive_counts)
         if rows.device.type == "cuda":
             torch.cuda.current_stream(rows.device).synchronize()
             if not self.direct:
-                return out.copy_(self._staged(rows, out, send_counts, receive_counts), non_blocking=True)
-        self._move(rows, out, send_counts, receive_counts)
-        return out
+                return self._start_staged(rows, out, send_counts, receive_counts)
+        transfer = Transfer(out, self._wait)
+        self._move(transfer, rows, out, send_counts, receive_counts)
+        return transfer
 
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
         """Collective. As ``rows`` for a NumPy array of any dtype, structured ones included."""
@@ -67,54 +93,66 @@ class Channel:
     def everyone(self, rows: torch.Tensor, counts: np.ndarray | None = None) -> torch.Tensor:
         """Collective. This rank's rows [n, ...] to all ranks; returns those of all ranks [sum(counts), ...] in rank
         order. counts [R], where they are known."""
+        if counts is None:
+            counts = self.counts(np.full(self.size, len(rows), np.int64))
+        return self.start_everyone(rows, counts).wait()
+
+    def start_everyone(self, rows: torch.Tensor, counts: np.ndarray) -> Transfer:
+        """Collective. As ``everyone``, without waiting, as ``start``."""
         if self.size == 1:
-            return rows
-        mine = np.full(self.size, len(rows), np.int64)
+            return Transfer(rows, self._wait)
         copies = rows.repeat(self.size, *[1] * (rows.dim() - 1))
-        return self.rows(copies, mine, self.counts(mine) if counts is None else counts)
+        return self.start(copies, np.full(self.size, len(rows), np.int64), counts)
 
     def _copy_own(self, rows, out, send_counts, receive_counts) -> None:
         begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
         target = int(receive_counts[: self.rank].sum())
         out[target : target + own].copy_(rows[begin : begin + own])
 
-    def _staged(self, rows, out, send_counts, receive_counts) -> torch.Tensor:
-        host_rows, host_out = (_pinned(self, name, like) for name, like in (("send", rows), ("receive", out)))
-        host_rows.copy_(rows)
-        host_out.copy_(out)
-        self._move(host_rows, host_out, send_counts, receive_counts)
-        return host_out
+    def _start_staged(self, rows, out, send_counts, receive_counts) -> Transfer:
+        """Through pinned buffers, which torch keeps and gives again."""
+        transfer = Transfer(out, self._wait)
+        host_rows, host_out = (torch.empty_like(t, device="cpu", pin_memory=True).copy_(t) for t in (rows, out))
+        self._move(transfer, host_rows, host_out, send_counts, receive_counts)
+        transfer.unpack.append(lambda: out.copy_(host_out, non_blocking=True))
+        return transfer
 
-    def _move(self, rows, out, send_counts, receive_counts) -> None:
+    def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts) -> None:
         width = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
         send, receive = (np.asarray(counts, np.int64) * width for counts in (send_counts, receive_counts))
         send_start, receive_start = _starts(send), _starts(receive)
         send[self.rank] = receive[self.rank] = 0
         self.sent_bytes += int(send.sum())
         limit = max(1, self.max_bytes // self.size)
-        self._alltoallv(rows, out, (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start))
-        self._remainder(rows, out, (send, send_start), (receive, receive_start), limit)
+        transfer.held += [rows, out]
+        first = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)
+        self._alltoallv(transfer, rows, out, *first)
+        self._remainder(transfer, rows, out, (send, send_start), (receive, receive_start), limit)
 
-    def _alltoallv(self, rows, out, send, receive) -> None:
+    def _alltoallv(self, transfer: Transfer, rows, out, send, receive) -> None:
         largest = np.iinfo(np.int32).max
         if max(send[1].max(initial=0), receive[1].max(initial=0)) <= largest:
-            self._wait(self._comm.Ialltoallv([_memory(rows), send, MPI.BYTE], [_memory(out), receive, MPI.BYTE]))
+            request = self._comm.Ialltoallv([_memory(rows), send, MPI.BYTE], [_memory(out), receive, MPI.BYTE])
+            transfer.requests.append(request)
             return
         # Displacements beyond an int: pack what the collective carries (at most max_bytes) and unpack it afterwards.
         packed = torch.cat([_piece(rows, start, count) for count, start in zip(*send, strict=True)])
         received = torch.empty(int(receive[0].sum()), dtype=torch.uint8, device=out.device)
         starts = _starts(receive[0])
-        self._wait(
-            self._comm.Ialltoallv(
-                [_memory(packed), (send[0], _starts(send[0])), MPI.BYTE],
-                [_memory(received), (receive[0], starts), MPI.BYTE],
-            )
+        request = self._comm.Ialltoallv(
+            [_memory(packed), (send[0], _starts(send[0])), MPI.BYTE],
+            [_memory(received), (receive[0], starts), MPI.BYTE],
         )
-        for count, start, begin in zip(*receive, starts, strict=True):
-            _piece(out, start, count).copy_(received[begin : begin + count])
 
-    def _remainder(self, rows, out, send, receive, limit: int) -> None:
-        requests = []
+        def unpack() -> None:
+            for count, start, begin in zip(*receive, starts, strict=True):
+                _piece(out, start, count).copy_(received[begin : begin + count])
+
+        transfer.requests.append(request)
+        transfer.held.append(packed)
+        transfer.unpack.append(unpack)
+
+    def _remainder(self, transfer: Transfer, rows, out, send, receive, limit: int) -> None:
         for (counts, starts), tensor, post in (
             (receive, out, self._comm.Irecv),
             (send, rows, self._comm.Isend),
@@ -123,9 +161,7 @@ class Channel:
                 for begin in range(limit, int(counts[peer]), self.max_bytes):
                     size = min(self.max_bytes, int(counts[peer]) - begin)
                     piece = _memory(_piece(tensor, int(starts[peer]) + begin, size))
-                    requests.append(post([piece, size, MPI.BYTE], peer, 7))
-        for request in requests:
-            self._wait(request)
+                    transfer.requests.append(post([piece, size, MPI.BYTE], peer, 7))
 
     def _wait(self, request: MPI.Request) -> None:
         if not self.polite:
@@ -133,16 +169,6 @@ class Channel:
             return
         while not request.Test():
             time.sleep(POLL_SECONDS)
-
-
-def _pinned(channel: Channel, name: str, like: torch.Tensor) -> torch.Tensor:
-    """A grow-only pinned buffer of the channel, viewed as ``like``."""
-    nbytes = like.numel() * like.element_size()
-    buffer = getattr(channel, f"_pinned_{name}", None)
-    if buffer is None or buffer.numel() < nbytes:
-        buffer = torch.empty(nbytes + nbytes // 2, dtype=torch.uint8, pin_memory=True)
-        setattr(channel, f"_pinned_{name}", buffer)
-    return buffer[:nbytes].view(like.dtype).view(like.shape)
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:

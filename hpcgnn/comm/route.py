@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, Transfer
 
 
 class Ownership(Protocol):
@@ -127,9 +127,13 @@ class Route:
     def push(self, rows: torch.Tensor) -> torch.Tensor:
         """Collective. Rows [W, ...] of the wanted ids back to their owners, uncombined: [M, ...] in order of
         ``requests``."""
+        return self.start_push(rows).wait()
+
+    def start_push(self, rows: torch.Tensor) -> Transfer:
+        """Collective. As ``push``, without waiting for what arrives."""
         if self.order is not None:
             rows = native.gather_rows(rows, self.order)
-        return self.channel.rows(rows, self.want_counts, self.serve_counts)
+        return self.channel.start(rows, self.want_counts, self.serve_counts)
 
     def push_sum(self, rows: torch.Tensor) -> torch.Tensor:
         """Collective. Rows [W, D] summed at their owners over the users, in rank order: [S, D] in order of

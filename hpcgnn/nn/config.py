@@ -99,6 +99,8 @@ class MemoryConfig:
         placement: "sharded" (a rank keeps its own nodes), "replicated" (every rank keeps all nodes; one exchange of the
             winners a step), or "auto": replicated up to replicate_mib.
         replicate_mib: the largest node memory, in MiB, that "auto" replicates.
+        staleness: k: a training step reads memory as it was k steps before the newest one, so that k write-backs are
+            under way while it computes; 0: exact.
     """
 
     updater: str = "gru"
@@ -108,6 +110,7 @@ class MemoryConfig:
     update_at: str = "owner"
     placement: str = "sharded"
     replicate_mib: int = 64
+    staleness: int = 0
 
     def __post_init__(self):
         check_choices("memory", self, {
@@ -134,6 +137,18 @@ class MemoryConfig:
         if self.update_at == "user" and not self.simple:
             raise ValueError(
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
+            )
+        self._check_staleness()
+
+    def _check_staleness(self) -> None:
+        if self.staleness < 0:
+            raise ValueError(f"memory.staleness must be at least 0, got {self.staleness}")
+        if self.staleness and self.updater == "none":
+            raise ValueError("memory.staleness needs node memory, but memory.updater is none: use staleness 0")
+        if self.staleness and not self.simple:
+            raise ValueError(
+                "memory.staleness works with aggregator last, one slot and delivery to self, where a write replaces "
+                "what it was made from: use staleness 0"
             )
 
     def replicates(self, mib: float) -> bool:

@@ -1,9 +1,9 @@
 """Checkpoints: written whole or not at all, read on any number of ranks.
 
 A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer), ``memory-<r>.safetensors``
-(node memory of the rows that have mail, by flat row id), and last of all ``manifest.json`` (files with size and sha256,
-progress). Without a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and
-``best-<epoch>``.
+(node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (the same of the w-th write that
+reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and sha256, progress). Without
+a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store import files
-from hpcgnn.store.memory import COLUMNS, MemoryRows, NodeMemory
+from hpcgnn.store.memory import COLUMNS, MemoryRows, NodeMemory, SavedRows
 from hpcgnn.store.partition import TemporalPartition
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 1
@@ -87,7 +88,7 @@ def _newest(folder: Path, prefix: str) -> Path | None:
 
 
 def save(
-    folder: Path, tag: str, state: State, memory: MemoryRows | None, flat_row: np.ndarray, graph: str, world: World
+    folder: Path, tag: str, state: State, memory: list[SavedRows], flat_row: np.ndarray, graph: str, world: World
 ) -> None:
     """Collective. Write a checkpoint; a step checkpoint that is there and whole is this very state and stays.
 
@@ -113,14 +114,14 @@ def save(
         raise
 
 
-def _write_files(target: Path, state: State, memory: MemoryRows | None, flat_row, rank: int) -> list[dict]:
+def _write_files(target: Path, state: State, memory: list[SavedRows], flat_row, rank: int) -> list[dict]:
     contents: dict[str, dict[str, torch.Tensor]] = {}
     if rank == 0:
         contents[STATE] = state.tensors
-    if memory is not None:
-        rows = torch.nonzero(memory.delivered).squeeze(1)
-        columns = {name: getattr(memory, name)[rows].cpu() for name in COLUMNS}
-        contents[f"memory-{rank}.safetensors"] = {"flat_row": torch.from_numpy(flat_row)[rows.cpu()], **columns}
+    for number, saved in enumerate(memory):
+        columns = dict(zip(COLUMNS, saved.columns.tensors(), strict=True))
+        columns["flat_row"] = torch.from_numpy(flat_row)[saved.rows.cpu()]
+        contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
     return [_write_file(target / name, tensors) for name, tensors in contents.items()]
 
 
@@ -200,14 +201,19 @@ def model_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def load_state(path: Path, graph: str) -> tuple[State, list[dict]]:
-    """Weights, optimizer and progress, and the manifest's entries of the memory files. Raises ValueError for a damaged
-    checkpoint and for another graph's."""
+def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:
+    """Weights, optimizer and progress, and the manifest's entries of the files of node memory, then of every waiting
+    write, oldest first. Raises ValueError for a damaged checkpoint and for another graph's."""
     manifest = read_manifest(path)
     if manifest["graph"] != graph:
         raise ValueError(f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]})")
     state = next(entry for entry in manifest["files"] if entry["name"] == STATE)
-    memory = [entry for entry in manifest["files"] if entry["name"].startswith("memory-")]
+    tables: dict[int, list[dict]] = {0: []}
+    for entry in manifest["files"]:
+        kind, _, rest = entry["name"].partition("-")
+        if kind in ("memory", "write"):
+            tables.setdefault(int(rest.split("-")[0]) if kind == "write" else 0, []).append(entry)
+    memory = [tables[number] for number in sorted(tables)]
     return State(_progress(path, manifest["progress"]), _load_file(path, state)), memory
 
 
@@ -220,21 +226,40 @@ def _progress(path: Path, values: dict) -> Progress:
 
 
 def load_memory(
-    path: Path, entries: list[dict], memory: NodeMemory, partition: TemporalPartition, world: World, channel: Channel
-) -> None:
-    """Collective. Node memory from the files of any number of ranks: each file is read once and its rows go to their
-    owners."""
+    path: Path, entries: list[list[dict]], memory: NodeMemory, partition: TemporalPartition, world: World,
+    channel: Channel,
+) -> None:  # fmt: skip
+    """Collective. Node memory and waiting writes from the files of any number of ranks: each file is read once and its
+    rows go to their owners."""
     memory.reset()
-    ids = partition.book.local_to_global(world.rank)
-    directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
-    for first in range(0, len(entries), world.size):
-        mine = entries[first + world.rank] if first + world.rank < len(entries) else None
-        with together(world, "read checkpoint"):
-            content = _load_file(path, mine) if mine else {}
-        rows = content["flat_row"].numpy() if mine else np.empty(0, np.int64)
-        route = Route.plan(partition.book, directory.lookup(rows), channel)
-        device = memory.table.state.device
-        for name, table in zip(COLUMNS, memory.table.tensors(), strict=True):
-            values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
-            memory.put(route.requests.to(device), name, route.push(values.to(table.dtype)).to(device))
+    reader = _RowReader(path, memory.table, partition, world, channel)
+    table, *writes = entries
+    for saved in reader.read(table):
+        memory.put(saved)
     memory.share(channel)
+    for write in writes:
+        memory.put_write(list(reader.read(write)), channel)
+
+
+class _RowReader:
+    """Collective to create. Rows of node memory by flat row id; ``like``: their columns."""
+
+    def __init__(self, path: Path, like: MemoryRows, partition: TemporalPartition, world: World, channel: Channel):
+        self._path, self._like, self._book, self._world, self._channel = path, like, partition.book, world, channel
+        ids = partition.book.local_to_global(world.rank)
+        self._directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
+
+    def read(self, entries: list[dict]) -> Iterator[SavedRows]:
+        """Collective. What the files hold of this rank's nodes, as many files at a time as there are ranks."""
+        rank, size, device = self._world.rank, self._world.size, self._like.state.device
+        for first in range(0, len(entries), size):
+            mine = entries[first + rank] if first + rank < len(entries) else None
+            with together(self._world, "read checkpoint"):
+                content = _load_file(self._path, mine) if mine else {}
+            rows = content["flat_row"].numpy() if mine else np.empty(0, np.int64)
+            route = Route.plan(self._book, self._directory.lookup(rows), self._channel)
+            columns = []
+            for name, table in zip(COLUMNS, self._like.tensors(), strict=True):
+                values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
+                columns.append(route.push(values.to(table.dtype)).to(device))
+            yield SavedRows(route.requests.to(device), MemoryRows(*columns))

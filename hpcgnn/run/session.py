@@ -87,6 +87,8 @@ class Session:
         )  # fmt: skip
         with together(self.world, "build the model"):
             model = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
+            if config.memory.staleness and not model.has_memory:
+                raise ValueError(f"{type(model).__name__} has no node memory: leave memory.staleness 0")
         if config.task.has_labels:
             model.decoder = make_head(config.task.kind, config.model, partition.edge_width, self.classes)
         self.model = model.to(device=device, dtype=self.dtype)
@@ -117,7 +119,7 @@ class Session:
         config, task = self.config, self.config.task
         shared = (
             self.model, self.memory, node_feature, config.memory.update_at, config.train.seed, self.timers,
-            self.data_channel, task.freeze,
+            self.data_channel, task.freeze, config.memory.staleness,
         )  # fmt: skip
         if not task.has_labels:
             return TemporalLinkTask(*shared)

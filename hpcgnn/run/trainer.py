@@ -22,7 +22,7 @@ from hpcgnn.run.session import Session
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.train_scores import make_train_scores
-from hpcgnn.store.memory import MemoryRows
+from hpcgnn.store.memory import SavedRows
 from hpcgnn.tasks.metrics import LOWER_IS_BETTER
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
@@ -64,6 +64,9 @@ class Trainer:
         except Stopped:
             self.log(f"stopped by a signal at epoch {self.progress.epoch}, step {self.progress.step}; --resume goes on")
             return EXIT_REQUEUE
+        except DistributedError:
+            self.session.memory.settle()  # all ranks leave, and leave no exchange under way
+            raise
         return EXIT_DONE
 
     def _epoch(self) -> None:
@@ -75,11 +78,12 @@ class Trainer:
         begin = time.perf_counter()
         if progress.step < self.session.batches["train"].num_steps:
             self._train_steps(begin)
+        memory.settle()
         progress.train_seconds += time.perf_counter() - begin
         self._check_parameters()
-        trained, metrics = None, {}
+        trained, metrics = [], {}
         if self._config.validates(progress.epoch):
-            trained = memory.snapshot()
+            trained = memory.saved()
             metrics = self._score("val", trained)
         self._report_epoch(metrics)
         self._finish_epoch(metrics, trained)
@@ -101,7 +105,7 @@ class Trainer:
                     self._write("step", epoch=plan.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
                 if stop or (due and progress.step < num_steps):
-                    self._save(self.session.memory.owned(), seconds=already + time.perf_counter() - begin)
+                    self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
                 if stop:
                     break
         if stop:
@@ -125,12 +129,12 @@ class Trainer:
             self.optimizer.step(plan.epoch, plan.step)
         return total, stop
 
-    def _score(self, split: str, trained: MemoryRows | None) -> dict[str, float]:
-        """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it) goes into the
-        checkpoint."""
+    def _score(self, split: str, trained: list[SavedRows]) -> dict[str, float]:
+        """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it, where there is any)
+        goes into a checkpoint."""
         collected = run_split(self.session, split, lambda: self.world.any(self._stop.requested))
         if collected is None:
-            if trained is not None:
+            if trained:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
         return split_metrics(self.session, split, collected)
@@ -154,8 +158,8 @@ class Trainer:
         parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} events/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
-    def _finish_epoch(self, metrics: dict[str, float], trained: MemoryRows | None) -> None:
-        """Collective. ``metrics`` of validation and the memory before it; empty and None without one."""
+    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows]) -> None:
+        """Collective. ``metrics`` of validation and the memory before it; both empty without one."""
         progress = self.progress
         done = replace(progress, epoch=progress.epoch + 1, step=0, loss_sum=0.0, train_seconds=0.0)
         if metrics:
@@ -169,7 +173,7 @@ class Trainer:
                 done = replace(done, bad_epochs=progress.bad_epochs + 1)
         self.progress = done
         self._scores.clear()
-        self._save(None)
+        self._save([])
 
     def _monitored(self, metrics: dict[str, float]) -> float:
         """The metric that decides; larger is better, so errors come with the other sign."""
@@ -186,8 +190,8 @@ class Trainer:
         if epoch < 0:
             return
         load(self.session, self._folder / checkpoint.best_tag(epoch))
-        val = self._score("val", None)
-        test = self._score("test", None)
+        val = self._score("val", [])
+        test = self._score("test", [])
         values = {
             f"{split}_{name}": value
             for split, scores in (("val", val), ("test", test))
@@ -214,8 +218,8 @@ class Trainer:
     # ---------------------------------------------------------------------------------------------------------
     # checkpoints
 
-    def _save(self, memory: MemoryRows | None, tag: str | None = None, seconds: float = 0.0) -> None:
-        """Collective. ``memory`` None: the next epoch starts with empty memory."""
+    def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
+        """Collective. ``memory`` empty: the next epoch starts with empty memory."""
         self._watchdog.at("checkpoint", self.progress.global_step)
         with together(self.world, "checkpoint"):
             self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0

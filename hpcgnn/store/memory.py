@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +30,33 @@ class MemoryRows:
         return self.state, self.mail, self.updated, self.mailed, self.delivered
 
 
+@dataclass(slots=True)
+class SavedRows:
+    """Some of the nodes that a rank owns: rows [r] (their place among them) and what is known of them."""
+
+    rows: torch.Tensor
+    columns: MemoryRows
+
+
+@dataclass(slots=True)
+class WaitingWrite:
+    """A step's write that reads do not see yet: rows [m], updated [m] time of the state, mailed [m] time of the mail,
+    state [m, D] where it is known; arrive: the rest, as in ``NodeMemory.write``."""
+
+    rows: torch.Tensor
+    updated: torch.Tensor
+    mailed: torch.Tensor
+    state: torch.Tensor | None
+    arrive: Callable[[], torch.Tensor]
+
+
+def split_mail(state: torch.Tensor | None, given: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state [r, D], which mails begin with when it is None, and what follows it [r, M - D]."""
+    return (given[:, :width], given[:, width:]) if state is None else (state, given)
+
+
 class NodeMemory:
-    """State, pending mails and their times for n nodes.
+    """State, pending mails and their times for n nodes, and the writes that wait until reads may see them.
 
     ``own``: rows of the nodes that this rank owns, or None: all of them. A replicated memory has the rows of all nodes,
     by global id.
@@ -41,6 +68,7 @@ class NodeMemory:
     ):  # fmt: skip
         zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
         self.slots, self.own = slots, own
+        self._waiting: deque[WaitingWrite] = deque()
         self.table = MemoryRows(
             zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
             zeros(num_nodes, dtype=torch.int64), zeros(num_nodes, slots, dtype=torch.int64),
@@ -49,6 +77,7 @@ class NodeMemory:
 
     def reset(self) -> None:
         """Forget everything (start of an epoch)."""
+        self.settle()
         for tensor in self.table.tensors():
             tensor.zero_()
 
@@ -70,13 +99,47 @@ class NodeMemory:
             return
         if place is not None:
             state = native.gather_rows(state, place)
-        mail = torch.cat([state, given], dim=1)
-        delivered = native.gather_rows(table.delivered, rows)
-        consumed = native.gather_rows(table.mailed, rows)[:, 0]
-        updated = torch.where(delivered > 0, consumed, time)
-        new = (state, mail.unsqueeze(1), updated, time.unsqueeze(1), delivered + 1)
-        for tensor, values in zip(table.tensors(), new, strict=True):
-            native.scatter_rows(tensor, rows, values)
+        self._delay(rows, time, state, lambda: given)
+        self.settle()
+
+    def write(
+        self, rows: torch.Tensor, time: torch.Tensor, arrive: Callable[[], torch.Tensor], keep: int,
+        state: torch.Tensor | None = None, place: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """As ``replace`` by what ``arrive`` gives, seen by reads only behind ``keep`` further writes, or ``settle``. It
+        gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was
+        made from what reads see now, and so is its time."""
+        if keep == 0:
+            state, given = split_mail(state, arrive(), self.table.state.shape[1])
+            self.replace(rows, state, given, time, place)
+            return
+        if place is not None:
+            state = native.gather_rows(state, place)
+        self._delay(rows, time, state, arrive)
+        self.settle(keep)
+
+    def _delay(self, rows, time, state: torch.Tensor | None, arrive: Callable[[], torch.Tensor]) -> None:
+        delivered = native.gather_rows(self.table.delivered, rows)
+        consumed = native.gather_rows(self.table.mailed, rows)[:, 0]
+        self._waiting.append(WaitingWrite(rows, torch.where(delivered > 0, consumed, time), time, state, arrive))
+
+    def settle(self, keep: int = 0) -> None:
+        """Let reads see the writes that wait, oldest first, all but the newest ``keep``. Every rank must have begun
+        their exchanges."""
+        while len(self._waiting) > keep:
+            write = self._waiting.popleft()
+            columns = self._columns(write)
+            columns.delivered += native.gather_rows(self.table.delivered, write.rows)
+            for tensor, values in zip(self.table.tensors(), columns.tensors(), strict=True):
+                native.scatter_rows(tensor, write.rows, values)
+
+    def _columns(self, write: WaitingWrite) -> MemoryRows:
+        """What a write writes, as rows of the memory."""
+        state, given = split_mail(write.state, write.arrive(), self.table.state.shape[1])
+        mail = torch.cat([state, given], dim=1).unsqueeze(1)
+        return MemoryRows(
+            state.contiguous(), mail, write.updated, write.mailed.unsqueeze(1), torch.ones_like(write.updated)
+        )
 
     def write_state(self, rows: torch.Tensor, state: torch.Tensor) -> None:
         """Replace the state of unique rows [r]; its time becomes that of the newest mail it has consumed."""
@@ -103,13 +166,30 @@ class NodeMemory:
         """The rows of the nodes that this rank owns."""
         return self.table if self.own is None else MemoryRows(*(tensor[self.own] for tensor in self.table.tensors()))
 
-    def snapshot(self) -> MemoryRows:
-        """A copy of the rows that this rank owns."""
-        return MemoryRows(*(tensor.clone() for tensor in self.owned().tensors()))
+    def saved(self) -> list[SavedRows]:
+        """A copy of what this rank owns: the rows that have mail, then those of every write that waits, oldest
+        first."""
+        owned = self.owned()
+        rows = torch.nonzero(owned.delivered).squeeze(1)
+        return [
+            SavedRows(rows, MemoryRows(*(tensor[rows] for tensor in owned.tensors()))),
+            *(self._owned_part(write) for write in self._waiting),
+        ]
 
-    def put(self, rows: torch.Tensor, name: str, values: torch.Tensor) -> None:
-        """Set a column at some of the rows that this rank owns, by their place among them."""
-        getattr(self.table, name)[rows if self.own is None else self.own[rows]] = values
+    def _owned_part(self, write: WaitingWrite) -> SavedRows:
+        columns = self._columns(write)
+        if self.own is None:
+            return SavedRows(write.rows, columns)
+        place = torch.full((len(self.table.delivered),), -1, device=write.rows.device)
+        place[self.own] = torch.arange(len(self.own), device=place.device)
+        mine = place[write.rows] >= 0
+        return SavedRows(place[write.rows[mine]], MemoryRows(*(tensor[mine] for tensor in columns.tensors())))
+
+    def put(self, saved: SavedRows) -> None:
+        """Set some of the rows that this rank owns."""
+        rows = saved.rows if self.own is None else self.own[saved.rows]
+        for tensor, values in zip(self.table.tensors(), saved.columns.tensors(), strict=True):
+            tensor[rows] = values
 
     def share(self, channel: Channel) -> None:
         """Collective. Give the rows that this rank owns to all others, where memory is replicated."""
@@ -118,3 +198,13 @@ class NodeMemory:
         everyones = channel.everyone(self.own)
         for table in self.table.tensors():
             table[everyones] = channel.everyone(table[self.own])
+
+    def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
+        """Collective. Let a saved write, in pieces, wait behind those that wait already."""
+        rows = torch.cat([piece.rows for piece in pieces])
+        columns = [torch.cat(column) for column in zip(*(piece.columns.tensors() for piece in pieces), strict=True)]
+        if self.own is not None:
+            rows, *columns = (channel.everyone(column) for column in (self.own[rows], *columns))
+        state, mail, updated, mailed, _ = columns
+        rest = mail[:, 0, state.shape[1] :]
+        self._waiting.append(WaitingWrite(rows, updated, mailed[:, 0], state, lambda: rest))

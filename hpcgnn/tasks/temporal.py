@@ -50,7 +50,8 @@ class TemporalTask:
     training step.
 
     A task says how embeddings are scored (``_score``) and what the loss is (``_loss``). freeze: the head (the model's
-    ``decoder``) alone is trained: all below it works as in evaluation.
+    ``decoder``) alone is trained: all below it works as in evaluation. staleness k: a training step reads memory as it
+    was k steps before the newest one, while the writes since then are under way; everything else reads all writes.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class TemporalTask:
         timers: Timers,
         channel: Channel,
         freeze: bool = False,
+        staleness: int = 0,
     ):
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
         self._node_feature, self._channel, self._freeze = node_feature, channel, freeze
+        self._staleness = staleness
         self._at_owner = update_at == "owner" and model.has_memory
         self.last_scores: StepScores | None = None
         if freeze:
@@ -93,24 +96,25 @@ class TemporalTask:
     def score(self, plan: StepPlan) -> StepScores:
         """Collective. Scores only; memory stays as it is."""
         self._set_mode(training=False)
-        return self._score(plan, self._embed(plan, self._read(plan))[0])
+        return self._score(plan, self._embed(plan, self._read_all(plan))[0])
 
     @torch.no_grad()
     def embed(self, plan: StepPlan) -> torch.Tensor:
         """Collective. Embeddings [R, b, Z] of the roots; memory stays as it is."""
         self._set_mode(training=False)
-        embedding, _ = self._embed(plan, self._read(plan))
+        embedding, _ = self._embed(plan, self._read_all(plan))
         return by_role(plan, embedding)
 
     @torch.no_grad()
     def evaluate(self, plan: StepPlan) -> StepScores:
         """Collective. Scores, then write-back."""
         self._set_mode(training=False)
-        reading = self._read(plan)
+        reading = self._read_all(plan)
         with self._timers("compute"):
             embedding, parts = self._embed(plan, reading)
             scores = self._score(plan, embedding)
         self._write(plan, reading, parts)
+        self.memory.settle()
         return scores
 
     def _set_mode(self, training: bool) -> None:
@@ -126,6 +130,11 @@ class TemporalTask:
     def _loss(self, scores: StepScores, batch_size: int) -> torch.Tensor:
         """This rank's share: sums over its events, divided by the global batch's number of events."""
         raise NotImplementedError
+
+    def _read_all(self, plan: StepPlan) -> Reading:
+        """Behind all writes."""
+        self.memory.settle()
+        return self._read(plan)
 
     def _read(self, plan: StepPlan, update: Callable[..., torch.Tensor] | None = None) -> Reading:
         """Collective. ``update`` works the mails in; None: the model does."""
@@ -197,11 +206,11 @@ class TemporalTask:
         write, memory = plan.write, reading.memory.detach()
         given = self._given(plan, write, memory, parts)
         if self._at_owner:
-            pushed, state, place = write.route.push(given), reading.served.detach(), write.place
+            pushed, state, place = write.route.start_push(given), reading.served.detach(), write.place
         else:
-            pushed, place = write.route.push(torch.cat([memory[write.node], given], dim=1)), None
-            state, pushed = pushed[:, : memory.shape[1]], pushed[:, memory.shape[1] :]
-        self.memory.replace(write.rows, state, pushed, write.time, place)
+            pushed = write.route.start_push(torch.cat([memory[write.node], given], dim=1))
+            state = place = None
+        self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place)
 
     def _given(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
         """What the other endpoint and the event put into mails (a WritePlan, Announcement or Delivery)."""
@@ -215,8 +224,8 @@ class TemporalTask:
         """The winners' states and mails to all ranks, each of which keeps all nodes."""
         memory = reading.memory.detach()
         mail = torch.cat([memory[write.node], self._given(plan, write, memory, parts)], dim=1)
-        mail = self._channel.everyone(mail, write.counts)
-        self.memory.replace(write.rows, mail[:, : memory.shape[1]], mail[:, memory.shape[1] :], write.time)
+        told = self._channel.start_everyone(mail, write.counts)
+        self.memory.write(write.rows, write.time, told.wait, self._staleness)
 
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states at their owners, and messages to all who receive one."""
