@@ -62,6 +62,8 @@ class RunConfig:
             _check_labels(self)
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling)
+        if self.train.epoch_parallel > 1 and self.memory.updater != "none":
+            _check_writes(self.model, self.memory, self.sampling)
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain dictionaries."""
@@ -98,6 +100,22 @@ def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCon
         )
     if sampling.windows > 1 and (with_memory or model.embedding != "attention"):
         raise ValueError("sampling.windows > 1 needs model.embedding attention and memory.updater none")
+
+
+def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
+    """Refuse node memory that differs between the epochs of a round, which share it. Raises ValueError."""
+    sampled = sampling.strategy != "recent" or sampling.boundary_half_life > 0
+    if model.message_from == "embedding" and (sampled or model.dropout > 0):
+        raise ValueError(
+            "train.epoch_parallel > 1 needs mails that are the same in all epochs, but model.message_from embedding "
+            "sends what dropout and sampled neighbours make of them: use message_from memory, or dropout 0 and "
+            "strategy recent without boundary_half_life"
+        )
+    if memory.deliver_to == "neighbors" and sampled:
+        raise ValueError(
+            "train.epoch_parallel > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
+            "follows sampled neighbours: use deliver_to self, or strategy recent without boundary_half_life"
+        )
 
 
 def _check_labels(config: RunConfig) -> None:

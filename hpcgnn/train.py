@@ -37,7 +37,8 @@ def main(world: World, argv: list[str]) -> int:
             path = _prepare(config, folder, world)
             log = RunLog(folder / "log", world.rank)
             watchdog.at("open the partition set")
-            session = Session(config, path, world, watchdog)
+            groups = 1 if config.baseline.kind else config.train.epoch_parallel
+            session = Session(config, path, world.split(groups), watchdog)
             for line in session.describe():
                 log(line)
             log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
@@ -60,7 +61,7 @@ def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resum
         trainer.resume()
     else:
         trainer.start()
-    _save_config(session.config, folder, session.world)  # last: a start that was refused leaves the old one as it is
+    _save_config(session.config, folder, trainer.world)  # last: a start that was refused leaves the old one as it is
     code = trainer.run()
     trainer.close()
     return code

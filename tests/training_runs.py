@@ -112,7 +112,7 @@ def make_config(**changes) -> RunConfig:
 def open_session(comm, parts: Path, config: RunConfig) -> Session:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1), comm)
-    return Session(config, str(parts), world, Watchdog(world, 0))
+    return Session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """``python -m hpcgnn.bench [epoch]``: an epoch timed by stage, with the bytes it moves and its memory.
 
 Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
-events. The first epoch warms up; each following one is reported. ``--peer pyg`` adds PyTorch Geometric's time for
-the same epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a cost model of many ranks.
+events. The first epoch warms up; each following one is reported, or round of epochs with ``--train.epoch_parallel``.
+``--peer pyg`` adds PyTorch Geometric's time for the same epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a
+cost model of many ranks.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
         raise ValueError("--repeat must be at least 1")
     if namespace.peer == "pyg" and world.size > 1:
         raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")
+    if namespace.peer == "pyg" and config.train.epoch_parallel > 1:
+        raise ValueError("--peer pyg compares single epochs: leave train.epoch_parallel 1")
     if namespace.peer == "pyg" and not peer_pyg.installed():
         raise ValueError("--peer pyg needs torch-geometric: pip install hpcgnn[pyg]")
     return config, Options(namespace.repeat, namespace.out, namespace.peer)
@@ -80,9 +83,10 @@ def _measure(config: RunConfig, folder: Path, options: Options, world: World) ->
         if world.rank == 0 and not config.data.path:
             make_synthetic(Path(path), config.data.synthetic_events)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-        session = Session(config, path, world, watchdog)
+        at_once = config.train.epoch_parallel
+        session = Session(config, path, world.split(at_once), watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
-        epochs = [_epoch(session, trainer, epoch) for epoch in range(options.repeat + 1)][1:]
+        epochs = [_epoch(session, trainer, number * at_once) for number in range(options.repeat + 1)][1:]
         trainer.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     result = _summary(session, epochs, world.allgather_array(np.array([peak])).ravel())
@@ -97,7 +101,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
         timers.clear()
     trainer.start_epoch(epoch)
     session.memory.reset()
-    session.world.barrier()
+    session.world.job.barrier()
     begin, sent = time.perf_counter(), session.sent_bytes()
     with session.plans("train", epoch) as plans:
         waited = 0.0
@@ -107,7 +111,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
             trainer.train_step(plan)
             ready = time.perf_counter()
     session.memory.settle()
-    session.world.barrier()
+    session.world.job.barrier()
     result = {"seconds": time.perf_counter() - begin, "wait for plan": waited, "bytes": session.sent_bytes() - sent}
     return (
         result
@@ -118,18 +122,20 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
 
 def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray) -> dict:
     """Collective. Medians over the epochs, stages averaged over ranks."""
-    world, config = session.world, session.config
+    world, config = session.world.job, session.config
     names = list(epochs[0])
     values = world.allgather_array(np.array([[e[name] for name in names] for e in epochs])).astype(
         float
     )  # [R, E, names]
     median = dict(zip(names, np.median(values, axis=1).mean(axis=0), strict=True))
     seconds = values[:, :, names.index("seconds")].max(axis=0)
-    steps, events = session.batches["train"].num_steps, int(session.batches["train"].sizes.sum())
+    batches, at_once = session.batches["train"], config.train.epoch_parallel
+    steps, events = batches.num_steps, int(batches.sizes.sum()) * at_once
     parameters = sum(p.numel() for p in session.model.parameters())
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "precision": config.train.precision,
         "update_at": config.memory.update_at, "batch_size": config.train.batch_size, "events": events, "steps": steps,
+        "epoch_parallel": at_once, "groups": session.world.num_groups,
         "epoch_seconds": float(np.median(seconds)), "epoch_seconds_best": float(seconds.min()),
         "events_per_second": events / float(np.median(seconds)),
         "stages": {n: median[n] for n in (*STAGES, "wait for plan", "plan (background)")},
@@ -141,11 +147,12 @@ def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray
 
 def table(result: dict) -> str:
     """The result as text."""
-    total = result["epoch_seconds"]
+    total, count = result["epoch_seconds"], result["epoch_parallel"]
+    what = "epoch" if count == 1 else f"{count} epochs at once ({result['groups']} groups of ranks)"
     lines = [
         f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['precision']}, batch "
         f"{result['batch_size']}, memory updated at {result['update_at']}",
-        f"epoch of {result['events']} events in {result['steps']} steps: {total:.2f} s "
+        f"{what} of {result['events']} events in {result['steps']} steps: {total:.2f} s "
         f"(best {result['epoch_seconds_best']:.2f} s), "
         f"{result['events_per_second']:.0f} events/s",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import socket
@@ -61,12 +62,16 @@ class DistributedError(RuntimeError):
 
 
 class World:
-    """Collective to create. The communicator of a run; the only object through which other rooms reach MPI."""
+    """Collective to create. The communicator of a run; the only object through which other rooms reach MPI.
+
+    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``, out of ``job``, the world of all ranks.
+    """
 
     def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
         self.config = config or CommConfig()
         self._comm = (comm or MPI.COMM_WORLD).Dup()
         self.rank, self.size = self._comm.rank, self._comm.size
+        self.job, self.group, self.num_groups = self, 0, 1
         self.host = socket.gethostname()
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         self.local_rank, self.local_size = node.rank, node.size
@@ -79,6 +84,21 @@ class World:
     def alone(cls, config: CommConfig | None = None) -> World:
         """A world of this rank only, for work that the others do not share."""
         return cls(config, MPI.COMM_SELF)
+
+    def split(self, most: int) -> World:
+        """Collective. The world of this rank's group, of as many groups as divide both the ranks and ``most``.
+
+        Groups are equal and of consecutive ranks. What they exchange stays within them; their verdicts (``any``,
+        ``agree``) span all ranks, for one group that left alone would leave the others waiting.
+        """
+        groups = math.gcd(self.size, most)
+        if groups == 1:
+            return self
+        part = copy.copy(self)
+        part.group, part.num_groups = self.rank // (self.size // groups), groups
+        part._comm = self._comm.Split(part.group, self.rank)
+        part.rank, part.size = part._comm.rank, part._comm.size
+        return part
 
     @staticmethod
     def check_singleton() -> None:
@@ -167,26 +187,28 @@ class World:
         return self._comm.allreduce(value)
 
     def any(self, flag: bool) -> bool:
-        """Collective. Whether the flag is set on any rank."""
-        return bool(self.reduce_array(np.array([flag], np.int8), "max")[0])
+        """Collective. Whether the flag is set on any rank of the job."""
+        return bool(self.job.reduce_array(np.array([flag], np.int8), "max")[0])
 
     def barrier(self) -> None:
         """Collective."""
         self._comm.Barrier()
 
     def agree(self, error: BaseException | None, stage: str) -> None:
-        """Collective. When any rank brings an error, raise DistributedError on all, naming rank, host and stage."""
+        """Collective. When any rank of the job brings an error, raise DistributedError on all, naming rank, host and
+        stage."""
         verdict = None if error is None else (str(error) or type(error).__name__, isinstance(error, ValueError))
-        if not self._comm.allreduce(error is not None, MPI.LOR):
+        job = self.job.mpi
+        if not job.allreduce(error is not None, MPI.LOR):
             return
-        verdicts = self._comm.allgather(verdict)
+        verdicts = job.allgather(verdict)
         rank, (message, user_error) = next((r, v) for r, v in enumerate(verdicts) if v is not None)
-        raise DistributedError(f"{message} [{stage}, rank {rank} of {self.size}]", user_error) from error
+        raise DistributedError(f"{message} [{stage}, rank {rank} of {job.size}]", user_error) from error
 
     def abort(self, code: int) -> None:
-        """End all ranks at once."""
+        """End all ranks of the job at once."""
         sys.stderr.flush()
-        self._comm.Abort(code)
+        self.job.mpi.Abort(code)
 
     @property
     def mpi(self) -> MPI.Comm:

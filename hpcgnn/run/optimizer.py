@@ -21,14 +21,14 @@ CHUNK = 1024
 
 
 def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
-    """Of one optimizer step, counted from 0 over all epochs."""
+    """Of one optimizer step, counted from 0 over all epochs (rounds of epochs, where several are trained at once)."""
     warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if config.schedule == "constant":
         return warm * config.lr
     if config.schedule == "step":
-        times = step // steps_per_epoch // config.step_epochs
+        times = step // steps_per_epoch * config.epoch_parallel // config.step_epochs
         return warm * max(config.min_lr, config.lr * config.decay**times)
-    after = config.epochs * steps_per_epoch - config.warmup_steps
+    after = config.epochs // config.epoch_parallel * steps_per_epoch - config.warmup_steps
     done = min(1.0, max(0, step - config.warmup_steps) / max(1, after))
     left = 1.0 - done if config.schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2
     return warm * (config.min_lr + (config.lr - config.min_lr) * left)
@@ -79,18 +79,19 @@ class FlatOptimizer:
         else:
             self.flat.sum_extras(self._sum)
         total, stops = self.flat.extras.tolist()
-        return total, stops > 0
+        return total / self._config.epoch_parallel, stops > 0
 
     def step(self, epoch: int, step: int) -> None:
         """With the last step of a group: move the weights."""
         if not self._ends_group(step):
             return
-        place = step % self._config.accumulate
-        if place > 0:
-            self.flat.gradient.div_(place + 1)
+        summed = (step % self._config.accumulate + 1) * self._config.epoch_parallel
+        if summed > 1:
+            self.flat.gradient.div_(summed)
         if self._config.clip_norm > 0:
             clip(self.flat.gradient, self._config.clip_norm)
-        number = epoch * self._groups + min(step // self._config.accumulate, self._groups - 1)
+        round_start = epoch // self._config.epoch_parallel * self._groups
+        number = round_start + min(step // self._config.accumulate, self._groups - 1)
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
         if native_layers.is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
             self._adam(self._optimizer)

@@ -31,10 +31,15 @@ from hpcgnn.timers import Timers
 
 
 class Session:
-    """Collective to create and to close. One per run; ``plans`` gives a split's plans, ``task`` executes them."""
+    """Collective to create and to close. One per run; ``plans`` gives a split's plans, ``task`` executes them.
+
+    ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
+    the job's, whose epochs of a round are ``epochs``.
+    """
 
     def __init__(self, config: RunConfig, path: str, world: World, watchdog: Watchdog):
         self.config, self.world, self.watchdog = config, world, watchdog
+        self.epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
         self.timers, self.plan_timers = Timers(), Timers()
         self.data_channel = world.channel()
         self.prefetch = config.sampling.prefetch if world.can_prefetch else 0
@@ -153,22 +158,31 @@ class Session:
         return math.sqrt(squares / max(1, self.world.total(len(gaps))))
 
     def plans(self, split: str, epoch: int, start: int = 0, scored: bool = True) -> Prefetcher[StepPlan]:
-        """Collective. The plans of a split's steps from ``start`` on, made ahead in the background; with many negatives
-        several a step, of which the last one writes. Without negatives where nothing is ``scored``."""
+        """Collective. The plans of a split's steps from ``start`` on, made ahead in the background; several a step with
+        many negatives, or with several epochs at once (from ``epoch`` on), of which the last one writes. Without
+        negatives where nothing is ``scored``."""
         batches = self.batches[split]
         with self.timers("negatives"):
-            negatives = self.negatives(split, epoch) if scored else no_negatives(len(batches.events))
+            nothing = [(no_negatives(len(batches.events)), epoch, slice(None))]
+            pieces = self._pieces(split, epoch) if scored else nothing
         sampler = self._train_sampler if split == "train" else self.eval_sampler
-        chunk = max(1, negatives.per_event if split == "train" else self.config.eval.chunk)
-        pieces = max(1, -(-negatives.per_event // chunk))
 
         def make(number: int) -> StepPlan:
-            step, piece = divmod(number, pieces)
-            columns = slice(piece * chunk, (piece + 1) * chunk)
+            step, piece = divmod(number, len(pieces))
+            negatives, epoch, columns = pieces[piece]
             with self.plan_timers("plan"):
-                return sampler.plan(batches, negatives, epoch, step, piece == pieces - 1, columns)
+                return sampler.plan(batches, negatives, epoch, step, piece == len(pieces) - 1, columns)
 
-        return Prefetcher(make, start * pieces, batches.num_steps * pieces, self.prefetch)
+        return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch)
+
+    def _pieces(self, split: str, epoch: int) -> list[tuple[Negatives | AllOthers, int, slice]]:
+        """Collective. Of each plan of a step its negatives, its epoch, and which of the negatives it looks at."""
+        if split == "train":
+            epochs = [epoch + place for place in self.epochs]
+            return [(self.negatives(split, number), number, slice(None)) for number in epochs]
+        negatives, chunk = self.negatives(split, epoch), max(1, self.config.eval.chunk)
+        firsts = range(0, max(1, negatives.per_event), chunk)
+        return [(negatives, epoch, slice(first, first + chunk)) for first in firsts]
 
     @property
     def ranking(self) -> bool:
@@ -206,12 +220,21 @@ class Session:
         world, book, batches = self.world, self.partition.book, self.batches
         totals = {name: int(b.sizes.sum()) for name, b in batches.items()}
         return [
-            f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
+            f"{world.job.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
             f"{book.num_nodes} nodes, {self.partition.num_events} events in {book.offsets.shape[1] - 1} parts; "
             + ", ".join(f"{name} {count}" for name, count in totals.items()),
             f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
             f"{batches['train'].num_steps} steps an epoch",
+            *self._describe_epochs(),
             *self._describe_labels(),
+        ]
+
+    def _describe_epochs(self) -> list[str]:
+        world, count = self.world, self.config.train.epoch_parallel
+        if count == 1:
+            return []
+        return [
+            f"{count} epochs at once, {len(self.epochs)} by each of {world.num_groups} groups of {world.size} ranks"
         ]
 
     def _describe_labels(self) -> list[str]:

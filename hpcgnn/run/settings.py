@@ -12,7 +12,8 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "linear", "step")
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
-    "clip_norm": 0, "accumulate": 1, "eval_every": 1, "patience": 0, "log_every": 0, "checkpoint_every": 0,
+    "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
+    "checkpoint_every": 0,
 }  # fmt: skip
 
 
@@ -36,6 +37,8 @@ class TrainConfig:
         clip_norm: longest gradient, all weights taken as one vector; longer ones are shortened to it; 0: no limit.
         accumulate: consecutive steps whose gradients are averaged for one optimizer step; an epoch's last group may be
             shorter.
+        epoch_parallel: epochs trained at once, step by step: their gradients are averaged for one optimizer step. Must
+            divide epochs. Ranks form as many groups as divide both their number and this.
         seed: of everything random, below 2^56.
         precision: float32 or float64, of weights and node memory.
         eval_every: epochs between two validations; the last epoch is always validated.
@@ -60,6 +63,7 @@ class TrainConfig:
     decay: float = 0.5
     clip_norm: float = 0.0
     accumulate: int = 1
+    epoch_parallel: int = 1
     seed: int = 0
     precision: str = "float32"
     eval_every: int = 1
@@ -74,6 +78,10 @@ class TrainConfig:
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.epochs % self.epoch_parallel:
+            raise ValueError(
+                f"train.epochs must be a multiple of train.epoch_parallel = {self.epoch_parallel}, got {self.epochs}"
+            )
         if self.seed >= 1 << 56:
             raise ValueError(f"train.seed must be below 2^56, got {self.seed}")
         if not 0 < self.lr < math.inf:
@@ -87,8 +95,13 @@ class TrainConfig:
     def bound_to_epochs(self) -> bool:
         """Whether ``epochs`` decides more than where the run ends: the learning rate on the way there, or a validation
         that a longer run would not have made."""
-        return self.schedule in ("cosine", "linear") or self.epochs % self.eval_every > 0
+        return self.schedule in ("cosine", "linear") or not self._is_due(self.epochs)
 
     def validates(self, epoch: int) -> bool:
-        """Whether validation follows an epoch."""
-        return (epoch + 1) % self.eval_every == 0 or epoch + 1 == self.epochs
+        """Whether validation follows an epoch, or the round of epochs that begins with it."""
+        done = epoch + self.epoch_parallel
+        return self._is_due(done) or done == self.epochs
+
+    def _is_due(self, done: int) -> bool:
+        """Whether the last round up to ``done`` epochs reached a multiple of ``eval_every``."""
+        return done // self.eval_every > (done - self.epoch_parallel) // self.eval_every

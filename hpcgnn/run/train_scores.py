@@ -34,8 +34,8 @@ def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, flo
 def make_train_scores(session: Session) -> TrainScores:
     """Collective. Those of a session's task."""
     if session.config.task.has_labels:
-        return TrainScores(session.world, metric_names(session), measure_labels)
-    return TrainScores(session.world)
+        return TrainScores(session.world.job, metric_names(session), measure_labels)
+    return TrainScores(session.world.job)
 
 
 class TrainScores:

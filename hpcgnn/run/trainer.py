@@ -36,15 +36,16 @@ class Trainer:
     """Collective throughout. ``run`` returns the exit code."""
 
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
-        self.session, self.world, self.log = session, session.world, log
+        self.session, self.world, self.log = session, session.world.job, log
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
         self._metric_names = metric_names(session)
         _check(self._config, num_steps, self._metric_names)
         self._folder, self._stop, self._watchdog = folder / "checkpoints", stop, session.watchdog
         self._metrics_path = folder / "metrics.jsonl"
         self._metrics: MetricsFile | None = None
-        self.optimizer = FlatOptimizer(self._config, session.model, session.world, num_steps)
+        self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
         self.flat = self.optimizer.flat
+        self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
         self._scores = make_train_scores(session)
         self.progress = Progress()
 
@@ -98,11 +99,14 @@ class Trainer:
         num_steps, stop = self.session.batches["train"].num_steps, False
         with self.session.plans("train", progress.epoch, progress.step) as plans:
             for plan in plans:
-                loss, stop = self.train_step(plan)
+                summed = self.train_step(plan)
+                if summed is None:
+                    continue
+                loss, stop = summed
                 progress.loss_sum += loss * plan.batch_size
                 progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
                 if config.log_every and progress.global_step % config.log_every == 0:
-                    self._write("step", epoch=plan.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
+                    self._write("step", epoch=progress.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
                 if stop or (due and progress.step < num_steps):
                     self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
@@ -111,15 +115,21 @@ class Trainer:
         if stop:
             raise Stopped
 
-    def train_step(self, plan) -> tuple[float, bool]:
-        """Collective. One step, and with the last of its group the optimizer's; returns the global loss and whether any
-        rank was asked to stop."""
+    def train_step(self, plan) -> tuple[float, bool] | None:
+        """Collective. One plan, with the last plan of its step the sum over ranks, and with the last step of its group
+        the optimizer's; returns the step's global loss and whether any rank was asked to stop, None before its last
+        plan."""
         session, timers = self.session, self.session.timers
         self._watchdog.at("train", plan.step)
-        self.optimizer.begin(plan.step)
-        loss = session.task.train(plan)
+        if not self._losses:
+            self.optimizer.begin(plan.step)
+        self._losses.append(session.task.train(plan))
         if self._config.train_metrics:
             self._scores.add(session.task.last_scores)
+        if not plan.final:
+            return None
+        loss = sum(self._losses)
+        self._losses.clear()
         with timers("gradient sum"):
             total, stop = self.optimizer.sum(plan.step, loss, self._stop.requested)
         if not np.isfinite(total):
@@ -137,13 +147,14 @@ class Trainer:
             if trained:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
-        return split_metrics(self.session, split, collected)
+        metrics = split_metrics(self.session, split, collected)
+        return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
 
     def _report_epoch(self, metrics: dict[str, float]) -> None:
         """Collective. The epoch's line in metrics.jsonl and in the log."""
         progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
         loss = progress.loss_sum / max(1, events)
-        rate = events / max(progress.train_seconds, 1e-9)
+        rate = events * self._config.epoch_parallel / max(progress.train_seconds, 1e-9)
         values = self._scores.metrics() if self._config.train_metrics else {}
         values |= {f"val_{name}": value for name, value in metrics.items()}
         self._write(
@@ -161,7 +172,8 @@ class Trainer:
     def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows]) -> None:
         """Collective. ``metrics`` of validation and the memory before it; both empty without one."""
         progress = self.progress
-        done = replace(progress, epoch=progress.epoch + 1, step=0, loss_sum=0.0, train_seconds=0.0)
+        next_epoch = progress.epoch + self._config.epoch_parallel
+        done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if metrics:
             value = self._monitored(metrics)
             # NaN (no validation events): the newest epoch is the best
@@ -219,14 +231,15 @@ class Trainer:
     # checkpoints
 
     def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
-        """Collective. ``memory`` empty: the next epoch starts with empty memory."""
+        """Collective. ``memory`` empty: the next epoch starts with empty memory. Every group's is the same: the first
+        one writes it."""
         self._watchdog.at("checkpoint", self.progress.global_step)
         with together(self.world, "checkpoint"):
             self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
         progress = replace(self.progress, train_seconds=seconds)
         is_step, tag = tag is None, tag or checkpoint.step_tag(progress)
         state = State(progress, self._tensors(is_step))
-        partition = self.session.partition
+        partition, memory = self.session.partition, memory if self.session.world.group == 0 else []
         checkpoint.save(self._folder, tag, state, memory, partition.flat_row, partition.graph, self.world)
         if is_step and self.world.rank == 0:
             checkpoint.prune(self._folder, progress.best_epoch)
