@@ -15,11 +15,11 @@ from data_tools.partition import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import RunConfig
-from hpcgnn.run import session
 from hpcgnn.run.optimizer import learning_rate
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
+from hpcgnn.sample import splits
 
 TIMES = ("train_seconds", "events_per_second")
 STILL = 1e-30  # a learning rate that leaves the weights where they are
@@ -145,7 +145,7 @@ def test_one_group_that_cannot_read_its_parts(comm, parts, monkeypatch):
         raise OSError("part-0.h5: truncated")
 
     if comm.rank == comm.size - 1:
-        monkeypatch.setattr(session, "open_partition", broken)
+        monkeypatch.setattr(splits, "open_partition", broken)
     with pytest.raises(DistributedError, match=f"truncated .*rank {comm.size - 1} of {comm.size}"):
         open_session(comm, parts, make_config(train__epochs=comm.size, train__epoch_parallel=comm.size))
 
