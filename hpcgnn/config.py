@@ -25,7 +25,7 @@ from hpcgnn.tasks.edgebank import BaselineConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
-             "comm.", "memory.placement", "memory.replicate_mib",
+             "comm.", "memory.placement", "memory.replicate_mib", "memory.hot_nodes",
              "data.check_hash", "data.path")  # fmt: skip
 
 

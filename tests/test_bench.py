@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
 from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
 from hpcgnn.bench.machine import open_alone
+from hpcgnn.bench.scale import Options, make_report
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
 
@@ -23,6 +25,8 @@ CASES = {
     "features": (bipartite, {"edge_width": 3, "node_width": 2}, {"sampling__negatives": 2}),
     "user": (bipartite, {"edge_width": 3}, {"memory__update_at": "user", "sampling__strategy": "uniform"}),
     "loops": (homogeneous, {"edge_width": 2}, {"sampling__in_batch_neighbors": False, "sampling__batch_by": "time"}),
+    "hot nodes": (bipartite, {"edge_width": 3, "node_width": 2}, {"memory__hot_nodes": 0.2}),
+    "hot nodes at user": (homogeneous, {}, {"memory__hot_nodes": 0.4, "memory__update_at": "user"}),
     "hidden": (bipartite, {"ticks": 60}, {"data__new_node_fraction": 0.1, "train__batch_size": 33}),
 }
 
@@ -102,7 +106,7 @@ def test_extrapolation_is_bounded_and_continues_what_was_counted(session):
     laws = Laws.fit(counts, apart)
     assert laws.fitted == [2, 3, 4, 8]
     known, guessed = counted_demand(counts[8]), laws.demand(8)
-    for kind in known.rows:
+    for kind in guessed.rows:
         assert guessed.rows[kind].mean == pytest.approx(known.rows[kind].mean, rel=0.35)
     for size in (16, 1024):
         demand = laws.demand(size)
@@ -111,6 +115,21 @@ def test_extrapolation_is_bounded_and_continues_what_was_counted(session):
             assert 0 <= rows.mean <= rows.peak
             assert rows.mean * size <= apart.kinds[kind].wanted / apart.steps * (1 + 1e-9)
     assert Laws.fit({1: counts[1], 2: counts[2]}, apart) is None
+
+
+def test_hot_nodes_are_counted_but_not_extrapolated(tmp_path):
+    from mpi4py import MPI
+
+    parts, config = make_case(MPI.COMM_SELF, tmp_path, "hot nodes")
+    options = Options("", "", max_ranks=64, steps=2, overlap=True, given={})
+    machine = Machine(1e-6, 1e9, 1e9)
+    sources = dict.fromkeys(asdict(machine), "given")
+    report = make_report(open_alone(config, str(parts), threads=1), options, machine, sources)
+    assert report["laws"] is None
+    assert [p["ranks"] for p in report["points"]] == list(range(1, 9))
+    two = report["points"][1]
+    assert two["bytes"]["states told"] > 0
+    assert two["bytes_busiest"] >= two["bytes_per_rank"]
 
 
 def test_formula(session):

@@ -160,8 +160,8 @@ def test_signals_stop_the_run_and_resume_finishes_it(runs, reference, tmp_path):
         (2, ("evaluation", 5, 1, "SIGTERM")),  # in the test: validation has three steps
     ]
     for number, (ranks, at) in enumerate(interruptions):
-        placement = ("sharded", "replicated")[number % 2]
-        result = runs.start(folder, ranks, f"--memory.placement={placement}", at=at)
+        placement, hot = (("sharded", 0.3), ("replicated", 0))[number % 2]
+        result = runs.start(folder, ranks, f"--memory.placement={placement}", f"--memory.hot_nodes={hot}", at=at)
         assert result.returncode == 75, (at, result.stdout, result.stderr)
         assert "Traceback" not in result.stderr
         newest = json.loads((checkpoints(folder)[-1] / "manifest.json").read_text())["progress"]["global_step"]

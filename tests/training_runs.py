@@ -184,12 +184,8 @@ def describe(session: Session, plan) -> dict[str, np.ndarray]:
 
 def _flat_rows(session: Session) -> torch.Tensor:
     """Collective. Flat row ids of the node memory's rows."""
-    flat = torch.from_numpy(session.partition.flat_row)
-    if session.memory.own is None:
-        return flat
-    everyones = torch.empty(session.partition.book.num_nodes, dtype=flat.dtype)
-    everyones[session.data_channel.everyone(session.memory.own)] = session.data_channel.everyone(flat)
-    return everyones
+    flat, layout = torch.from_numpy(session.partition.flat_row), session.memory.layout
+    return flat if layout is None else layout.spread(flat, session.data_channel)
 
 
 def _mask(session: Session, plan) -> np.ndarray:

@@ -20,9 +20,12 @@ from hpcgnn.run.session import Session
 from hpcgnn.sample.batches import spill_targets
 from hpcgnn.sample.neighbors import root_identity
 from hpcgnn.store.book import Book
+from hpcgnn.store.hot import hottest
 
-# requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory is written.
+# requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory their owner writes.
 KINDS = ("requests", "rows", "features", "mails")
+# told: hot nodes whose memory is written, each to every rank; states: of the nodes in their mails, likewise.
+HOT_KINDS = ("told", "states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +138,14 @@ class Counts:
 
     def __post_init__(self):
         zeros = lambda: np.zeros(self.size, np.int64)  # noqa: E731
-        self.kinds = {kind: Tally(zeros(), zeros()) for kind in KINDS}
+        self.kinds = {kind: Tally(zeros(), zeros()) for kind in (*KINDS, *HOT_KINDS)}
 
-    def add(self, step: Step, handler: np.ndarray, owner: Callable[[np.ndarray], np.ndarray], at_owner: bool) -> None:
-        """One step, its events handled by ``handler`` [B], nodes owned by ``owner(ids)``."""
+    def add(
+        self, step: Step, handler: np.ndarray, owner: Callable[[np.ndarray], np.ndarray], hot: np.ndarray,
+        at_owner: bool,
+    ) -> None:  # fmt: skip
+        """One step, its events handled by ``handler`` [B], nodes owned by ``owner(ids)`` and, where ``hot`` [nodes], by
+        whoever asks."""
         self.steps, self.events = self.steps + 1, self.events + step.num_events
         asker = np.tile(handler, len(step.roots) // max(1, step.num_events))
         server = owner(step.roots)
@@ -147,16 +154,24 @@ class Counts:
         valid = np.flatnonzero(other >= 0)
         self.kinds["requests"].add(asker, server)
         rows = _unique_pairs(np.append(asker, slot_asker[valid]), np.append(step.roots, other[valid]))
-        row_owner = owner(rows[1])
-        self.kinds["rows"].add(rows[0], row_owner)
-        self.kinds["mails"].add(asker[step.winner], server[step.winner])
+        row_hot = hot[rows[1]]
+        self.kinds["rows"].add(rows[0], np.where(row_hot, rows[0], owner(rows[1])))
+        cold = step.winner & ~hot[step.roots]
+        self.kinds["mails"].add(asker[cold], server[cold])
+        self._tell(step, asker, np.flatnonzero(step.winner & hot[step.roots]))
         both, _ = _unique_pairs(slot_asker[valid] * self.size + slot_server[valid], event[valid])
         self.kinds["features"].add(both // self.size, both % self.size)
         self.roots.add(asker, self.size)
-        if at_owner:
-            self.updated.add(owner(step.unique[step.has_mail]), self.size)
-        else:
-            self.updated.add(rows[0][step.has_mail[np.searchsorted(step.unique, rows[1])]], self.size)
+        by_user = step.has_mail[np.searchsorted(step.unique, rows[1])] & (row_hot | (not at_owner))
+        by_owner = step.unique[step.has_mail & ~hot[step.unique] & at_owner]
+        self.updated.add(np.concatenate([rows[0][by_user], owner(by_owner)]), self.size)
+
+    def _tell(self, step: Step, asker: np.ndarray, winner: np.ndarray) -> None:
+        """Winners [w] (places among the roots), and the states of both endpoints of their events, to all ranks."""
+        sent = np.append(winner, (winner + step.num_events) % max(1, 2 * step.num_events))
+        states, _ = _unique_pairs(asker[sent], step.roots[sent])
+        for kind, rank in (("told", asker[winner]), ("states", states)):
+            self.kinds[kind].add(np.repeat(rank, self.size), np.tile(np.arange(self.size), len(rank)))
 
 
 def _unique_pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -196,16 +211,26 @@ def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[i
     The second result is the limit of many ranks: every event on a rank of its own, which owns nothing.
     """
     batches, book = session.batches["train"], session.partition.book
-    at_owner = session.config.memory.update_at == "owner"
+    at_owner, hot = session.config.memory.update_at == "owner", _is_hot(session)
     books = {size: Book(book.offsets, size, book.node_types) for size in sizes}
     handled = {size: handlers(session, books[size]) for size in sizes}
     found, limit = {size: Counts(size) for size in sizes}, Counts(1)
     for step in sample_steps(session, steps):
         mine = batches.at(step.index)
         for size in sizes:
-            found[size].add(step, handled[size][mine], lambda ids, b=books[size]: b.locate(ids)[0], at_owner)
+            found[size].add(step, handled[size][mine], lambda ids, b=books[size]: b.locate(ids)[0], hot, at_owner)
         _add_apart(limit, step, at_owner)
     return found, limit
+
+
+def _is_hot(session: Session) -> np.ndarray:
+    """Of every node, whether more than one rank would keep copies of its memory."""
+    share, partition = session.config.memory.hot_nodes, session.partition
+    hot = hottest(share, session.splits.degree(), partition, session.data_channel)
+    flags = np.zeros(partition.book.num_nodes, bool)
+    if hot is not None:
+        flags[hot.ids] = True
+    return flags
 
 
 def _add_apart(limit: Counts, step: Step, at_owner: bool) -> None:

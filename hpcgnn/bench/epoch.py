@@ -127,6 +127,7 @@ def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray
     values = world.allgather_array(np.array([[e[name] for name in names] for e in epochs])).astype(
         float
     )  # [R, E, names]
+    sent = np.median(values[:, :, names.index("bytes")], axis=1).max()
     median = dict(zip(names, np.median(values, axis=1).mean(axis=0), strict=True))
     seconds = values[:, :, names.index("seconds")].max(axis=0)
     batches, at_once = session.batches["train"], config.train.epoch_parallel
@@ -140,6 +141,7 @@ def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray
         "events_per_second": events / float(np.median(seconds)),
         "stages": {n: median[n] for n in (*STAGES, "wait for plan", "plan (background)")},
         "bytes_sent_per_rank_and_step": median["bytes"] / max(1, steps),
+        "bytes_sent_by_busiest_rank_and_step": float(sent) / max(1, steps),
         "gradient_bytes_per_step": parameters * (8 if config.train.precision == "float64" else 4),
         "peak_memory_mib": [float(p) for p in peaks],
     }  # fmt: skip
@@ -161,7 +163,8 @@ def table(result: dict) -> str:
     ]
     peaks = result["peak_memory_mib"]
     lines.append(
-        f"sent per rank and step: {result['bytes_sent_per_rank_and_step'] / 1024:.1f} KiB in exchanges, "
+        f"sent per rank and step: {result['bytes_sent_per_rank_and_step'] / 1024:.1f} KiB in exchanges "
+        f"({result['bytes_sent_by_busiest_rank_and_step'] / 1024:.1f} KiB by the busiest), "
         f"{result['gradient_bytes_per_step'] / 1024:.1f} KiB of gradients to sum; "
         f"peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
     )

@@ -13,6 +13,7 @@ from hpcgnn.bench.counts import Counts
 from hpcgnn.config import RunConfig
 from hpcgnn.run.session import Session
 from hpcgnn.sample import neighbors
+from hpcgnn.sample.delivery import TOLD_BYTES
 
 FEATURE_BYTES, ROW_ID_BYTES = 4, 4  # float32 event features; int32 rows in a route's requests
 EXTRAS = 2  # loss and stop flag travel with the gradients
@@ -20,8 +21,8 @@ EXTRAS = 2  # loss and stop flag travel with the gradients
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One alltoallv of a step. kind: of rows, as in counts.KINDS; asked: sent by those who ask, not who serve;
-    planned: made while planning, in the background; agrees: an all-to-all of row counts comes before it."""
+    """One alltoallv of a step. kind: of rows, as in counts.KINDS and HOT_KINDS; asked: sent by those who ask, not who
+    serve; planned: made while planning, in the background; agrees: an all-to-all of row counts comes before it."""
 
     name: str
     kind: str
@@ -72,7 +73,13 @@ def exchanges(session: Session) -> list[Exchange]:
         Exchange("gradients of rows", "rows", state, asked=True, planned=False),
         Exchange("mail", "mails", mail if at_owner else state + mail, asked=True, planned=False),
     ]
-    without = [] if at_owner else ["gradients of rows"]
+    if config.memory.hot_nodes:
+        found += [
+            Exchange("winners told", "told", TOLD_BYTES, asked=True, planned=True, agrees=True),
+            Exchange("states told", "states", state, asked=True, planned=False, agrees=True),
+            Exchange("features told", "told", features * item, asked=True, planned=False),
+        ]
+    without = ["features told"] * (features == 0) + ["gradients of rows"] * (not at_owner)
     return [e for e in found if e.name not in without and (e.kind != "features" or features)]
 
 

@@ -20,7 +20,7 @@ from hpcgnn.bench import machine as machines
 from hpcgnn.bench import plot
 from hpcgnn.bench.cost import ASSUMPTIONS, Machine, Setting, predict
 from hpcgnn.bench.counts import count
-from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes
+from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes, sent_bytes
 from hpcgnn.bench.laws import Laws, counted_demand
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
@@ -127,13 +127,16 @@ def make_report(session: Session, options: Options, machine: Machine, sources: d
     wanted = min(options.steps or batches.num_steps, batches.num_steps)
     steps = np.unique(np.linspace(0, batches.num_steps - 1, wanted).round().astype(np.int64))
     counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
-    laws = Laws.fit(counts, apart)
+    laws = None if config.memory.hot_nodes else Laws.fit(counts, apart)
     beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
     demands = [counted_demand(c) for c in counts.values()] + [laws.demand(size) for size in beyond]
     setting = Setting(
         config, session.partition.edge_width, exchanges(session), gradient_bytes(session), options.overlap
     )
     points = [predict(demand, setting, machine) for demand in demands]
+    for point, counted in zip(points, counts.values(), strict=False):
+        busiest = sum(sent_bytes(setting.exchanges, counted, planned) for planned in (True, False)).max()
+        point["bytes_busiest"] = float(busiest) / len(steps)
     for point in points:
         point["speedup"] = points[0]["step_seconds"] / point["step_seconds"]
     return {
@@ -163,13 +166,15 @@ def table(report: dict) -> str:
         f"{report['data']}: {report['parts']} parts, batch {report['batch_size']}, "
         f"{report['steps_counted']} steps counted",
         "machine: " + ", ".join(f"{n} {v['value']:.3g} ({v['source']})" for n, v in values.items()),
-        f"{'ranks':>6s} {'KiB/rank/step':>14s} {'step ms':>9s} {'execution':>10s} {'planning':>9s} {'speed-up':>9s}",
+        f"{'ranks':>6s} {'KiB/rank/step':>14s} {'busiest':>8s} {'step ms':>9s} {'execution':>10s} {'planning':>9s} "
+        f"{'speed-up':>9s}",
     ]
     for p in report["points"]:
         front, behind = (1e3 * sum(p[key].values()) for key in ("seconds", "plan_seconds"))
         mark = "" if p["counted"] else "  extrapolated"
+        busiest = f"{p['bytes_busiest'] / 1024:.1f}" if p["counted"] else ""
         lines.append(
-            f"{p['ranks']:6d} {p['bytes_per_rank'] / 1024:14.1f} {1e3 * p['step_seconds']:9.2f} {front:10.2f} "
-            f"{behind:9.2f} {p['speedup']:9.2f}{mark}"
+            f"{p['ranks']:6d} {p['bytes_per_rank'] / 1024:14.1f} {busiest:>8s} {1e3 * p['step_seconds']:9.2f} "
+            f"{front:10.2f} {behind:9.2f} {p['speedup']:9.2f}{mark}"
         )
     return "\n".join(lines)

@@ -119,6 +119,8 @@ class Channel:
 
     def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts) -> None:
         width = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
+        if width == 0:
+            return
         send, receive = (np.asarray(counts, np.int64) * width for counts in (send_counts, receive_counts))
         send_start, receive_start = _starts(send), _starts(receive)
         send[self.rank] = receive[self.rank] = 0

@@ -101,6 +101,7 @@ class MemoryConfig:
         replicate_mib: the largest node memory, in MiB, that "auto" replicates.
         staleness: k: a training step reads memory as it was k steps before the newest one, so that k write-backs are
             under way while it computes; 0: exact.
+        hot_nodes: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
     """
 
     updater: str = "gru"
@@ -111,6 +112,7 @@ class MemoryConfig:
     placement: str = "sharded"
     replicate_mib: int = 64
     staleness: int = 0
+    hot_nodes: float = 0.0
 
     def __post_init__(self):
         check_choices("memory", self, {
@@ -139,6 +141,7 @@ class MemoryConfig:
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
             )
         self._check_staleness()
+        self._check_hot_nodes()
 
     def _check_staleness(self) -> None:
         if self.staleness < 0:
@@ -149,6 +152,26 @@ class MemoryConfig:
             raise ValueError(
                 "memory.staleness works with aggregator last, one slot and delivery to self, where a write replaces "
                 "what it was made from: use staleness 0"
+            )
+
+    def _check_hot_nodes(self) -> None:
+        if not 0 <= self.hot_nodes <= 1:
+            raise ValueError(f"memory.hot_nodes is a share of the nodes, in [0, 1], got {self.hot_nodes}")
+        if self.hot_nodes == 0:
+            return
+        if self.updater == "none":
+            raise ValueError("memory.hot_nodes copies node memory, but memory.updater is none: leave hot_nodes 0")
+        if self.placement != "sharded":
+            raise ValueError(
+                f"memory.placement {self.placement} keeps whole memories, memory.hot_nodes copies a part: use "
+                "placement sharded, or hot_nodes 0"
+            )
+        if self.staleness:
+            raise ValueError("memory.hot_nodes copies exact memory, memory.staleness makes it late: use one of them")
+        if not self.simple:
+            raise ValueError(
+                "memory.hot_nodes works with aggregator last, one slot and delivery to self, as copies learn of a "
+                "node's last event only; use hot_nodes 0"
             )
 
     def replicates(self, mib: float) -> bool:

@@ -22,6 +22,8 @@ from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.splits import SPLITS, open_splits
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
+from hpcgnn.store.hot import hottest
+from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
 from hpcgnn.tasks.temporal import TemporalTask
@@ -102,22 +104,33 @@ class Session:
         self._make_samplers()
 
     def _make_memory(self) -> tuple[NodeMemory, torch.Tensor | None]:
-        """Collective. Node memory and node features: of this rank's nodes, or of all nodes by global id."""
+        """Collective. Node memory and node features: of this rank's nodes, of these and copies of the hot ones, or of
+        all nodes by global id."""
         model, partition, device = self.model, self.partition, self.world.device
         feature = None if partition.node_feature is None else torch.from_numpy(partition.node_feature)
-        widths, total = (model.state_width, model.mail_width), partition.book.num_nodes
-        shared = (*widths, self.dtype, device, model.mailbox_slots)
-        mib = total * sum(widths) * self.dtype.itemsize / (1 << 20)
-        if not (model.has_memory and self.config.memory.replicates(mib)):
-            memory = NodeMemory(partition.num_nodes, *shared)
-        else:
-            own = torch.from_numpy(partition.book.local_to_global(self.world.rank))
-            memory = NodeMemory(total, *shared, own.to(device))
-            if feature is not None:
-                everyones = torch.empty((total, feature.shape[1]), dtype=feature.dtype)
-                everyones[self.data_channel.everyone(own)] = self.data_channel.everyone(feature)
-                feature = everyones
-        return memory, None if feature is None else feature.to(device=device, dtype=self.dtype)
+        if feature is not None:
+            feature = feature.to(device=device, dtype=self.dtype)
+        layout = self._layout()
+        num_rows = partition.num_nodes if layout is None else layout.num_rows
+        memory = NodeMemory(
+            num_rows, model.state_width, model.mail_width, self.dtype, device, model.mailbox_slots, layout
+        )
+        if feature is not None and layout is not None:
+            feature = layout.spread(feature, self.data_channel)
+        return memory, feature
+
+    def _layout(self) -> Layout | None:
+        """Collective. Decides whether memory is ``replicated`` or copied for ``hot`` nodes, and where its rows then
+        lie."""
+        model, book, kept = self.model, self.partition.book, self.config.memory
+        ids, device = book.local_to_global(self.world.rank), self.world.device
+        mib = book.num_nodes * (model.state_width + model.mail_width) * self.dtype.itemsize / (1 << 20)
+        self.replicated, self.hot = model.has_memory and kept.replicates(mib), None
+        if self.replicated:
+            return Layout(book.num_nodes, torch.from_numpy(ids).to(device), 0)
+        if model.has_memory and kept.hot_nodes and self.world.size > 1:
+            self.hot = hottest(kept.hot_nodes, self.splits.degree(), self.partition, self.data_channel)
+        return None if self.hot is None else self.hot.layout(ids, device)
 
     def _make_task(self, node_feature: torch.Tensor | None) -> TemporalTask:
         """Collective."""
@@ -136,16 +149,18 @@ class Session:
 
     def _make_samplers(self) -> None:
         config, partition, model = self.config, self.partition, self.model
-        kept = config.memory
-        mailing = Mailing(kept.mailbox_slots, kept.deliver_to == "neighbors", kept.aggregator == "mean")
-        needs = Needs(model.num_hops, mailing if model.has_memory else None, model.needs_nearby)
-        alone = self.world.own_channel() if self.memory.own is not None else None
-        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype, alone)
+        needs = Needs(model.num_hops, self._mailing() if model.has_memory else None, model.needs_nearby)
+        alone = self.world.own_channel() if self.replicated else None
+        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype, alone, self.hot)
         shared = (config.sampling, needs, config.train.seed, place)
         self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
         self.eval_sampler = TemporalSampler(
             partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors
         )
+
+    def _mailing(self) -> Mailing:
+        kept, from_memory = self.config.memory, self.model.config.message_from == "memory"
+        return Mailing(kept.mailbox_slots, kept.deliver_to == "neighbors", kept.aggregator == "mean", from_memory)
 
     def _time_scale(self) -> float:
         """Collective. Root mean square of the times between consecutive events of a node, in training."""
@@ -226,6 +241,7 @@ class Session:
             f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
             f"{batches['train'].num_steps} steps an epoch",
             *self._describe_epochs(),
+            *([f"node memory of {len(self.hot.ids)} hot nodes copied to every rank"] if self.hot else []),
             *self._describe_labels(),
         ]
 

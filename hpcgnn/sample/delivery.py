@@ -15,16 +15,18 @@ from hpcgnn.sample.plan import Announcement, Delivery, WritePlan
 from hpcgnn.store.book import Book
 
 RECORD = np.dtype([("local", "i4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
+TOLD_BYTES = 32  # of a winner told to a rank: its node's number, time, and two places among the states, int64
 
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
     """Which mails a model wants: to_neighbors of the endpoints as well; mean of a batch's mails instead of the newest
-    ``slots``."""
+    ``slots``; from_memory: they hold the other endpoint's memory, not its embedding."""
 
     slots: int = 1
     to_neighbors: bool = False
     mean: bool = False
+    from_memory: bool = True
 
     @property
     def simple(self) -> bool:
@@ -33,11 +35,11 @@ class Mailing:
 
 
 def plan_winners(
-    route: Route, root: np.ndarray, num_events: int, num_unique: int, answer: Answer, scratch: np.ndarray
-) -> WritePlan:
-    """The winners' rows to their owners: a part of the step's route, no exchange. scratch [local nodes] int64, all -1,
-    and again so afterwards."""
-    winner = np.flatnonzero(answer.winner)
+    route: Route, winner: np.ndarray, root: np.ndarray, num_events: int, num_unique: int, answer: Answer,
+    scratch: np.ndarray,
+) -> WritePlan:  # fmt: skip
+    """The rows of winners [w] (places among the roots) to their owners: a part of the step's route, no exchange.
+    scratch [memory rows] int64, all -1, and again so afterwards."""
     winner = winner[np.argsort(root[winner], kind="stable")]
     wanted = np.zeros(num_unique, bool)
     wanted[root[winner]] = True
@@ -56,21 +58,25 @@ def plan_winners(
     )  # fmt: skip
 
 
-def plan_announcement(root: np.ndarray, unique: np.ndarray, events, answer: Answer, channel: Channel) -> Announcement:
-    """Collective. The winners' rows to all ranks. root [N] rows among the unique global ids [U]; events: this rank's,
-    with their times."""
-    winner, count = np.flatnonzero(answer.winner), len(events)
-    event = winner % max(1, count)
-    record = np.stack([unique[root[winner]], events.time[event]], axis=1)
-    mine = np.full(channel.size, len(winner), np.int64)
-    counts = channel.counts(mine)
-    told = channel.everyone(torch.from_numpy(record), counts)
-    other = (winner + count) % max(1, 2 * count)
-    rows = root.astype(np.int64)
+def plan_announcement(
+    winner: np.ndarray, number: np.ndarray, first: int, root: np.ndarray, events, from_memory: bool, channel: Channel
+) -> Announcement:
+    """Collective. Winners [w] (places among the roots) to all ranks, each of which keeps node ``number`` [w] in row
+    first + number. root [N] rows among the unique nodes; events: this rank's, with their times; from_memory: as in
+    Mailing."""
+    count = len(events)
+    event, other = winner % max(1, count), (winner + count) % max(1, 2 * count)
+    sent = np.concatenate([winner, other]) if from_memory else winner
+    node, place = np.unique(root[sent], return_inverse=True)
+    own, others = place[: len(winner)], place[len(sent) - len(winner) :]
+    node_counts, counts = (channel.counts(np.full(channel.size, len(rows))) for rows in (node, winner))
+    record = np.stack([number, events.time[event], own, others], axis=1)
+    rows, time, own, others = channel.everyone(torch.from_numpy(record), counts).T.contiguous()
+    shift = torch.from_numpy(np.repeat(np.cumsum(node_counts) - node_counts, counts))
     tensor = torch.from_numpy
     return Announcement(
-        tensor(rows[winner]), tensor(rows[other]), tensor(event), tensor(other), counts, told[:, 0].contiguous(),
-        told[:, 1].contiguous(),
+        tensor(node.astype(np.int64)), tensor(event), tensor(other), node_counts, counts, rows + first, time,
+        own + shift, others + shift,
     )  # fmt: skip
 
 

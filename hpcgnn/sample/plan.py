@@ -37,19 +37,23 @@ class WritePlan:
 
 @dataclass(slots=True)
 class Announcement:
-    """As WritePlan where every rank keeps the whole memory: winners are told to all ranks.
+    """As WritePlan for nodes whose memory every rank keeps, all of them or the hot ones: winners are told to all ranks.
 
-    node, other, event, other_root [w] as in WritePlan; counts [R] winners of every rank; rows [m] (global ids) and time
-    [m] of all of them, in rank order.
+    node [a] rows of the unique nodes whose state is sent, once each: of winners and, where mails hold it, of their
+    others; event, other_root [w] as in WritePlan; node_counts, counts [R] states and winners of every rank. Of all
+    winners, in rank order: rows [m] of the memory, time [m], and own, other [m] places of both endpoints among all
+    states.
     """
 
     node: torch.Tensor
-    other: torch.Tensor
     event: torch.Tensor
     other_root: torch.Tensor
+    node_counts: np.ndarray
     counts: np.ndarray
     rows: torch.Tensor
     time: torch.Tensor
+    own: torch.Tensor
+    other: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -91,8 +95,8 @@ def on_device(part: Part, device: torch.device) -> Part:
 class StepPlan:
     """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
     roots [N] and of their neighbours [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
-    label and the like; write, delivery: None without memory, or when mails are but the winners' own; final: no further
-    plan of this step scores more negatives."""
+    label and the like; write, hot, delivery: None without memory; hot: of the hot nodes, where there are any; delivery:
+    None when mails are but the winners' own; final: no further plan of this step scores more negatives."""
 
     step: int
     epoch: int
@@ -106,6 +110,7 @@ class StepPlan:
     nearby: tuple[torch.Tensor, torch.Tensor] | None
     event_feature: torch.Tensor
     write: WritePlan | Announcement | None
+    hot: Announcement | None
     delivery: Delivery | None
     columns: dict[str, torch.Tensor]
     final: bool = True

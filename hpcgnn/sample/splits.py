@@ -58,6 +58,11 @@ class Splits:
     seen: np.ndarray
     history: History
 
+    def degree(self) -> np.ndarray:
+        """Training events in the history of every local node, int64 [n]."""
+        shown = np.concatenate(([0], np.cumsum(self.history.event < self.bounds[1])))
+        return np.diff(shown[self.history.indptr])
+
 
 def open_splits(
     path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel

@@ -23,6 +23,7 @@ from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import Answer, NeighborSource, Queries, root_identity
 from hpcgnn.sample.plan import Announcement, StepPlan, WritePlan, on_device
 from hpcgnn.store import files
+from hpcgnn.store.hot import HotNodes
 from hpcgnn.store.partition import Events, History, TemporalPartition
 
 
@@ -41,6 +42,7 @@ class Placement:
     """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
 
     own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
+    hot: nodes whose rows every rank keeps behind its own.
     """
 
     plan_channel: Channel
@@ -48,6 +50,7 @@ class Placement:
     device: torch.device
     dtype: torch.dtype
     own_channel: Channel | None = None
+    hot: HotNodes | None = None
 
 
 class TemporalSampler:
@@ -62,7 +65,8 @@ class TemporalSampler:
         self._source = NeighborSource(partition, history, config, placement.plan_channel)
         self._in_batch = in_batch and config.in_batch_neighbors
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
-        self._scratch = np.full(partition.num_nodes, -1, np.int64)
+        rows = partition.num_nodes if placement.hot is None else placement.hot.num_rows
+        self._scratch = np.full(rows, -1, np.int64)
 
     def plan(
         self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
@@ -121,7 +125,7 @@ class TemporalSampler:
             self._levels(asked, answers, inverse, num_unique) if hops else (), self._config.windows,
         )  # fmt: skip
         writing = write and self._needs.mailing is not None
-        winners = self._winners(route, root, unique, events, top) if writing else None
+        winners, hot = self._winners(route, root, unique, events, top) if writing else (None, None)
         delivery = None
         if writing and not self._needs.mailing.simple:
             delivery = plan_delivery(self._needs.mailing, events, top, root, self._partition.book, self._channel)
@@ -129,8 +133,8 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), negative.per_event, negative.src is not None,
             events.row, route.to(place.device), query,
             (self._move(roots), self._move(top.other)) if self._needs.slots else None,
-            self._event_feature(events), on_device(winners, place.device), on_device(delivery, place.device),
-            self._columns(events), write,
+            self._event_feature(events), on_device(winners, place.device), on_device(hot, place.device),
+            on_device(delivery, place.device), self._columns(events), write,
         )  # fmt: skip
 
     def _route(self, ids: np.ndarray) -> tuple[np.ndarray, Route, np.ndarray]:
@@ -146,13 +150,25 @@ class TemporalSampler:
         else:
             unique, inverse, local, counts = native.unique_by_owner(ids, book.blocks, book.size)
             owner = np.repeat(np.arange(book.size), counts)
+        if place.hot is not None:
+            unique, inverse, owner, local = place.hot.at_home(self._channel.rank, unique, inverse, owner, local)
         return inverse, Route.plan_located(owner, local, self._channel).over(place.move_channel), unique
 
-    def _winners(self, route: Route, root, unique, events: Events, top: Answer) -> WritePlan | Announcement:
-        """Collective."""
+    def _winners(
+        self, route: Route, root, unique, events: Events, top: Answer
+    ) -> tuple[WritePlan | Announcement, Announcement | None]:
+        """Collective. The winners, and apart from them those that are hot."""
+        winner, hot = np.flatnonzero(top.winner), self._place.hot
+        shared = (root, events, self._needs.mailing.from_memory, self._channel)
         if self._place.own_channel is not None:
-            return plan_announcement(root, unique, events, top, self._channel)
-        return plan_winners(route, root, len(events), len(unique), top, self._scratch)
+            return plan_announcement(winner, unique[root[winner]], 0, *shared), None
+        told = None
+        if hot is not None:
+            number = hot.find(unique[root[winner]])
+            is_hot = number >= 0
+            told = plan_announcement(winner[is_hot], number[is_hot], hot.first, *shared)
+            winner = winner[~is_hot]
+        return plan_winners(route, winner, root, len(events), len(unique), top, self._scratch), told
 
     def _levels(self, asked: list[Queries], answers: list[Answer], inverse: np.ndarray, num_unique: int):
         """From the lowest level to the roots'."""

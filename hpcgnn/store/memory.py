@@ -10,6 +10,7 @@ import torch
 
 from hpcgnn import native, native_layers
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.store.layout import Layout
 
 COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
 
@@ -58,16 +59,16 @@ def split_mail(state: torch.Tensor | None, given: torch.Tensor, width: int) -> t
 class NodeMemory:
     """State, pending mails and their times for n nodes, and the writes that wait until reads may see them.
 
-    ``own``: rows of the nodes that this rank owns, or None: all of them. A replicated memory has the rows of all nodes,
-    by global id.
+    ``layout``: which rows are of nodes that this rank owns, and which all ranks keep; None: n own ones. A replicated
+    memory has the rows of all nodes, by global id.
     """
 
     def __init__(
         self, num_nodes: int, state_width: int, mail_width: int, dtype: torch.dtype, device: torch.device,
-        slots: int = 1, own: torch.Tensor | None = None,
+        slots: int = 1, layout: Layout | None = None,
     ):  # fmt: skip
         zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
-        self.slots, self.own = slots, own
+        self.slots, self.layout = slots, layout
         self._waiting: deque[WaitingWrite] = deque()
         self.table = MemoryRows(
             zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
@@ -164,7 +165,9 @@ class NodeMemory:
 
     def owned(self) -> MemoryRows:
         """The rows of the nodes that this rank owns."""
-        return self.table if self.own is None else MemoryRows(*(tensor[self.own] for tensor in self.table.tensors()))
+        if self.layout is None:
+            return self.table
+        return MemoryRows(*(tensor[self.layout.own] for tensor in self.table.tensors()))
 
     def saved(self) -> list[SavedRows]:
         """A copy of what this rank owns: the rows that have mail, then those of every write that waits, oldest
@@ -178,33 +181,31 @@ class NodeMemory:
 
     def _owned_part(self, write: WaitingWrite) -> SavedRows:
         columns = self._columns(write)
-        if self.own is None:
+        if self.layout is None:
             return SavedRows(write.rows, columns)
         place = torch.full((len(self.table.delivered),), -1, device=write.rows.device)
-        place[self.own] = torch.arange(len(self.own), device=place.device)
+        place[self.layout.own] = torch.arange(len(self.layout.own), device=place.device)
         mine = place[write.rows] >= 0
         return SavedRows(place[write.rows[mine]], MemoryRows(*(tensor[mine] for tensor in columns.tensors())))
 
     def put(self, saved: SavedRows) -> None:
         """Set some of the rows that this rank owns."""
-        rows = saved.rows if self.own is None else self.own[saved.rows]
+        rows = saved.rows if self.layout is None else self.layout.own[saved.rows]
         for tensor, values in zip(self.table.tensors(), saved.columns.tensors(), strict=True):
             tensor[rows] = values
 
     def share(self, channel: Channel) -> None:
-        """Collective. Give the rows that this rank owns to all others, where memory is replicated."""
-        if self.own is None:
-            return
-        everyones = channel.everyone(self.own)
-        for table in self.table.tensors():
-            table[everyones] = channel.everyone(table[self.own])
+        """Collective. Bring the owners' rows to the ranks that keep copies."""
+        if self.layout is not None:
+            for table in self.table.tensors():
+                self.layout.share(table, channel)
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Collective. Let a saved write, in pieces, wait behind those that wait already."""
         rows = torch.cat([piece.rows for piece in pieces])
         columns = [torch.cat(column) for column in zip(*(piece.columns.tensors() for piece in pieces), strict=True)]
-        if self.own is not None:
-            rows, *columns = (channel.everyone(column) for column in (self.own[rows], *columns))
+        if self.layout is not None:
+            rows, *columns = (channel.everyone(column) for column in (self.layout.own[rows], *columns))
         state, mail, updated, mailed, _ = columns
         rest = mail[:, 0, state.shape[1] :]
         self._waiting.append(WaitingWrite(rows, updated, mailed[:, 0], state, lambda: rest))

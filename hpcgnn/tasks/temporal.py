@@ -199,6 +199,8 @@ class TemporalTask:
                 self._announce(plan, plan.write, reading, parts)
             elif plan.delivery is None:
                 self._write_winners(plan, reading, parts)
+                if plan.hot is not None:
+                    self._announce(plan, plan.hot, reading, parts)
             else:
                 self._deliver(plan, plan.delivery, reading, parts)
 
@@ -213,7 +215,7 @@ class TemporalTask:
         self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place)
 
     def _given(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
-        """What the other endpoint and the event put into mails (a WritePlan, Announcement or Delivery)."""
+        """What the other endpoint and the event put into mails (a WritePlan or Delivery)."""
         table, index = (memory, mails.other) if parts is None else (parts, mails.other_root)
         other = native.gather_rows(table, index)
         if plan.event_feature.shape[1] == 0:
@@ -221,11 +223,20 @@ class TemporalTask:
         return torch.cat([other, plan.event_feature[mails.event]], dim=1)
 
     def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
-        """The winners' states and mails to all ranks, each of which keeps all nodes."""
-        memory = reading.memory.detach()
-        mail = torch.cat([memory[write.node], self._given(plan, write, memory, parts)], dim=1)
-        told = self._channel.start_everyone(mail, write.counts)
-        self.memory.write(write.rows, write.time, told.wait, self._staleness)
+        """What the winners' states and mails consist of to all ranks, each of which keeps their nodes."""
+        states = native.gather_rows(reading.memory.detach(), write.node)
+        states = self._channel.start_everyone(states, write.node_counts)
+        given = plan.event_feature[write.event]
+        if parts is not None:
+            given = torch.cat([parts[write.other_root], given], dim=1)
+        given = self._channel.start_everyone(given, write.counts)
+
+        def arrive() -> torch.Tensor:
+            told = states.wait()
+            places = (write.own, write.other) if parts is None else (write.own,)
+            return torch.cat([*(native.gather_rows(told, place) for place in places), given.wait()], dim=1)
+
+        self.memory.write(write.rows, write.time, arrive, self._staleness)
 
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states at their owners, and messages to all who receive one."""
