@@ -177,6 +177,7 @@ CASES = {
     "two, no memory, cut batches": {
         "train__epoch_parallel": 2, "memory__updater": "none", "sampling__strategy": "uniform", "sampling__chunks": 4,
     },
+    "two, stale memory": {"train__epoch_parallel": 2, "memory__staleness": 2},
     "four, groups of steps": GROUPED,
 }  # fmt: skip
 
