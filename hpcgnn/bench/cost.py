@@ -24,7 +24,8 @@ ASSUMPTIONS = (
     "links are full duplex, and neither congestion nor the difference between nodes and sockets is seen",
     "with plans made ahead, planning and its exchanges overlap with execution: a step takes the longer of the two",
     "compute is overhead + flops / (flops per second x efficiency), flops being the products of the default TGN, "
-    "forward and backward; the overhead does not shrink with ranks",
+    "forward and backward, as if no two roots shared a node and no products were joined; the overhead does not shrink "
+    "with ranks",
     "with memory.hot_nodes only numbers of ranks up to the number of parts are predicted",
     "counts are means over the counted training steps of epoch 0; negatives, drawn once an epoch, are left out",
 )
