@@ -18,6 +18,7 @@ from training_runs import (
     open_session,
     read_plain,
     record_epoch,
+    train_steps,
 )
 
 from hpcgnn.config import RunConfig, check_resumable
@@ -101,18 +102,6 @@ def test_no_hot_node_where_the_share_is_less_than_one(comm, mpi_tmp_path):
     assert open_session(comm, parts, make_config(memory__hot_nodes=1e-3)).hot is None
 
 
-def run_steps(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
-    """Collective. Losses of steps of the first epoch."""
-    losses = []
-    with trainer.session.plans("train", 0, first) as plans:
-        for plan in plans:
-            losses.append(trainer.train_step(plan)[0])
-            trainer.progress.step = plan.step + 1
-            if trainer.progress.step == stop:
-                break
-    return losses
-
-
 def make_trainer(comm, parts: Path, folder: Path, hot_nodes: float) -> Trainer:
     """Collective."""
     config = make_config(train__batch_size=30, memory__hot_nodes=hot_nodes)
@@ -137,7 +126,7 @@ def test_a_run_goes_on_elsewhere(comm, mpi_tmp_path, shares, more):
     on_rank_0(comm, lambda: folder.mkdir())
     if more <= (comm.rank == 0):
         first = make_trainer(before, parts, folder, shares[0])
-        run_steps(first, 0, 4)
+        train_steps(first, 0, 4)
         assert_copies_agree(first.session)
         first._save(first.session.memory.saved())
         first.close()
@@ -146,12 +135,12 @@ def test_a_run_goes_on_elsewhere(comm, mpi_tmp_path, shares, more):
         second = make_trainer(after, parts, folder, shares[1])
         second.resume()
         assert_copies_agree(second.session)
-        losses = run_steps(second, 4)
+        losses = train_steps(second, 4)
         memory = by_flat_row(second.session, second.session.memory.owned().state.numpy())
         second.close()
     if comm.rank == 0:
         whole = make_trainer(MPI.COMM_SELF, parts, folder, 0)
-        np.testing.assert_allclose(losses, run_steps(whole, 0)[4:], rtol=1e-9)
+        np.testing.assert_allclose(losses, train_steps(whole, 0)[4:], rtol=1e-9)
         expected = by_flat_row(whole.session, whole.session.memory.owned().state.numpy())
         np.testing.assert_allclose(memory, expected, rtol=1e-9, atol=1e-9)
         whole.close()
@@ -162,7 +151,7 @@ def epoch_bytes(comm, parts: Path, config: RunConfig) -> int:
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
     before = session.sent_bytes()
-    run_steps(trainer, 0)
+    train_steps(trainer, 0)
     sent = session.world.total(session.sent_bytes() - before)
     trainer.close()
     return sent

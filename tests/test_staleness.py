@@ -19,6 +19,7 @@ from training_runs import (
     on_rank_0,
     open_session,
     record_epoch,
+    train_steps,
 )
 
 from hpcgnn.comm.world import DistributedError
@@ -142,18 +143,6 @@ def test_ranks_do_not_change_the_answer(comm, parts, case, staleness):
         assert_same(record, record_epoch(MPI.COMM_SELF, other, config))
 
 
-def train(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
-    """Collective. Steps of the first epoch, from ``first`` up to ``stop``."""
-    losses = []
-    with trainer.session.plans("train", 0, first) as plans:
-        for plan in plans:
-            losses.append(trainer.train_step(plan)[0])
-            trainer.progress.step = plan.step + 1
-            if trainer.progress.step == stop:
-                break
-    return losses
-
-
 def finish(trainer: Trainer) -> dict[str, np.ndarray | None]:
     """Collective. Node memory behind all writes, in order of flat row id, on rank 0."""
     trainer.session.memory.settle()
@@ -170,7 +159,7 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
     partition set, with another placement of memory: the losses and the memory of a run that was never stopped."""
     path, other, folder = parts(), parts(name="other", num_parts=4), mpi_tmp_path / "run"
     whole = make_trainer(comm, path, stale_config(3))
-    losses, memory = train(whole, 0), finish(whole)
+    losses, memory = train_steps(whole, 0), finish(whole)
     on_rank_0(comm, folder.mkdir)
     step = len(losses) if step is None else step
     placements = ("sharded", "replicated") if step == 4 else ("replicated", "sharded")
@@ -178,7 +167,7 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
     comms = (MPI.COMM_SELF, comm) if alone == "before" else (comm, MPI.COMM_SELF)
     if comms[0] is comm or comm.rank == 0:
         first = make_trainer(comms[0], path, configs[0], folder)
-        train(first, 0, step)
+        train_steps(first, 0, step)
         first._save(first.session.memory.saved())
         first.close()
     comm.barrier()
@@ -186,7 +175,7 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
         second = make_trainer(comms[1], other, configs[1], folder)
         second.resume()
         assert second.progress.step == step
-        found, later = train(second, step), finish(second)
+        found, later = train_steps(second, step), finish(second)
         np.testing.assert_allclose(found, losses[step:], rtol=1e-9)
         for name in COLUMNS if comm.rank == 0 else ():
             np.testing.assert_allclose(later[name], memory[name], rtol=1e-9, atol=1e-12, err_msg=name)
@@ -195,7 +184,7 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
 def test_evaluation_reads_all_writes(comm, parts):
     """Also right after training, and it waits for its own."""
     trainer = make_trainer(comm, parts(), stale_config(2))
-    train(trainer, 0)
+    train_steps(trainer, 0)
     session = trainer.session
     with session.plans("val", 0) as plans:
         for plan in plans:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from sklearn.metrics import f1_score, roc_auc_score
-from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
+from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, train_steps
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.config import RunConfig
@@ -222,29 +222,17 @@ def test_a_run_goes_on_within_an_epoch(comm, parts, finished, mpi_tmp_path):
     on_rank_0(comm, folder.mkdir)
     first = Trainer(open_session(comm, parts("binary"), config), folder, lambda *_, **__: None, StopRequest())
     first.start()
-    train(first, 0, 4)
+    train_steps(first, 0, 4)
     first._save(first.session.memory.saved())
     first.close()
     config = task_config("node", task__init="/gone", **changes)
     second = Trainer(open_session(comm, parts("binary", "other", 4), config), folder, first.log, StopRequest())
     second.resume()
     assert second.progress.step == 4
-    losses = train(second, 4)
+    losses = train_steps(second, 4)
     np.testing.assert_allclose(losses, whole.losses[4:], rtol=1e-9)
     assert second._scores.metrics() == pytest.approx(whole.trained, rel=1e-6)
     second.close()
-
-
-def train(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
-    """Collective. Steps of the first epoch."""
-    losses = []
-    with trainer.session.plans("train", 0, first) as plans:
-        for plan in plans:
-            losses.append(trainer.train_step(plan)[0])
-            trainer.progress.step = plan.step + 1
-            if trainer.progress.step == stop:
-                break
-    return losses
 
 
 @pytest.fixture

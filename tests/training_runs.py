@@ -1,4 +1,4 @@
-"""Small graphs, and an epoch of training on them in this process, recorded event by event. Used by test_training.py."""
+"""Small graphs, and an epoch of training on them in this process, recorded event by event. Used by tests of training."""
 
 from __future__ import annotations
 
@@ -113,6 +113,18 @@ def open_session(comm, parts: Path, config: RunConfig) -> Session:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1), comm)
     return Session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
+
+
+def train_steps(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
+    """Collective. Losses of steps of the first epoch, from ``first`` up to ``stop``."""
+    losses = []
+    with trainer.session.plans("train", 0, first) as plans:
+        for plan in plans:
+            losses.append(trainer.train_step(plan)[0])
+            trainer.progress.step = plan.step + 1
+            if trainer.progress.step == stop:
+                break
+    return losses
 
 
 @dataclass
