@@ -19,6 +19,7 @@ NATIVE_HEADERS = Path(__file__).parents[1] / "native" / "include"
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep random_integers dropout_mask gather_rows scatter_rows segment_sum_rows "
     "unique_relabel last_event transpose_index "
+    "attention_forward attention_backward "
     "unique_relabel_scratch_bytes last_event_scratch_bytes transpose_index_scratch_bytes"
 ).split()
 ALL_DIFFERENT, FEW_KEYS = 1 << 62, 7

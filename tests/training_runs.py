@@ -1,4 +1,4 @@
-"""Small graphs, and an epoch of training on them in this process, recorded event by event. Used by tests of training."""
+"""Small graphs, and an epoch of training on them in this process, recorded event by event, for tests."""
 
 from __future__ import annotations
 

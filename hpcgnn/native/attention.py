@@ -1,4 +1,5 @@
-"""Temporal attention in plain torch, and the structure that the native layers share with it.
+"""Temporal attention between the products before and after it: fused on CUDA, else in plain torch. On the CPU
+hpcgnn.native_layers has the whole layer.
 
 N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width.
 """
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn import native_cuda
 from hpcgnn.native.encode import time_encode_reference
 
 
@@ -28,13 +30,48 @@ class AttentionPlan:
     slot_order: torch.Tensor
 
 
+class CudaAttention(torch.autograd.Function):
+    """temporal_attention on CUDA, differentiable in query, node [U, D] and phase [T]. Keys are never stored; the same
+    numbers in every run."""
+
+    @staticmethod
+    def forward(ctx, query, node, phase, edge, frequency, plan: AttentionPlan):
+        kernels, stream = native_cuda.backend(query)
+        query, node = query.detach().contiguous(), node.detach().contiguous()
+        times = frequency.double(), phase.detach().double()
+        arrays = (query, node, plan.slot, plan.count, edge, plan.edge_of, plan.dt, *times)
+        aggregate, weight = torch.empty_like(query), query.new_empty((*query.shape[:2], plan.slot.shape[1]))
+        kernels.attention_forward(*arrays, aggregate, weight, stream)
+        ctx.arrays, ctx.weight, ctx.plan, ctx.phase_dtype = arrays, weight, plan, phase.dtype
+        return aggregate
+
+    @staticmethod
+    def backward(ctx, gradient):
+        kernels, stream = native_cuda.backend(gradient)
+        query, node, plan, with_phase = *ctx.arrays[:2], ctx.plan, ctx.needs_input_grad[2]
+        grad_query, grad_node = torch.empty_like(query), torch.empty_like(node)
+        groups = -(-len(query) // kernels.PHASE_ROOTS)
+        grad_phase = query.new_empty((groups, len(ctx.arrays[-1]) if with_phase else 0), dtype=torch.float64)
+        kernels.attention_backward(
+            *ctx.arrays, ctx.weight, gradient.contiguous(), plan.slot_indptr, plan.slot_order,
+            torch.empty_like(ctx.weight), grad_query, grad_node, grad_phase, stream,
+        )  # fmt: skip
+        return grad_query, grad_node, grad_phase.sum(0).to(ctx.phase_dtype) if with_phase else None, None, None, None
+
+
 def temporal_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
-    """Softmax attention of each root over its slots' rows [node | edge | cos(w dt + b)], per head, in plain torch on
-    any device: materialises the keys [N, K, D + F + T].
+    """Softmax attention of each root over its slots' rows [node | edge | cos(w dt + b)], per head.
 
     query [N, H, D + F + T] is projected through the key weights and scaled; returns the weighted sums [N, H, D + F + T]
     (zero for a root without slots).
     """
+    if query.is_cuda and not frequency.requires_grad:
+        return CudaAttention.apply(query, node, phase, edge, frequency, plan)
+    return plain_attention(query, node, phase, edge, frequency, plan)
+
+
+def plain_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
+    """temporal_attention in plain torch on any device: materialises the keys [N, K, D + F + T]."""
     slots = plan.slot.shape[1]
     valid = torch.arange(slots, device=query.device) < plan.count.unsqueeze(1)
     pieces = [node[plan.slot.clamp(min=0).long()]]

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "hpcgnn/attend.h"
 #include "hpcgnn/philox.h"
 #include "hpcgnn/sample.h"
 
@@ -63,5 +64,17 @@ void scatter_rows(uint8_t *table, const int64_t *index, const uint8_t *rows, int
 template <typename Real>
 void segment_sum_rows(const Real *rows, const int64_t *indptr, const int64_t *order, int64_t segments, int64_t width,
                       Real *out, Stream stream);
+
+// Temporal attention: aggregate [N, H, W] and weight [N, H, K].
+template <typename Real>
+void attention_forward(const AttentionInput<Real> &in, Real *aggregate, Real *weight, Stream stream);
+// From the gradient [N, H, W] of the aggregate, with slot_indptr [U + 1] and slot_order, the transpose of slot:
+// grad_score [N, H, K], grad_query [N, H, W], grad_node [U, D] and, unless null, grad_phase [groups, T], a group being
+// kPhaseRoots roots, to be summed.
+constexpr int64_t kPhaseRoots = 32;
+template <typename Real>
+void attention_backward(const AttentionInput<Real> &in, const Real *weight, const Real *gradient,
+                        const int64_t *slot_indptr, const int64_t *slot_order, Real *grad_score, Real *grad_query,
+                        Real *grad_node, double *grad_phase, Stream stream);
 
 } // namespace hpcgnn::cuda
