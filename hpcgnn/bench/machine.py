@@ -88,7 +88,8 @@ def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[
     for size in sizes:
         session = open_alone(replace(config, train=replace(config.train, batch_size=size)), path, threads)
         timed = _timed_steps(session, threads)
-        asked = [_demand_of(step) for step in sample_steps(session, np.arange(len(timed)))][SKIPPED:]
+        nodes = session.partition.book.num_nodes
+        asked = [_demand_of(step, nodes) for step in sample_steps(session, np.arange(len(timed)))][SKIPPED:]
         work.append(np.mean([step_flops(config, session.partition.edge_width, demand) for demand in asked]))
         roots.append(np.mean([demand.roots for demand in asked]))
         plan, step = np.median(timed[SKIPPED:], axis=0)
@@ -123,9 +124,10 @@ def _timed_steps(session: Session, threads: int) -> np.ndarray:
     return np.array(timed)
 
 
-def _demand_of(step: Step) -> Demand:
-    counts = Counts(1)
-    counts.add(step, np.zeros(step.num_events, np.int64), lambda ids: np.zeros(len(ids), np.int64), at_owner=True)
+def _demand_of(step: Step, num_nodes: int) -> Demand:
+    """Of one rank, which owns all nodes."""
+    counts, nobody = Counts(1), np.zeros(num_nodes, bool)
+    counts.add(step, np.zeros(step.num_events, np.int64), lambda ids: np.zeros(len(ids), np.int64), nobody, True)
     return counted_demand(counts)
 
 
