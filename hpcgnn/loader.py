@@ -52,7 +52,7 @@ class TemporalLoader:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         world, partition, self._graph = graph.world, graph.partition, graph
         self._sampling = sampling or SamplingConfig()
-        self._prefetch = self._sampling.prefetch if world.can_prefetch else 0
+        self._prefetch = world.plans_ahead(self._sampling.prefetch)
         channel = world.channel(polite=self._prefetch > 0)
         self.batches = make_batches(
             split, partition, graph.splits, batch_size, self._sampling.batch_by, world, graph.channel, drop_last

@@ -100,6 +100,7 @@ def make_config(**changes) -> RunConfig:
     """A small float64 model; ``changes`` by key with "__" for the dot, such as sampling__fanout=3."""
     values = {
         "train__batch_size": 40, "train__precision": "float64", "train__seed": 5, "sampling__fanout": 5,
+        "sampling__prefetch": 3,
         "model__memory_dim": 8, "model__time_dim": 6, "model__embed_dim": 8, "model__dropout": 0.2,
     }  # fmt: skip
     sections: dict[str, dict] = {}

@@ -78,7 +78,7 @@ def _parse(argv: list[str]) -> tuple[RunConfig, Options]:
     if namespace.max_ranks < 1 or namespace.steps < 0:
         raise ValueError("--max_ranks must be at least 1, --steps at least 0")
     check_modelled(config)
-    overlap = config.sampling.prefetch > 0
+    overlap = config.sampling.prefetch != 0
     if namespace.plot and not plot.installed():
         raise ValueError("--plot needs matplotlib: pip install hpcgnn[plot]")
     return config, Options(namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, overlap, given)

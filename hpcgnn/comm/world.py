@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from hpcgnn.comm.exchange import MAX_BYTES, Channel
 
+PLANS_AHEAD = 3
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
@@ -75,9 +76,12 @@ class World:
         self.host = socket.gethostname()
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         self.local_rank, self.local_size = node.rank, node.size
-        self.threads = self.config.threads or _threads(node)
+        cores = _cores(node)
+        self.threads = self.config.threads or cores
         node.Free()
         self.device = self._agree_device()
+        spare = self.device.type == "cuda" or self.threads < cores
+        self._spare_cores = bool(self._comm.allreduce(spare, MPI.LAND))
         torch.set_num_threads(self.threads)
 
     @classmethod
@@ -123,6 +127,13 @@ class World:
     def can_prefetch(self) -> bool:
         """Whether MPI granted calls from several threads."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def plans_ahead(self, wanted: int) -> int:
+        """How many plans to make in a background thread when so many are wanted; -1: a few where every rank has a core
+        (or a GPU) besides its compute threads, else none, for the thread would only take turns with them."""
+        if not self.can_prefetch:
+            return 0
+        return wanted if wanted >= 0 else PLANS_AHEAD * self._spare_cores
 
     def channel(self, polite: bool = False) -> Channel:
         """Collective. A channel of its own communicator; ``polite`` for a background thread."""
@@ -239,7 +250,7 @@ class World:
         return device
 
 
-def _threads(node: MPI.Comm) -> int:
+def _cores(node: MPI.Comm) -> int:
     """Cores of this rank: its own affinity when the launcher bound the ranks apart, else its share of what they
     have."""
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))

@@ -44,7 +44,7 @@ class Session:
         self.epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
         self.timers, self.plan_timers = Timers(), Timers()
         self.data_channel = world.channel()
-        self.prefetch = config.sampling.prefetch if world.can_prefetch else 0
+        self.prefetch = world.plans_ahead(config.sampling.prefetch)
         self.plan_channel = world.channel(polite=self.prefetch > 0)
         self.partition, self.splits = open_splits(path, config.data, config.train.seed, world, self.plan_channel)
         self.classes = self._read_labels()

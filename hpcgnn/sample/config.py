@@ -29,7 +29,8 @@ class SamplingConfig:
         batch_by: "events", or "time" to keep equal times in one batch.
         chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
             epochs see different batches (TGL's random chunk scheduling).
-        prefetch: plans made ahead in the background; 0: none.
+        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
+            compute threads, else none.
     """
 
     fanout: int = 10
@@ -42,12 +43,12 @@ class SamplingConfig:
     in_batch_neighbors: bool = True
     batch_by: str = "events"
     chunks: int = 1
-    prefetch: int = 3
+    prefetch: int = -1
 
     def __post_init__(self):
-        if self.fanout < 1 or self.negatives < 1 or self.prefetch < 0 or self.chunks < 1:
+        if self.fanout < 1 or self.negatives < 1 or self.prefetch < -1 or self.chunks < 1:
             raise ValueError(
-                "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least 0"
+                "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least -1"
             )
         check_choices("sampling", self, {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY})
         self._check_windows()
