@@ -63,8 +63,12 @@ class Route:
 
     @classmethod
     def _build(cls, channel, want_counts, serve_counts, order, requests) -> Route:
-        served, position = native.unique_relabel(requests)
-        indptr, members = native.transpose_index(position, len(served))
+        if channel.size == 1:  # requests of one rank are unique
+            indptr = np.arange(len(requests) + 1)
+            served, position, members = requests, indptr[:-1], indptr[:-1]
+        else:
+            served, position = native.unique_relabel(requests)
+            indptr, members = native.transpose_index(position, len(served))
         tensors = [torch.from_numpy(a) for a in (requests, served, position.astype(np.int64), indptr, members)]
         return cls(channel, want_counts, serve_counts, None if order is None else torch.from_numpy(order), *tensors)
 

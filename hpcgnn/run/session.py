@@ -151,7 +151,8 @@ class Session:
         config, partition, model = self.config, self.partition, self.model
         needs = Needs(model.num_hops, self._mailing() if model.has_memory else None, model.needs_nearby)
         alone = self.world.own_channel() if self.replicated else None
-        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype, alone, self.hot)
+        threads = 1 if self.prefetch else self.world.threads
+        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype, alone, self.hot, threads)
         shared = (config.sampling, needs, config.train.seed, place)
         self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
         self.eval_sampler = TemporalSampler(

@@ -63,10 +63,13 @@ class Answer:
 
 
 class NeighborSource:
-    """Answers queries over one history. Collective over ``channel``."""
+    """Answers queries over one history, with so many threads. Collective over ``channel``."""
 
-    def __init__(self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel):
+    def __init__(
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int
+    ):  # fmt: skip
         self._partition, self._history, self._config, self._channel = partition, history, config, channel
+        self._threads = threads
         self._parts = partition.book.part_of(partition.book.local_to_global(channel.rank))
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
@@ -124,8 +127,10 @@ class NeighborSource:
     def _sample(self, local, times, identity, since, fanout: int, limit: int, random: Random):
         graph = self._history.graph()
         if self._config.strategy == "recent":
-            return native.sample_recent(graph, local, times, fanout, limit, since)
-        return native.sample_uniform(graph, local, times, identity, fanout, random, event_limit=limit, since=since)
+            return native.sample_recent(graph, local, times, fanout, limit, since, self._threads)
+        return native.sample_uniform(
+            graph, local, times, identity, fanout, random, event_limit=limit, since=since, threads=self._threads
+        )
 
     def _decay(self, place, count, local, times, identity, random: Random) -> None:
         """Thin the neighbours that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""

@@ -42,7 +42,7 @@ class Placement:
     """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
 
     own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
-    hot: nodes whose rows every rank keeps behind its own.
+    hot: nodes whose rows every rank keeps behind its own. threads: of planning.
     """
 
     plan_channel: Channel
@@ -51,6 +51,7 @@ class Placement:
     dtype: torch.dtype
     own_channel: Channel | None = None
     hot: HotNodes | None = None
+    threads: int = 1
 
 
 class TemporalSampler:
@@ -62,7 +63,7 @@ class TemporalSampler:
     ):  # fmt: skip
         self._partition, self._config, self._needs, self._seed = partition, config, needs, seed
         self._place, self._channel = placement, placement.plan_channel
-        self._source = NeighborSource(partition, history, config, placement.plan_channel)
+        self._source = NeighborSource(partition, history, config, placement.plan_channel, placement.threads)
         self._in_batch = in_batch and config.in_batch_neighbors
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
         rows = partition.num_nodes if placement.hot is None else placement.hot.num_rows
