@@ -2,19 +2,15 @@
 there is a GPU."""
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from compiled_elements import compile_elements
 from test_native_layers import assert_alike, leaf, random_plan
 
 from hpcgnn.native import temporal_attention
 from hpcgnn.native.attention import plain_attention
 from hpcgnn.nn.time_encoding import TimeEncoding
-
-NATIVE_HEADERS = Path(__file__).parents[1] / "native" / "include"
 
 # (roots, slots, unique, node width, edge width, time width, heads)
 SHAPES = pytest.mark.parametrize(
@@ -53,14 +49,7 @@ class Input(ctypes.Structure):
 @pytest.fixture(scope="module")
 def elements(tmp_path_factory):
     """The element functions, compiled for the host."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    library = tmp_path_factory.mktemp("elements") / "attend.so"
-    source = Path(__file__).with_name("attend_elements.cpp")
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{NATIVE_HEADERS}"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
-    return ctypes.CDLL(str(library))
+    return compile_elements("attend_elements.cpp", tmp_path_factory.mktemp("elements"))
 
 
 def pointers(*tensors):

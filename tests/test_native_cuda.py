@@ -4,18 +4,15 @@ The passes of the relabelling kernels also run on host threads here, so that the
 """
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from compiled_elements import compile_elements
 
 from hpcgnn import _native, native, native_cuda
 from hpcgnn.native import Random, Stream
 
-NATIVE_HEADERS = Path(__file__).parents[1] / "native" / "include"
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep random_integers dropout_mask gather_rows scatter_rows segment_sum_rows "
     "unique_relabel last_event transpose_index "
@@ -68,14 +65,7 @@ def test_tensors_without_kernels_are_refused():
 @pytest.fixture(scope="module")
 def elements(tmp_path_factory):
     """The element functions of the relabelling passes, compiled for host threads."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    library = tmp_path_factory.mktemp("elements") / "elements.so"
-    source = Path(__file__).with_name("relabel_elements.cpp")
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-shared", "-fPIC", f"-I{NATIVE_HEADERS}"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
-    loaded = ctypes.CDLL(str(library))
+    loaded = compile_elements("relabel_elements.cpp", tmp_path_factory.mktemp("elements"))
     loaded.unique_relabel.restype = ctypes.c_int64
     return loaded
 
