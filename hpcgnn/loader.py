@@ -79,4 +79,5 @@ class TemporalLoader:
         def make(step: int) -> StepPlan:
             return self._sampler.plan(self.batches, negatives, epoch, step)
 
-        return Prefetcher(make, 0, len(self), self._prefetch)
+        in_a_row = self._sampler.plans_in_a_row(self.batches, self._sampling.negatives)
+        return Prefetcher(make, 0, len(self), self._prefetch, in_a_row)

@@ -14,6 +14,20 @@ def test_plans_come_in_order(depth):
         assert list(plans) == [i * i for i in range(2, 9)]
 
 
+@pytest.mark.parametrize("in_a_row", [1, 2, 4, 100])
+def test_plans_in_place_are_made_in_rows(in_a_row):
+    made = []
+
+    def make(index):
+        made.append(index)
+        return index
+
+    with Prefetcher(make, 1, 10, 0, in_a_row) as plans:
+        for used, plan in enumerate(plans):
+            assert plan == used + 1
+            assert made == list(range(1, min(10, 1 + (used // in_a_row + 1) * in_a_row)))
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("consumed", [0, 1, 4])
 def test_an_early_end_makes_exactly_the_window(depth, consumed):

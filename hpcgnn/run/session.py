@@ -189,7 +189,8 @@ class Session:
             with self.plan_timers("plan"):
                 return sampler.plan(batches, negatives, epoch, step, piece == len(pieces) - 1, columns)
 
-        return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch)
+        in_a_row = sampler.plans_in_a_row(batches, pieces[0][0].per_event)
+        return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch, in_a_row)
 
     def _pieces(self, split: str, epoch: int) -> list[tuple[Negatives | AllOthers, int, slice]]:
         """Collective. Of each plan of a step its negatives, its epoch, and which of the negatives it looks at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -17,11 +18,11 @@ class Prefetcher(Generic[Plan]):
 
     Making a plan is collective, so all ranks must make the same plans: when the consumer stops early, the thread still
     finishes those that the window allows (every rank consumed equally many), and no other. depth 0 makes plans in
-    place.
+    place, ``in_a_row`` at once: graph and code stay in the caches meanwhile.
     """
 
-    def __init__(self, make: Callable[[int], Plan], start: int, stop: int, depth: int):
-        self._make, self._start, self._stop = make, start, stop
+    def __init__(self, make: Callable[[int], Plan], start: int, stop: int, depth: int, in_a_row: int = 1):
+        self._make, self._start, self._stop, self._in_a_row = make, start, stop, in_a_row
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         self._window = threading.Condition()
         self._allowed, self._closing = depth, False
@@ -32,10 +33,10 @@ class Prefetcher(Generic[Plan]):
             self._thread.start()
 
     def __iter__(self) -> Iterator[Plan]:
-        for index in range(self._start, self._stop):
-            if self._thread is None:
-                yield self._make(index)
-                continue
+        if self._thread is None:
+            yield from self._in_place()
+            return
+        for _ in range(self._start, self._stop):
             plan, error = self._ready.get()
             if error is not None:
                 raise error
@@ -43,6 +44,12 @@ class Prefetcher(Generic[Plan]):
                 self._allowed += 1
                 self._window.notify()
             yield plan
+
+    def _in_place(self) -> Iterator[Plan]:
+        for begin in range(self._start, self._stop, self._in_a_row):
+            plans = deque(self._make(index) for index in range(begin, min(begin + self._in_a_row, self._stop)))
+            while plans:
+                yield plans.popleft()
 
     def close(self) -> None:
         """Let the thread finish its window and end."""

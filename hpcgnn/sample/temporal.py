@@ -26,6 +26,9 @@ from hpcgnn.store import files
 from hpcgnn.store.hot import HotNodes
 from hpcgnn.store.partition import Events, History, TemporalPartition
 
+# Plans made in a row wait in memory: bounded by their number and by the neighbours in them.
+MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW = 32, 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -86,6 +89,12 @@ class TemporalSampler:
         limit = native.NO_LIMIT if self._in_batch else int(batches.first_row[step])
         asked, answers = self._descend(queries, limit, write and self._needs.mailing is not None, epoch, step)
         return self._assemble(batches, events, negative, roots, identity, asked, answers, epoch, step, write)
+
+    def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
+        """How many plans with so many negatives an event are made at once where none are made in the background."""
+        roots = int(batches.sizes.max(initial=1)) * (2 + negatives) * self._config.windows
+        neighbors = roots * self._config.fanout ** max(1, self._needs.hops)
+        return min(MOST_PLANS_IN_A_ROW, max(1, NEIGHBORS_IN_A_ROW // neighbors))
 
     def _windows(self, queries: Queries) -> Queries:
         """The roots once per window, the newest first; unchanged without windows."""
