@@ -25,6 +25,7 @@ using Release = nb::call_guard<nb::gil_scoped_release>;
 void bind_plan(nb::module_ &module);
 void bind_compute(nb::module_ &module);
 void bind_layers(nb::module_ &module);
+void bind_graph(nb::module_ &module);
 void bind_cuda(nb::module_ &module);
 
 } // namespace hpcgnn

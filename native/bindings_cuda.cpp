@@ -1,7 +1,9 @@
 // The submodule hpcgnn._native.cuda: the shared operations on device arrays, executed on a stream, and those that need
 // scratch.
+#include "bind_segment.h"
 #include "bind_shared.h"
 #include "hpcgnn/cuda.h"
+#include "hpcgnn/segment_cuda.h"
 
 namespace hpcgnn {
 namespace {
@@ -16,6 +18,12 @@ struct Cuda {
   static constexpr auto gather_rows = &cuda::gather_rows;
   static constexpr auto scatter_rows = &cuda::scatter_rows;
   template <typename Real> static constexpr auto segment_sum_rows = &cuda::segment_sum_rows<Real>;
+  template <typename Real> static constexpr auto segment_sum = &cuda::segment_sum<Real>;
+  template <typename Real> static constexpr auto segment_max = &cuda::segment_max<Real>;
+  template <typename Real> static constexpr auto segment_max_backward = &cuda::segment_max_backward<Real>;
+  template <typename Real> static constexpr auto edge_products = &cuda::edge_products<Real>;
+  template <typename Real> static constexpr auto edge_attention = &cuda::edge_attention<Real>;
+  template <typename Real> static constexpr auto edge_attention_backward = &cuda::edge_attention_backward<Real>;
 };
 
 template <typename T> using Vector = Array<T, 1, nb::device::cuda>;
@@ -129,6 +137,7 @@ void bind_cuda(nb::module_ &module) {
   bind_decay<Cuda>(module);
   bind_random<Cuda>(module);
   bind_rows<Cuda>(module);
+  bind_segments<Cuda>(module);
   bind_relabel(module);
   bind_attention<float>(module);
   bind_attention<double>(module);

@@ -12,11 +12,21 @@ from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
 from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
 from hpcgnn.native.relabel import last_event, transpose_index, unique_relabel
 from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
+from hpcgnn.native.sage import sage_layer
 from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
+from hpcgnn.native.segment import (
+    EdgeLists,
+    graph_attention,
+    grouped_linear,
+    grouped_linear_reference,
+    segment_max,
+    segment_sum,
+)
 
 __all__ = [
     "NO_LIMIT",
     "AttentionPlan",
+    "EdgeLists",
     "GatherRows",
     "GruGates",
     "Random",
@@ -26,15 +36,21 @@ __all__ = [
     "dropout_mask",
     "features",
     "gather_rows",
+    "graph_attention",
+    "grouped_linear",
+    "grouped_linear_reference",
     "gru_gates",
     "gru_gates_reference",
     "last_event",
     "locate",
     "locate_by_owner",
     "random_integers",
+    "sage_layer",
     "sample_recent",
     "sample_uniform",
     "scatter_rows",
+    "segment_max",
+    "segment_sum",
     "segment_sum_rows",
     "temporal_attention",
     "temporal_reply",

@@ -1,0 +1,47 @@
+"""A layer of GraphSAGE as one native call forward and one backward, on the CPU in float32 or float64. D destinations
+(the first of S sources), I input width, O output width."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.native.build import _native
+from hpcgnn.native.segment import EdgeLists
+
+
+class _SageLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table, index, weight, bias, lists, mean, relu):
+        call = (lists.num_sources, table, index, lists.indptr, lists.source, weight.detach(), bias.detach(), mean, relu)
+        out = table.new_empty((len(lists), bias.shape[0]))
+        ctx.saved = _native.sage_forward(*call, out, torch.get_num_threads())
+        ctx.call, ctx.lists = call, lists
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (out,), table, bias = ctx.saved_tensors, ctx.call[1], ctx.call[6]
+        rows, transposed, destination = None, None, None
+        if ctx.needs_input_grad[0]:
+            rows = table.new_empty(table.shape)
+            transposed, destination = ctx.lists.transposed.indptr, ctx.lists.transposed.destination
+        flat = table.new_zeros(bias.shape[0] * (2 * table.shape[1] + 1))
+        _native.sage_backward(
+            *ctx.call, ctx.saved, out, gradient.contiguous(), transposed, destination, rows, flat,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        weight = flat[: -bias.shape[0]].view(bias.shape[0], -1)
+        return rows, None, weight, flat[-bias.shape[0] :], None, None, None
+
+
+def sage_layer(table, index, lists: EdgeLists, weight, bias, mean: bool, relu: bool) -> torch.Tensor:
+    """[own row | mean or sum of the neighbours' rows] @ weight [O, 2 I].T + bias [O], rectified if asked for: [D, O].
+
+    The sources' rows are those of table [., I] at index [S] int64 or, without an index, the table itself [S, I], which
+    may then want a gradient. Only [own | neighbours] is kept for backward.
+    """
+    if index is not None and table.requires_grad:
+        raise ValueError("rows that are read by index get no gradient: gather them first")
+    return _SageLayer.apply(table.detach() if index is not None else table.contiguous(), index, weight.contiguous(),
+                            bias.contiguous(), lists, mean, relu)  # fmt: skip

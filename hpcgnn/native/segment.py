@@ -1,0 +1,193 @@
+"""Sums, maxima and attention over lists of edges, and products of groups of rows; differentiable, on CPU and CUDA.
+
+Every sum runs in the order of its list, forward through the lists and backward through their transpose: the same
+numbers in every run and on any number of threads. D destinations, S sources, E edges, W columns, H heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from hpcgnn.native.dispatch import compute_backend
+from hpcgnn.native.relabel import transpose_index
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """For every source the edges that show it: indptr [S + 1], and of each edge its destination and number [E]."""
+
+    indptr: torch.Tensor
+    destination: torch.Tensor
+    edge: torch.Tensor
+
+
+@dataclass(slots=True)
+class EdgeLists:
+    """The edges of D destinations: destination d has sources source[indptr[d]:indptr[d + 1]], rows below num_sources.
+
+    indptr [D + 1] and source [E] int64, of one device.
+    """
+
+    indptr: torch.Tensor
+    source: torch.Tensor
+    num_sources: int
+    _transposed: Transposed | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return self.indptr.shape[0] - 1
+
+    @property
+    def degree(self) -> torch.Tensor:
+        """Entries of each destination [D] int64."""
+        return self.indptr[1:] - self.indptr[:-1]
+
+    @property
+    def destination(self) -> torch.Tensor:
+        """The destination of each edge [E] int64."""
+        everyone = torch.arange(len(self), device=self.indptr.device)
+        return torch.repeat_interleave(everyone, self.degree, output_size=self.source.shape[0])
+
+    @property
+    def transposed(self) -> Transposed:
+        """Formed when it is first asked for."""
+        if self._transposed is None:
+            index = self.source.to(torch.int32)
+            on_host = index.device.type == "cpu"
+            indptr, order = transpose_index(index.numpy() if on_host else index, self.num_sources)
+            indptr, order = torch.as_tensor(indptr), torch.as_tensor(order)
+            self._transposed = Transposed(indptr, self.destination[order], order)
+        return self._transposed
+
+
+class _SegmentSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, weight, lists):
+        ctx.lists, ctx.with_weight = lists, weight is not None
+        rows, weight = rows.contiguous(), None if weight is None else weight.contiguous()
+        ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, weight)
+        return _sum(lists.indptr, lists.source, None, rows, weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (rows, weight), lists = ctx.saved_tensors, ctx.lists
+        gradient, grad_rows, grad_weight = gradient.contiguous(), None, None
+        if ctx.needs_input_grad[0]:
+            back = lists.transposed
+            grad_rows = _sum(back.indptr, back.destination, back.edge, gradient, weight)
+        if ctx.needs_input_grad[1]:
+            grad_weight = _products(lists, gradient, rows, weight.shape[1])
+        return grad_rows, grad_weight, None
+
+
+def _sum(indptr, row, edge, rows, weight):
+    out = rows.new_empty((indptr.shape[0] - 1, rows.shape[1]))
+    kernels, execution = compute_backend(rows)
+    kernels.segment_sum(indptr, row, edge, rows, weight, out, execution)
+    return out
+
+
+def _products(lists, segment_rows, rows, heads):
+    product = rows.new_empty((lists.source.shape[0], heads))
+    kernels, execution = compute_backend(rows)
+    kernels.edge_products(lists.indptr, lists.source, segment_rows, rows, product, execution)
+    return product
+
+
+def segment_sum(rows: torch.Tensor, lists: EdgeLists, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """Sum of the sources' rows [S, W] of every destination [D, W], each times its edge's weight [E, H] if given: one
+    number for each of H equal shares of the columns. Zeros for a destination without edges."""
+    return _SegmentSum.apply(rows, weight, lists)
+
+
+class _SegmentMax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, lists):
+        ctx.lists, rows = lists, rows.contiguous()
+        out = rows.new_empty((len(lists), rows.shape[1]))
+        ctx.winner = torch.empty_like(out, dtype=torch.int64)
+        kernels, execution = compute_backend(rows)
+        kernels.segment_max(lists.indptr, lists.source, rows, out, ctx.winner, execution)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        back, grad_rows = ctx.lists.transposed, gradient.new_empty((ctx.lists.num_sources, gradient.shape[1]))
+        kernels, execution = compute_backend(gradient)
+        kernels.segment_max_backward(
+            back.indptr, back.destination, back.edge, gradient.contiguous(), ctx.winner, grad_rows, execution
+        )
+        return grad_rows, None
+
+
+def segment_max(rows: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
+    """Largest value, column by column, among the sources' rows [S, W] of every destination [D, W]; 0 without edges. Of
+    equal values the first edge's gets the gradient."""
+    return _SegmentMax.apply(rows, lists)
+
+
+class _GraphAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, source_score, target_score, lists, slope):
+        rows, source, target = rows.contiguous(), source_score.contiguous(), target_score.contiguous()
+        weight = rows.new_empty((lists.source.shape[0], source.shape[1]))
+        kernels, execution = compute_backend(rows)
+        kernels.edge_attention(lists.indptr, lists.source, source, target, slope, weight, execution)
+        ctx.save_for_backward(rows, source, target, weight)
+        ctx.lists, ctx.slope = lists, slope
+        return _sum(lists.indptr, lists.source, None, rows, weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (rows, source, target, weight), lists = ctx.saved_tensors, ctx.lists
+        gradient, back = gradient.contiguous(), lists.transposed
+        grad_score, grad_target = _products(lists, gradient, rows, source.shape[1]), torch.empty_like(target)
+        kernels, execution = compute_backend(gradient)
+        kernels.edge_attention_backward(
+            lists.indptr, lists.source, source, target, ctx.slope, weight, grad_score, grad_target, execution
+        )
+        grad_rows = _sum(back.indptr, back.destination, back.edge, gradient, weight)
+        return grad_rows, _sum(back.indptr, back.edge, None, grad_score, None), grad_target, None, None
+
+
+def graph_attention(rows, source_score, target_score, lists: EdgeLists, slope: float = 0.2) -> torch.Tensor:
+    """Weighted sums [D, W] of the sources' rows [S, W]: per head, softmax over a destination's edges of
+    leaky_relu(source_score [S, H] + target_score [D, H]) (Velickovic et al., Graph attention networks, 2018). Nothing
+    of an edge is stored but its weights [E, H]."""
+    return _GraphAttention.apply(rows, source_score, target_score, lists, slope)
+
+
+class _GroupedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, begin, weight):
+        rows, weight = rows.contiguous(), weight.contiguous()
+        ctx.save_for_backward(rows, begin, weight)
+        out = rows.new_empty((rows.shape[0], weight.shape[2]))
+        kernels, execution = compute_backend(rows)
+        kernels.grouped_linear(begin, rows, weight, out, execution)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rows, begin, weight = ctx.saved_tensors
+        grad_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[2] else None
+        kernels, execution = compute_backend(rows)
+        kernels.grouped_linear_backward(begin, rows, weight, gradient.contiguous(), grad_rows, grad_weight, execution)
+        return grad_rows, None, grad_weight
+
+
+def grouped_linear(rows: torch.Tensor, begin: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """rows [n, I] times a matrix a group, [n, O]: group g, rows begin[g] to begin[g + 1], meets weight[g] of weight
+    [G, I, O]. begin [G + 1] int64 on the host. One native call on the CPU in float32 and float64, else a product a
+    group."""
+    if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
+        return _GroupedLinear.apply(rows, begin, weight)
+    return grouped_linear_reference(rows, begin, weight)
+
+
+def grouped_linear_reference(rows, begin, weight):
+    """grouped_linear in plain torch, for any device."""
+    pieces = rows.split((begin[1:] - begin[:-1]).tolist())
+    return torch.cat([piece @ matrix for piece, matrix in zip(pieces, weight, strict=True)])

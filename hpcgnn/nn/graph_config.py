@@ -1,0 +1,80 @@
+"""What a model of static graphs is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.choices import check_choices
+
+KINDS = ("sage", "gcn", "gat", "rgcn", "rgat")
+AGGREGATORS = ("mean", "sum", "max")
+ACTIVATIONS = ("relu", "gelu", "elu", "none")
+NORMS = ("none", "layer")
+ATTENTION_KINDS = ("gat", "rgat")
+RELATIONAL_KINDS = ("rgcn", "rgat")
+
+
+@dataclass
+class GraphModelConfig:
+    """The network.
+
+    Attributes:
+        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
+        kind: "sage" (own row and aggregated neighbours), "gcn" (normalised by the degrees of both ends), "gat"
+            (attention over neighbours), "rgcn" (a matrix a relation), "rgat" (matrix and attention a relation). gcn and
+            gat are for graphs of one relation.
+        layers: hops; as many as sampling.fanouts has entries.
+        hidden: width of hidden rows and of learnt embeddings.
+        heads: attention heads of gat and rgat; must divide hidden.
+        dropout: of hidden rows, keyed by node and column.
+        input_dropout: of the input rows, likewise.
+        aggregator: of sage and rgcn: "mean", "sum" or "max" of the neighbours of one relation.
+        activation: "relu", "gelu", "elu" or "none".
+        norm: "layer" norm of hidden rows, or "none".
+        residual: layers are added to their input; an input and an output product of their own stand around them.
+        feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
+        bases: of rgcn and rgat: relations' matrices are sums of so many shared ones; 0: each its own.
+        self_loop: gcn and gat: a node is its own neighbour; rgcn and rgat: its own row is added through a matrix.
+        low_memory: of rgcn: relations one after the other, formed again in the backward pass.
+    """
+
+    class_path: str = ""
+    kind: str = "sage"
+    layers: int = 2
+    hidden: int = 128
+    heads: int = 4
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    aggregator: str = "mean"
+    activation: str = "relu"
+    norm: str = "none"
+    residual: bool = False
+    feed_forward: int = 0
+    bases: int = 0
+    self_loop: bool = True
+    low_memory: bool = False
+
+    def __post_init__(self):
+        check_choices("model", self, {
+            "kind": KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,
+        })  # fmt: skip
+        if min(self.layers, self.hidden, self.heads) < 1:
+            raise ValueError("model.layers, hidden and heads must be at least 1")
+        for name in ("dropout", "input_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")
+        if min(self.bases, self.feed_forward) < 0:
+            raise ValueError("model.bases and model.feed_forward must be at least 0")
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
+        if self.bases and self.kind not in RELATIONAL_KINDS:
+            raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
+        if self.low_memory and self.kind != "rgcn":
+            raise ValueError(f"model.low_memory is for model.kind rgcn, not {self.kind}")
+        if self.feed_forward and not self.residual:
+            raise ValueError(
+                "model.feed_forward is a part of residual blocks: set model.residual true, or feed_forward 0"
+            )

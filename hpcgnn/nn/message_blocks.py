@@ -1,0 +1,244 @@
+"""What a model of sampled neighbours gets: layered blocks, tensors only.
+
+Positions count per node type. A layer works on *stacked* rows: those of all node types, one type after the other. S
+source rows, D destination rows, E edges, P pairs (relation, destination) with at least one edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+
+from hpcgnn.native import EdgeLists, gather_rows, segment_sum, unique_relabel
+
+
+@dataclass(frozen=True, slots=True)
+class Adjacency:
+    """One relation of one block.
+
+    indptr [D + 1] int64 over the block's destination nodes of dst_type; source [E] int64 positions among its source
+    nodes of src_type; edge [E] int64 rows of the batch's edge data, or None; weight [E] factors of the messages, or
+    None.
+    """
+
+    relation: int
+    src_type: int
+    dst_type: int
+    indptr: torch.Tensor
+    source: torch.Tensor
+    edge: torch.Tensor | None = None
+    weight: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer. num_src, num_dst by node type: the destination nodes are the first source nodes of their type."""
+
+    relations: tuple[Adjacency, ...]
+    num_src: tuple[int, ...]
+    num_dst: tuple[int, ...]
+
+    @cached_property
+    def lists(self) -> EdgeLists:
+        """The edges of a block of one node type and at most one relation."""
+        if not self.relations:
+            none = torch.zeros(self.num_dst[0] + 1, dtype=torch.int64)
+            return EdgeLists(none, none[:0], self.num_src[0])
+        (only,) = self.relations
+        return EdgeLists(only.indptr, only.source, self.num_src[0])
+
+    @property
+    def weight(self) -> torch.Tensor | None:
+        """Factors [E] of these edges, or None."""
+        return self.relations[0].weight if self.relations else None
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Edges by relation, then destination."""
+        return _pair(self)
+
+    def own(self, rows: torch.Tensor) -> torch.Tensor:
+        """The destinations' rows [D, ...] among stacked source rows [S, ...]."""
+        if len(self.num_src) == 1:
+            return rows[: self.num_dst[0]]
+        return torch.cat(
+            [of_type[:count] for of_type, count in zip(rows.split(self.num_src), self.num_dst, strict=True)]
+        )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The P pairs (relation, destination) that have edges, in order of relation, then destination.
+
+    lists: sources of every pair; destination [P] int64 stacked row; merge: pairs of every destination; relations and
+    counts: how many pairs each relation has; weight [E] or None.
+    """
+
+    lists: EdgeLists
+    destination: torch.Tensor
+    merge: EdgeLists
+    relations: tuple[int, ...]
+    counts: tuple[int, ...]
+    weight: torch.Tensor | None
+
+    def begin(self, num_relations: int) -> torch.Tensor:
+        """First pair of each relation and their number [num_relations + 1] int64, on the host."""
+        return _begin(self.relations, self.counts, num_relations)
+
+    def split(self) -> list[Pairs]:
+        """The same, relation by relation."""
+        pieces, first = [], 0
+        for relation, count in zip(self.relations, self.counts, strict=True):
+            indptr = self.lists.indptr[first : first + count + 1]
+            begin, end = int(indptr[0]), int(indptr[-1])
+            lists = EdgeLists(indptr - begin, self.lists.source[begin:end], self.lists.num_sources)
+            destination = self.destination[first : first + count]
+            weight = None if self.weight is None else self.weight[begin:end]
+            merge = _merge(destination, len(self.merge))
+            pieces.append(Pairs(lists, destination, merge, (relation,), (count,), weight))
+            first += count
+        return pieces
+
+    @cached_property
+    def targets(self) -> EdgeLists:
+        """The destination of every pair as a list of one, for a gather that is differentiable."""
+        return _singles(self.destination, len(self.merge))
+
+    @cached_property
+    def sources(self) -> SourcePairs:
+        """The different pairs (relation, source)."""
+        return _pair_sources(self)
+
+
+@dataclass(frozen=True)
+class SourcePairs:
+    """Q different pairs (relation, source), in order of relation: rows, lists of one stacked source each; lists: of the
+    pairs (relation, destination) over these; counts by relation."""
+
+    rows: EdgeLists
+    lists: EdgeLists
+    relations: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def begin(self, num_relations: int) -> torch.Tensor:
+        """As in Pairs."""
+        return _begin(self.relations, self.counts, num_relations)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a model gets besides the input rows; blocks[0] is the innermost layer, furthest from the seeds.
+
+    identity: by type, flat row ids [num_src of blocks[0]] int64, the keys of dropout; degree: by type, in-degrees in
+    the whole graph over all relations, of the same nodes.
+    """
+
+    blocks: tuple[Block, ...]
+    identity: tuple[torch.Tensor, ...]
+    degree: tuple[torch.Tensor, ...]
+    seed: int = 0
+    epoch: int = 0
+    step: int = 0
+    training: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRows:
+    """Input rows that a layer may read where they lie: table [., F] at index [S] int64. They get no gradient."""
+
+    table: torch.Tensor
+    index: torch.Tensor
+
+    def gather(self) -> torch.Tensor:
+        """[S, F]."""
+        return gather_rows(self.table, self.index)
+
+
+def rows_of(rows: torch.Tensor | IndexedRows) -> torch.Tensor:
+    """The rows themselves."""
+    return rows.gather() if isinstance(rows, IndexedRows) else rows
+
+
+def stack_first(columns: Sequence[torch.Tensor], counts: Sequence[int]) -> torch.Tensor:
+    """The first counts[t] entries of each type's column, stacked."""
+    if len(columns) == 1:
+        return columns[0][: counts[0]]
+    return torch.cat([column[:count] for column, count in zip(columns, counts, strict=True)])
+
+
+def gather_singles(rows: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
+    """Rows of lists of one, differentiable."""
+    return segment_sum(rows, lists)
+
+
+def _begin(relations, counts, num_relations: int) -> torch.Tensor:
+    sizes = [0] * num_relations
+    for relation, count in zip(relations, counts, strict=True):
+        sizes[relation] = count
+    return torch.tensor(list(accumulate(sizes, initial=0)))
+
+
+def _singles(index: torch.Tensor, num_rows: int) -> EdgeLists:
+    return EdgeLists(torch.arange(len(index) + 1, device=index.device), index, num_rows)
+
+
+def _starts(counts) -> list[int]:
+    return list(accumulate(counts, initial=0))
+
+
+def _pair(block: Block) -> Pairs:
+    relations = sorted(block.relations, key=lambda relation: relation.relation)
+    if not relations:
+        return _no_pairs(block)
+    first_source, first_destination = _starts(block.num_src), _starts(block.num_dst)
+    degrees, destinations, sources, counts = [], [], [], []
+    for relation in relations:
+        degree = relation.indptr[1:] - relation.indptr[:-1]
+        kept = torch.nonzero(degree).squeeze(1)
+        degrees.append(degree[kept])
+        destinations.append(kept + first_destination[relation.dst_type])
+        sources.append(relation.source + first_source[relation.src_type])
+        counts.append(len(kept))
+    degree, destination, source = torch.cat(degrees), torch.cat(destinations), torch.cat(sources)
+    indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+    weighted = any(relation.weight is not None for relation in relations)
+    return Pairs(
+        EdgeLists(indptr, source, first_source[-1]), destination, _merge(destination, first_destination[-1]),
+        tuple(relation.relation for relation in relations), tuple(counts), _weights(relations) if weighted else None,
+    )  # fmt: skip
+
+
+def _no_pairs(block: Block) -> Pairs:
+    none = torch.empty(0, dtype=torch.int64)
+    lists = EdgeLists(none.new_zeros(1), none, sum(block.num_src))
+    return Pairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
+
+
+def _merge(destination: torch.Tensor, num_destinations: int) -> EdgeLists:
+    transposed = _singles(destination, num_destinations).transposed
+    return EdgeLists(transposed.indptr, transposed.edge, len(destination))
+
+
+def _weights(relations) -> torch.Tensor:
+    """Weights of all edges; 1 for those of relations without."""
+    dtype = next(relation.weight.dtype for relation in relations if relation.weight is not None)
+    ones = lambda relation: torch.ones(len(relation.source), dtype=dtype, device=relation.source.device)  # noqa: E731
+    return torch.cat([ones(relation) if relation.weight is None else relation.weight for relation in relations])
+
+
+def _pair_sources(pairs: Pairs) -> SourcePairs:
+    lists, device = pairs.lists, pairs.destination.device
+    numbers = torch.repeat_interleave(torch.arange(len(pairs.counts)), torch.tensor(pairs.counts, dtype=torch.int64))
+    relation = torch.repeat_interleave(numbers.to(device), lists.degree)
+    key = relation * lists.num_sources + lists.source
+    unique, inverse = unique_relabel(key if key.is_cuda else key.numpy())
+    unique, inverse = torch.as_tensor(unique), torch.as_tensor(inverse).long()
+    per_relation = torch.bincount(unique // max(1, lists.num_sources), minlength=len(pairs.counts))
+    rows = _singles(unique % max(1, lists.num_sources), lists.num_sources)
+    return SourcePairs(
+        rows, EdgeLists(lists.indptr, inverse, len(unique)), pairs.relations, tuple(per_relation.tolist())
+    )

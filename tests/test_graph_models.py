@@ -1,0 +1,370 @@
+"""Models of static graphs: plain references, the same rows in any batch and order, rare shapes, gradients, decoders."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from graph_batches import input_rows, random_graph, sample_batch
+from test_native_layers import assert_alike, gradients
+
+from hpcgnn.nn import graph_decoders
+from hpcgnn.nn.convolutions import SageConv, aggregate
+from hpcgnn.nn.graph_config import GraphModelConfig
+from hpcgnn.nn.graph_models import GraphSizes, make_model
+from hpcgnn.nn.message_blocks import Adjacency, Batch, Block, IndexedRows
+
+SIMPLE = ("sage", "gcn", "gat")
+TYPED = ("sage", "rgcn", "rgat")
+COUNTS, RELATIONS = (30, 20, 0), ((0, 0), (0, 1), (1, 0), (2, 0), (1, 2), (1, 1))
+
+
+def config_of(**keys) -> GraphModelConfig:
+    return GraphModelConfig(**{"hidden": 8, "heads": 2, "layers": 2, **keys})
+
+
+def configs():
+    """(typed, config) of all kinds, with what they can be combined with."""
+    variants = [
+        {}, {"norm": "layer", "activation": "elu", "dropout": 0.4, "input_dropout": 0.3}, {"self_loop": False},
+        {"residual": True, "norm": "layer", "activation": "gelu", "feed_forward": 2, "dropout": 0.3},
+        {"residual": True},
+    ]  # fmt: skip
+    kinds = [(False, kind) for kind in SIMPLE] + [(True, kind) for kind in TYPED]
+    found = [(typed, config_of(kind=kind, **keys)) for typed, kind in kinds for keys in variants]
+    found += [(typed, config_of(kind="sage", aggregator=how)) for typed in (False, True) for how in ("sum", "max")]
+    found += [(True, config_of(kind="rgcn", bases=2)), (True, config_of(kind="rgcn", low_memory=True))]
+    found += [(True, config_of(kind="rgat", bases=3)), (True, config_of(kind="rgcn", aggregator="max"))]
+    return found
+
+
+ALL = pytest.mark.parametrize(
+    ("typed", "config"), configs(), ids=lambda value: None if isinstance(value, bool) else value.kind
+)
+
+
+def make_case(typed, config, widths=(5, 7, 0)):
+    """(graph, model in float64, tables by type)."""
+    rng = np.random.default_rng(1)
+    torch.manual_seed(0)
+    counts, relations, widths = (COUNTS, RELATIONS, widths) if typed else ((60,), ((0, 0),), (5,))
+    graph = random_graph(rng, counts, relations, 4)
+    model = make_model(config, GraphSizes(widths, relations, 3)).double()
+    tables = [torch.randn(count, width or config.hidden).double() for count, width in zip(counts, widths, strict=True)]
+    return graph, model, tables
+
+
+def seeds_of(graph, number, rng):
+    return [rng.choice(count, min(count, number), replace=False) for count in graph.counts]
+
+
+def run(case, seeds, fanouts=(3, 2), training=True, shuffle=None):
+    graph, model, tables = case
+    batch = sample_batch(graph, seeds, fanouts, step=7, training=training, shuffle=shuffle)
+    return model(batch, input_rows(graph, batch, tables))
+
+
+# ------------------------------------------------------------------------------------------- the same rows in any batch
+
+
+@ALL
+def test_rows_do_not_depend_on_the_batch(typed, config):
+    """Permuted nodes, permuted seeds, seeds in two batches: the same rows and the same gradients of their sum."""
+    case = make_case(typed, config)
+    rng = np.random.default_rng(2)
+    seeds = seeds_of(case[0], 9, rng)
+    order = [rng.permutation(len(ids)) for ids in seeds]
+    whole = run(case, seeds)
+    permuted = run(case, [ids[o] for ids, o in zip(seeds, order, strict=True)], shuffle=rng)
+    assert_alike(permuted, [rows[torch.from_numpy(o)] for rows, o in zip(whole, order, strict=True)], 1e-10)
+    halves = [run(case, [ids[:4] for ids in seeds]), run(case, [ids[4:] for ids in seeds])]
+    assert_alike([torch.cat(rows) for rows in zip(*halves, strict=True)], whole, 1e-10)
+    parameters = list(case[1].parameters())
+    grad = lambda *results: torch.autograd.grad(  # noqa: E731
+        sum((rows**2).sum() for rows_of_type in results for rows in rows_of_type), parameters, allow_unused=True
+    )
+    zeros = lambda found: [torch.zeros(1) if g is None else g for g in found]  # noqa: E731
+    assert_alike(zeros(grad(*halves)), zeros(grad(whole)), 1e-10)
+
+
+@ALL
+def test_rare_shapes(typed, config):
+    """No seeds at all, seeds of one type only, and nodes without any neighbour."""
+    case = graph, _, _ = make_case(typed, config)
+    nobody = [np.zeros(0, np.int64)] * len(graph.counts)
+    assert [tuple(rows.shape) for rows in run(case, nobody)] == [(0, 3)] * len(graph.counts)
+    only_last = (
+        [*nobody[:-1], np.arange(min(3, graph.counts[-1]))] if not typed else [nobody[0], np.arange(3), nobody[2]]
+    )
+    out = run(case, only_last)
+    assert [len(rows) for rows in out] == [len(ids) for ids in only_last]
+    graph.neighbours = [[ids[:0] for ids in lists] for lists in graph.neighbours]
+    out = run(case, only_last)
+    assert all(torch.isfinite(rows).all() for rows in out)
+    sum(rows.sum() for rows in out).backward()
+
+
+@ALL
+def test_single_precision(typed, config):
+    case = graph, model, tables = make_case(typed, config)
+    seeds = seeds_of(graph, 9, np.random.default_rng(2))
+    expected = run(case, seeds)
+    assert_alike(
+        run((graph, model.float(), [table.float() for table in tables]), seeds), expected_float(expected), 2e-4
+    )
+
+
+def expected_float(rows):
+    return [of_type.float() for of_type in rows]
+
+
+@pytest.mark.parametrize(("typed", "kind"), [(False, kind) for kind in SIMPLE] + [(True, kind) for kind in TYPED])
+def test_gradcheck(typed, kind):
+    graph, model, tables = make_case(typed, config_of(kind=kind, hidden=4, activation="elu", norm="layer"), (4, 4, 0))
+    batch = sample_batch(graph, [ids[:3] for ids in seeds_of(graph, 3, np.random.default_rng(3))], (2, 2))
+    rows = [given.clone().requires_grad_() for given in input_rows(graph, batch, tables)]
+    used = [given for given in rows if len(given)]
+    forward = lambda *given: tuple(model(batch, [*given, *rows[len(given) :]]))  # noqa: E731
+    assert torch.autograd.gradcheck(forward, used, nondet_tol=0, fast_mode=True)
+
+
+def test_low_memory_and_bases_change_nothing_but_the_memory():
+    graph, model, tables = case = make_case(True, config_of(kind="rgcn", bases=2))
+    low = make_model(config_of(kind="rgcn", bases=2, low_memory=True), model.sizes).double()
+    low.load_state_dict(model.state_dict())
+    seeds = seeds_of(graph, 9, np.random.default_rng(2))
+    ours, theirs = run((graph, low, tables), seeds), run(case, seeds)
+    assert_alike(ours, theirs, 1e-10)
+    assert_alike(
+        gradients(ours[0], list(low.parameters())), gradients(theirs[0], list(model.parameters())), 1e-10
+    )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------- plain references
+
+
+def whole_graph_batch(graph, layers):
+    """All nodes, all neighbours: dense algebra can follow."""
+    (count,) = graph.counts
+    return sample_batch(graph, [np.arange(count)], [-1] * layers)
+
+
+def dense_adjacency(graph):
+    (lists,), (count,) = graph.neighbours, graph.counts
+    matrix = torch.zeros(count, count, dtype=torch.float64)
+    for destination, sources in enumerate(lists):
+        for source in sources:
+            matrix[destination, source] += 1
+    return matrix
+
+
+def test_gcn_is_the_normalised_adjacency():
+    graph, model, (table,) = make_case(False, config_of(kind="gcn", activation="relu", hidden=3))
+    adjacency = dense_adjacency(graph)
+    scale = torch.rsqrt(adjacency.sum(1) + 1)
+    normal = scale.unsqueeze(1) * (adjacency + torch.eye(len(table)).double()) * scale
+    first, second = (layer.product for layer in model.layers)
+    expected = normal @ second(torch.relu(normal @ (table @ first.weight.T) + first.bias)) - second.bias * normal.sum(
+        1, keepdim=True
+    )
+    (found,) = model(whole_graph_batch(graph, 2), [table])
+    assert_alike([found], [expected + second.bias], 1e-10)
+
+
+def test_sampled_gcn_is_unbiased_in_the_neighbours_weight():
+    """Of d neighbours any k stand for all: the mean over all samples is the whole sum."""
+    _, model, _ = make_case(False, config_of(kind="gcn", layers=1))
+    (layer,), rows = model.layers, torch.randn(4, 5).double()
+    degree = torch.tensor([3, 1, 5, 2])
+    block = lambda *sources: Block(  # noqa: E731
+        (Adjacency(0, 0, 0, torch.tensor([0, len(sources)]), torch.tensor(sources)),), (4,), (1,)
+    )
+    samples = [layer(block(a, b), rows, degree) for a, b in ((1, 2), (1, 3), (2, 3))]
+    assert_alike([torch.stack(samples).mean(0)], [layer(block(1, 2, 3), rows, degree)], 1e-12)
+
+
+def test_sage_is_the_mean_of_neighbours():
+    graph, model, (table,) = make_case(False, config_of(kind="sage"))
+    adjacency = dense_adjacency(graph)
+    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+    rows = table
+    for number, layer in enumerate(model.layers):
+        rows = layer.product(torch.cat([rows, mean @ rows], dim=1))
+        rows = torch.relu(rows) if number == 0 else rows
+    assert_alike(model(whole_graph_batch(graph, 2), [table]), [rows], 1e-10)
+
+
+def test_gat_weighs_neighbours_by_attention():
+    graph, model, (table,) = make_case(False, config_of(kind="gat", layers=1))
+    (layer,), (lists,) = model.layers, graph.neighbours
+    heads = (table @ layer.weight.T).view(len(table), layer.heads, -1)
+    expected = []
+    for node, sources in enumerate(lists):
+        around = heads[[*sources, node]]
+        score = torch.nn.functional.leaky_relu(
+            (around * layer.source).sum(2) + (heads[node] * layer.target).sum(1), 0.2
+        )
+        expected.append((torch.softmax(score, 0).unsqueeze(2) * around).sum(0).mean(0) + layer.bias)
+    assert_alike(model(whole_graph_batch(graph, 1), [table]), [torch.stack(expected)], 1e-10)
+
+
+@pytest.mark.parametrize("aggregator", ["mean", "sum", "max"])
+@pytest.mark.parametrize("bases", [0, 2])
+def test_rgcn_adds_up_relations(bases, aggregator):
+    config = config_of(kind="rgcn", layers=1, bases=bases, aggregator=aggregator)
+    graph, model, tables = make_case(True, config, (8, 8, 8))
+    (layer,), seeds = model.layers, [np.arange(count) for count in graph.counts]
+    matrices = layer.weights()
+    how = {"mean": lambda rows: rows.mean(0), "sum": lambda rows: rows.sum(0), "max": lambda rows: rows.max(0).values}
+    expected = [table @ layer.own.weight[0] + layer.own.bias for table in tables]
+    for matrix, (src, dst), lists in zip(matrices, RELATIONS, graph.neighbours, strict=True):
+        messages = [
+            how[aggregator](tables[src][ids]) @ matrix if len(ids) else torch.zeros(3).double() for ids in lists
+        ]
+        expected[dst] = expected[dst] + torch.stack(messages) if messages else expected[dst]
+    batch = sample_batch(graph, seeds, [-1])
+    assert_alike(model(batch, input_rows(graph, batch, tables)), expected, 1e-10)
+
+
+def test_rgat_of_one_relation_is_gat():
+    graph, gat, (table,) = make_case(False, config_of(kind="gat", self_loop=False))
+    rgat = make_model(config_of(kind="rgat", self_loop=False), gat.sizes).double()
+    for ours, theirs in zip(rgat.layers, gat.layers, strict=True):
+        ours.weights.matrices.data[0] = theirs.weight.data.T
+        ours.source.data[0], ours.target.data[0], ours.own.bias.data = theirs.source, theirs.target, theirs.bias.data
+    batch = whole_graph_batch(graph, 2)
+    assert_alike(rgat(batch, [table]), gat(batch, [table]), 1e-10)
+
+
+def test_weighted_mean_and_sum():
+    rows, weight = torch.randn(3, 4).double(), torch.tensor([1.0, 3.0, 2.0]).double()
+    block = Block((Adjacency(0, 0, 0, torch.tensor([0, 2, 3, 3]), torch.tensor([1, 2, 0]), weight=weight),), (3,), (3,))
+    total = torch.stack([rows[1] + 3 * rows[2], 2 * rows[0], 0 * rows[0]])
+    assert_alike([aggregate(rows, block.lists, block.weight, "sum")], [total], 1e-12)
+    mean = total / torch.tensor([4.0, 2.0, 1.0]).unsqueeze(1)
+    assert_alike([aggregate(rows, block.lists, block.weight, "mean")], [mean], 1e-12)
+    with pytest.raises(ValueError, match="edge weights"):
+        aggregate(rows, block.lists, block.weight, "max")
+
+
+@pytest.mark.parametrize("aggregator", ["mean", "sum"])
+def test_fused_sage_equals_its_composition(aggregator):
+    graph, _, (table,) = make_case(False, config_of())
+    block = sample_batch(graph, [np.arange(20)], [3]).blocks[0]
+    layer, rows = SageConv(5, 6, aggregator).double(), table[: block.num_src[0]].clone().requires_grad_()
+    ours, theirs = layer(block, rows, None, True), layer._compose(block, rows, None, True)
+    inputs = [rows, *layer.parameters()]
+    assert_alike([ours, *gradients(ours, inputs)], [theirs, *gradients(theirs, inputs)], 1e-10)
+
+
+@ALL
+def test_rows_by_index(typed, config):
+    graph, model, tables = make_case(typed, config)
+    batch = sample_batch(graph, seeds_of(graph, 5, np.random.default_rng(0)), (3, 2), training=True)
+    first = graph.first_ids()
+    indexed = [
+        IndexedRows(table, ids - int(first[t]))
+        for t, (table, ids) in enumerate(zip(tables, batch.identity, strict=True))
+    ]
+    assert_alike(model(batch, indexed), model(batch, input_rows(graph, batch, tables)), 1e-12)
+
+
+def test_dropout_follows_training_step_and_probability():
+    case = graph, model, tables = make_case(False, config_of(dropout=0.5))
+    seeds = seeds_of(graph, 40, np.random.default_rng(0))
+    assert torch.equal(run(case, seeds, training=False)[0], run(case, seeds, training=False)[0])
+    assert torch.equal(run(case, seeds)[0], run(case, seeds)[0])
+    assert not torch.equal(run(case, seeds)[0], run(case, seeds, training=False)[0])
+    batch = sample_batch(graph, seeds, (3, 2), step=8, training=True)
+    assert not torch.equal(model(batch, input_rows(graph, batch, tables))[0], run(case, seeds)[0])
+
+
+# ------------------------------------------------------------------------------------------------- refusals, decoders
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [({"kind": "gin"}, "model.kind"), ({"heads": 3, "kind": "gat"}, "divide"), ({"bases": 2}, "bases"),
+     ({"dropout": 1.0}, "dropout"), ({"low_memory": True}, "low_memory"), ({"feed_forward": 1}, "residual"),
+     ({"layers": 0}, "at least 1")],
+)  # fmt: skip
+def test_configuration_is_checked(keys, message):
+    with pytest.raises(ValueError, match=message):
+        config_of(**keys)
+
+
+def test_models_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="use rgcn"):
+        make_model(config_of(kind="gcn"), GraphSizes((4, 4), RELATIONS[:2], 3))
+    with pytest.raises(ValueError, match="no_such_module"):
+        make_model(config_of(class_path="no_such_module.Model"), GraphSizes((4,), ((0, 0),), 3))
+    graph, model, (table,) = make_case(False, config_of())
+    with pytest.raises(ValueError, match="fanout"):
+        model(sample_batch(graph, [np.arange(3)], (2,)), [table])
+
+
+class OwnModel(torch.nn.Module):
+    """A user's model."""
+
+    def __init__(self, config, sizes):
+        super().__init__()
+        self.given = config, sizes
+
+
+def test_own_class():
+    config, sizes = config_of(class_path=f"{__name__}.OwnModel"), GraphSizes((4,), ((0, 0),), 3)
+    assert make_model(config, sizes).given == (config, sizes)
+
+
+def test_batch_is_plain_data():
+    assert {field.name for field in dataclasses.fields(Batch)} >= {"blocks", "identity", "degree", "seed", "training"}
+
+
+@pytest.mark.parametrize("kind", graph_decoders.DECODERS)
+def test_decoders_score_pairs_and_negatives_alike(kind):
+    torch.manual_seed(0)
+    decoder = graph_decoders.make_decoder(kind, 6, relations=3)
+    source, destination = torch.randn(5, 6, requires_grad=True), torch.randn(4, 5, 6)
+    relation = torch.tensor([0, 2, 1, 1, 0])
+    scores = decoder(source, destination, relation)
+    assert scores.shape == (4, 5)
+    one_by_one = [decoder(source, rows, relation) for rows in destination]
+    assert_alike([scores], [torch.stack(one_by_one)], 1e-6)
+    for decoded in (decoder(source, destination, relation), decoder(source[:0], destination[:, :0], relation[:0])):
+        decoded.sum().backward()
+
+
+def test_decoders_are_what_they_are_called():
+    a, b = torch.randn(5, 6), torch.randn(5, 6)
+    assert torch.allclose(graph_decoders.DotProduct()(a, b), (a * b).sum(1))
+    cosine = torch.nn.functional.cosine_similarity(a, b)
+    assert torch.allclose(graph_decoders.Cosine(0.5)(a, b), 2 * cosine)
+    distmult = graph_decoders.DistMult(2, 6)
+    with torch.no_grad():
+        assert torch.allclose(distmult(a, b, torch.ones(5).long()), (a * b * distmult.relation.weight[1]).sum(1))
+    with pytest.raises(ValueError, match="dot, cosine"):
+        graph_decoders.make_decoder("bilinear", 6)
+
+
+def test_losses_are_sums_over_seeds():
+    torch.manual_seed(0)
+    positive, negative, weight = torch.randn(6).double(), torch.randn(3, 6).double(), torch.rand(6).double()
+    losses = [
+        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], weight[seeds]),
+        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds]),
+        lambda seeds: graph_decoders.margin_loss(positive[seeds], negative[:, seeds], 0.5),
+        lambda seeds: graph_decoders.softmax_loss(score[seeds], torch.arange(6)[seeds], equal[seeds]),
+    ]
+    score, equal = torch.randn(6, 6).double(), torch.rand(6, 6) < 0.3
+    for loss in losses:
+        assert torch.allclose(loss(slice(0, 2)) + loss(slice(2, 6)), loss(slice(0, 6)), rtol=1e-12)
+        assert loss(slice(0, 0)) == 0
+    expected = -torch.log(torch.sigmoid(positive)).sum() - torch.log(torch.sigmoid(-negative)).mean(0).sum()
+    assert torch.allclose(losses[1](slice(0, 6)), expected)
+
+
+def test_excluded_candidates_are_no_negatives():
+    score = torch.tensor([[1.0, 2.0, 3.0]])
+    excluded = torch.tensor([[True, False, True]])
+    expected = -torch.log_softmax(torch.tensor([1.0, 2.0]), 0)[0]
+    assert torch.allclose(graph_decoders.softmax_loss(score, torch.tensor([0]), excluded), expected)
