@@ -10,9 +10,12 @@ import itertools
 import numpy as np
 
 from data_tools.pair_graph import PairGraph, build_pair_graph
-from data_tools.partition_source import Relation, Source, endpoint_slabs
+from data_tools.partition_source import NodeType, Relation, Source, endpoint_slabs
+from hpcgnn.store.files import FileFormatError
 
 CONSTRAINTS = ("nodes", "events", "degree", "train", "time")
+STATIC_CONSTRAINTS = ("nodes", "edges", "train", "val")
+SPLITS = {"train": 0, "val": 1}  # values of the column split
 TRAIN_FRACTION = 0.7
 QUARTERS = 4
 
@@ -26,11 +29,13 @@ def columns_of(balance: tuple[str, ...]) -> list[str]:
 
 
 def node_weights(source: Source, balance: tuple[str, ...], graph: PairGraph | None = None) -> dict[str, np.ndarray]:
-    """Weights [N] int64 by column name.
+    """Weights [N] int64 by column name; of a static graph, those of `static_weights`.
 
     nodes: 1; events: history entries; degree: distinct neighbours (from ``graph``, else counted); train: history
     entries in the first 70 % of the event stream; time0 .. time3: those in each quarter. A self-loop is one entry.
     """
+    if source.kind == "static":
+        return static_weights(source, balance)
     weights = {"nodes": np.ones(source.num_nodes, np.int64)}
     if "degree" in balance:
         weights["degree"] = (graph or build_pair_graph(source)).degrees()
@@ -92,3 +97,75 @@ def rows_until(source: Source, relation: Relation, time: int) -> int:
         else:
             high = middle
     return low
+
+
+def static_constraints(source: Source) -> tuple[str, ...]:
+    """Names of the constraints that a static graph allows."""
+    return (*STATIC_CONSTRAINTS, *(f"type:{node_type.name}" for node_type in source.types))
+
+
+def has_split(source: Source) -> bool:
+    """Whether a node type has a column split."""
+    return any("split" in node_type.columns for node_type in source.types)
+
+
+def default_balance(source: Source) -> tuple[str, ...]:
+    """What a static graph is balanced by unless told otherwise."""
+    return ("nodes", "edges", "train") if has_split(source) else ("nodes", "edges")
+
+
+def static_weights(source: Source, balance: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Weights [N] int64 by name, of a static graph.
+
+    nodes: 1; edges: in-edges of all relations; train, val: 1 for nodes of that split; type:<name>: 1 for its nodes.
+    """
+    return {name: static_weight(source, name) for name in balance}
+
+
+def static_weight(source: Source, name: str) -> np.ndarray:
+    """One column [N] int64 of static_weights."""
+    if name == "nodes":
+        return np.ones(source.num_nodes, np.int64)
+    if name == "edges":
+        return in_degrees(source)
+    if name in SPLITS:
+        return in_split(source, name).astype(np.int64)
+    weight = np.zeros(source.num_nodes, np.int64)
+    for node_type in source.types:
+        if name == f"type:{node_type.name}":
+            weight[node_type.base : node_type.base + node_type.num_nodes] = 1
+    return weight
+
+
+def in_degrees(source: Source) -> np.ndarray:
+    """In-edges of every node over all relations [N] int64."""
+    degrees = np.zeros(source.num_nodes, np.int64)
+    for relation in source.relations:
+        for _, _, dst in endpoint_slabs(source, relation):
+            np.add.at(degrees, dst, 1)
+    return degrees
+
+
+def in_split(source: Source, name: str) -> np.ndarray:
+    """Which nodes [N] bool are of a split, train or val; types without a column split have none."""
+    if not has_split(source):
+        raise ValueError(
+            f"{source.file.filename}: no node type has a column split, so no node is known to be of {name}; "
+            "name its source to data_tools.convert, or balance by nodes and edges"
+        )
+    chosen = np.zeros(source.num_nodes, bool)
+    for node_type in source.types:
+        if "split" in node_type.columns:
+            chosen[node_type.base : node_type.base + node_type.num_nodes] = split_of(source, node_type) == SPLITS[name]
+    return chosen
+
+
+def split_of(source: Source, node_type: NodeType) -> np.ndarray:
+    """The column split of a type [N_type]."""
+    split = source.nodes(node_type)["split"]
+    if split.ndim != 1 or split.dtype.kind not in "iu":
+        raise FileFormatError(
+            f"{source.file.filename}: {split.name} is {split.dtype} of shape {split.shape}, expected one integer a "
+            "node: 0 train, 1 validation, 2 test; convert one split only"
+        )
+    return split[()]

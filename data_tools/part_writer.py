@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import h5py
@@ -171,18 +172,31 @@ def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation
 def write_parts(source: Source, layout: Layout, folder: str | os.PathLike, set_id: str) -> list[np.ndarray]:
     """Write all part files; returns the number of events stored per part [P] for every relation."""
     counts = [count_events(layout, endpoint_slabs(source, relation)) for relation in source.relations]
-    for first in range(0, layout.num_parts, PARTS_AT_ONCE):
-        with contextlib.ExitStack() as stack:
-            opened = [
-                stack.enter_context(
-                    files.writing(
-                        files.part_path(folder, part), files.PART, part=part, num_parts=layout.num_parts, set_id=set_id
-                    )
-                )
-                for part in range(first, min(first + PARTS_AT_ONCE, layout.num_parts))
-            ]
-            write_group(source, layout, PartGroup(first, opened), counts)
+    for group in part_groups(layout, folder, set_id):
+        with group as opened:
+            write_group(source, layout, opened, counts)
     return counts
+
+
+def part_groups(layout: Layout, folder: str | os.PathLike, set_id: str) -> Iterator[AbstractContextManager[PartGroup]]:
+    """Groups of parts, each to be opened with ``with``, which commits its files at the end."""
+    for first in range(0, layout.num_parts, PARTS_AT_ONCE):
+        yield open_group(layout, folder, set_id, range(first, min(first + PARTS_AT_ONCE, layout.num_parts)))
+
+
+@contextlib.contextmanager
+def open_group(layout: Layout, folder: str | os.PathLike, set_id: str, parts: range) -> Iterator[PartGroup]:
+    """New files for some parts; committed at the end, removed after an error."""
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(
+                files.writing(
+                    files.part_path(folder, part), files.PART, part=part, num_parts=layout.num_parts, set_id=set_id
+                )
+            )
+            for part in parts
+        ]
+        yield PartGroup(parts.start, opened)
 
 
 def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[np.ndarray]) -> None:

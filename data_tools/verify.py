@@ -19,9 +19,16 @@ from data_tools.findings import Findings
 from data_tools.verify_book import BookView, check_files, read_book
 from data_tools.verify_part import Layout, check_part, layout_of, part_layouts
 from data_tools.verify_rows import compare_edges, compare_nodes
+from data_tools.verify_spool import compare_static_edges, count_halo
+from data_tools.verify_static import check_static_part, further_layouts
 from hpcgnn.store import files
 
-OWN_COLUMNS = {"nodes": ("row",), "edges": ("row", "src", "dst")}
+OWN_COLUMNS = {
+    "temporal": {"nodes": ("row",), "edges": ("row", "src", "dst")},
+    "static": {"nodes": ("row",), "edges": ("indptr", "src", "row")},
+}
+COMPARED = ("/nodes/", "/edges/")  # groups with columns of the graph file
+CHECK_PART = {"temporal": check_part, "static": check_static_part}
 
 
 def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None) -> list[str]:
@@ -49,16 +56,23 @@ def check_content(view: BookView, source: h5py.File | None, findings: Findings) 
     layouts = expected_layouts(view, source, findings)
     for part in range(view.num_parts):
         if part not in findings.unusable:
-            check_part(view, part, layouts, findings)
-    row_of, cut = {}, 0
+            CHECK_PART[view.kind](view, part, layouts, findings)
+    row_of, cuts = {}, {}
     for node_type in view.types:
         width = row_bytes(layouts[f"/nodes/{node_type.name}"])
         row_of[node_type.name] = compare_nodes(view, node_type, source, width, findings)
     for relation in view.relations:
-        width = row_bytes(layouts[f"/edges/{relation.name}"])
-        cut += compare_edges(view, relation, row_of, source, width, findings)
-    if not findings.unusable and view.quality.get("cut") != cut:
-        findings.add(view.path, "quality", f"cut is {view.quality.get('cut')!r}, the parts have {cut}")
+        if view.kind == "static":
+            cuts[relation.name] = compare_static_edges(view, relation, row_of, source, findings)
+        else:
+            width = row_bytes(layouts[f"/edges/{relation.name}"])
+            cuts[relation.name] = compare_edges(view, relation, row_of, source, width, findings)
+    measured = {"cut": sum(cuts.values())}
+    if view.kind == "static":
+        measured |= {"relations": cuts, "halo": count_halo(view, findings)}
+    for name, value in measured.items() if not findings.unusable else ():
+        if view.quality.get(name) != value:
+            findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
 
 
 def row_bytes(layout: Layout) -> int:
@@ -69,24 +83,30 @@ def row_bytes(layout: Layout) -> int:
 def expected_layouts(view: BookView, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
     """Columns that every part must have: the graph file's, or those of the first readable part; the book names them."""
     layouts: dict[str, Layout] = {}
+    own = OWN_COLUMNS[view.kind]
     if source is not None:
         for kind, names in (("nodes", view.types), ("edges", view.relations)):
             layouts |= {f"/{kind}/{item.name}": layout_of(source[kind][item.name]) for item in names}
+        for relation in view.relations:
+            for endpoint in ("src", "dst"):
+                layouts[f"/edges/{relation.name}"].pop(endpoint)
     for part in range(view.num_parts):
         if part in findings.unusable or layouts:
             continue
         with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
-            layouts = part_layouts(file)
+            layouts = {path: columns for path, columns in part_layouts(file).items() if path.startswith(COMPARED)}
     for kind, names in (("nodes", view.types), ("edges", view.relations)):
         for item in names:
             layout = layouts.setdefault(f"/{kind}/{item.name}", {})
-            layout.update({name: ("<i8", ()) for name in OWN_COLUMNS[kind]})
+            layout.update({name: ("<i8", ()) for name in own[kind]})
     for relation in view.relations:
         path = f"/edges/{relation.name}"
-        wanted = {*OWN_COLUMNS["edges"], *relation.columns}
+        wanted = {*own["edges"], *relation.columns}
         if set(layouts[path]) != wanted and view.num_parts > len(findings.unusable):
             findings.add(view.path, f"{path}/columns", f"names {sorted(wanted)}, the data has {sorted(layouts[path])}")
             findings.unusable.update(range(view.num_parts))
+    if view.kind == "static":
+        layouts |= further_layouts(view)
     return layouts
 
 
@@ -128,8 +148,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     view = read_book(pathlib.Path(args.folder), Findings())
     num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    what = "events" if view.kind == "temporal" else "edges"
     compared = f", equal to {args.against}" if args.against else ""
-    print(f"{args.folder}: fine; {view.num_parts} parts, {num_nodes} nodes, {num_edges} events{compared}")
+    print(f"{args.folder}: fine; {view.num_parts} parts, {num_nodes} nodes, {num_edges} {what}{compared}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Check one part file by itself: its datasets, its nodes, its events and their history.
+"""Check one part file of a temporal set by itself: its datasets, its nodes, its events and their history.
 
 n nodes of the part (all types), m events of a relation in the part, h history entries.
 """
@@ -21,8 +21,9 @@ def layout_of(group: h5py.Group) -> Layout:
 
 
 def part_layouts(file: h5py.File) -> dict[str, Layout]:
-    """Layouts of all node and edge groups of a part, by path."""
-    return {f"/{kind}/{name}": layout_of(file[kind][name]) for kind in ("nodes", "edges") for name in file[kind]}
+    """Layouts of all groups of columns of a part, by path."""
+    kinds = ("nodes", "edges", *(kind for kind in ("out", "cache") if kind in file))
+    return {f"/{kind}/{name}": layout_of(file[kind][name]) for kind in kinds for name in file[kind]}
 
 
 def check_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
@@ -44,9 +45,7 @@ def check_part(view: BookView, part: int, layouts: dict[str, Layout], findings: 
 def check_datasets(view: BookView, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> bool:
     """All columns are there, with the right dtypes and lengths; False: comparing rows makes no sense."""
     before = len(findings.lines)
-    found = part_layouts(file)
-    for path in sorted(found.keys() | layouts.keys()):
-        compare_layouts(file, path, found.get(path), layouts.get(path), findings)
+    check_layouts(file, layouts, findings)
     if sorted(file["history"]) != sorted(relation.name for relation in view.relations):
         findings.add(file.filename, "/history", f"relations {sorted(file['history'])} are not those of the book")
     if len(findings.lines) > before:
@@ -58,6 +57,13 @@ def check_datasets(view: BookView, file: h5py.File, part: int, layouts: dict[str
         group = f"/edges/{relation.name}"
         check_lengths(file, group, len(file[group]["row"]), "row", findings)
     return len(findings.lines) == before
+
+
+def check_layouts(file: h5py.File, layouts: dict[str, Layout], findings: Findings) -> None:
+    """A part has the expected groups and columns."""
+    found = part_layouts(file)
+    for path in sorted(found.keys() | layouts.keys()):
+        compare_layouts(file, path, found.get(path), layouts.get(path), findings)
 
 
 def compare_layouts(
@@ -73,10 +79,12 @@ def compare_layouts(
             findings.add(file.filename, f"{path}/{name}", text)
 
 
-def check_lengths(file: h5py.File, path: str, count: int, authority: str, findings: Findings) -> None:
-    """All columns of a group have ``count`` rows."""
+def check_lengths(
+    file: h5py.File, path: str, count: int, authority: str, findings: Findings, but: str | None = None
+) -> None:
+    """All columns of a group, except ``but``, have ``count`` rows."""
     for name, dataset in file[path].items():
-        if len(dataset) != count:
+        if name != but and len(dataset) != count:
             findings.add(file.filename, f"{path}/{name}", f"{len(dataset)} rows, expected {count} ({authority})")
 
 

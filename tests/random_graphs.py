@@ -55,3 +55,32 @@ def random_graph(path, seed: int, sizes: tuple[int, ...] = (9, 7, 0), num_edges:
         ("a", "likes", "b"): random_edges(rng, sizes[0], sizes[1], num_edges // 2),
     }
     return write_graph(path, nodes, edges)
+
+
+def static_edges(rng: np.random.Generator, num_src: int, num_dst: int, num_edges: int) -> dict:
+    """Columns of a static relation: repeated edges, and few destinations with many in-edges."""
+    num_edges = num_edges if num_src and num_dst else 0
+    return {
+        "src": rng.integers(0, max(1, num_src), num_edges),
+        "dst": (rng.random(num_edges) ** 3 * num_dst).astype(np.int64),
+        "weight": rng.integers(1, 9, num_edges).astype(np.uint32),
+        "feat": rng.standard_normal((num_edges, 3)).astype(np.float32),
+    }
+
+
+def random_static(path, seed: int, sizes: tuple[int, ...] = (30, 12, 0), num_edges: int = 90):
+    """A static graph of three types (sizes of a, b and c) and four relations: a.cites.a with self-loops, a.likes.b,
+    b.of.c, and a.shuns.b without edges. Types a and b have a split, c has not."""
+    rng = np.random.default_rng(seed)
+    nodes = {
+        "a": {"feat": rng.standard_normal((sizes[0], 2)), "split": rng.integers(0, 3, sizes[0]).astype(np.int8)},
+        "b": {"id": 1000 + 3 * np.arange(sizes[1]), "split": rng.integers(0, 3, sizes[1])},
+        "c": {"label": rng.integers(0, 5, sizes[2])},
+    }
+    edges = {
+        ("a", "cites", "a"): static_edges(rng, sizes[0], sizes[0], num_edges),
+        ("a", "likes", "b"): static_edges(rng, sizes[0], sizes[1], num_edges // 2),
+        ("b", "of", "c"): static_edges(rng, sizes[1], sizes[2], num_edges // 3),
+        ("a", "shuns", "b"): static_edges(rng, 0, 0, 0),
+    }
+    return write_graph(path, nodes, edges, "static")

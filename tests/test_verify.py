@@ -347,7 +347,7 @@ def test_wrong_offsets_in_the_book_are_found(planted):
     [
         ("quality", '{"cut": 1}', "quality: cut is 1"),
         ("source_hash", "0" * 64, "source_hash"),
-        ("kind", "static", "not supported yet by verify"),
+        ("kind", "snapshots", "not supported yet by verify"),
         ("quality", "{", "cannot be read"),
     ],
 )

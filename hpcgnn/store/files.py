@@ -37,6 +37,20 @@ partition set, a folder; every file carries the same ``set_id``::
             indptr                  [n_all + 1]
             event                   int32 or int64, positions in this part's edge table, increasing within a node;
                                     a self-loop is one entry
+        /edges/<src>.<rel>.<dst>    static: the in-edges of this part's nodes of type dst, as CSC
+            indptr                  [n_dst + 1] over these nodes in order of their global ids
+            src                     [m] *global* ids
+            row                     [m] edge row ids, increasing within a node
+            weight?, feat?, ...     [m, ...] as in the graph file
+        /out/<src>.<rel>.<dst>      static, where asked for: the out-edges of this part's nodes of type src
+            indptr                  [n_src + 1]
+            dst, row                [m] *global* ids, edge row ids; row increasing within a node
+        /cache/<type>               static, where asked for: nodes of *other* parts that sampling from this part's
+                                    training seeds reaches most likely, the likeliest first
+            id                      [k] *global* ids, each once
+            probability             [k] float32, that a global batch reaches the node
+    Every part lists every type and relation; without an edge indptr is all zeros and the columns are empty. The book's
+    options tell whether /out (out_edges) and /cache (cache_ranking > 0) are there.
 """
 
 from __future__ import annotations

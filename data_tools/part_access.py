@@ -1,0 +1,64 @@
+"""How likely sampling reaches a node: the recursion of SALIENT++ (Kaler et al., 2023, "vertex-wise inclusion
+probability"), for seeds of some of the parts.
+
+N nodes of all types numbered together, K sets of seeds, B parts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_tools.node_weights import has_split, in_split
+from data_tools.partition_source import Relation, Source, endpoint_slabs
+
+TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
+
+
+def seed_probability(source: Source, batch_size: int) -> np.ndarray:
+    """Probability [N] float64 that a node is a seed of a global batch: training nodes, or all where no split is."""
+    seeds = in_split(source, "train") if has_split(source) else np.ones(source.num_nodes, bool)
+    return seeds * min(1.0, batch_size / max(1, int(seeds.sum())))
+
+
+def access_probability(source: Source, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
+    """Probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
+
+    A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation, and keeps what it had:
+    p'(u) = 1 - (1 - p(u)) prod over out-neighbours v (1 - p(v) min(1, fanout / degree(v))).
+    """
+    reached = start
+    for fanout in fanouts:
+        with np.errstate(divide="ignore"):  # a node that is reached for sure has log 0
+            log_missed = np.log1p(-reached)
+            for relation in source.relations:
+                add_relation(source, relation, reached, fanout, log_missed)
+        reached = -np.expm1(log_missed)
+    return reached
+
+
+def add_relation(source: Source, relation: Relation, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
+    """Add what the in-edges of one relation contribute to log_missed [K, N], in place."""
+    base = source.types[relation.dst_type].base
+    degree = np.zeros(source.types[relation.dst_type].num_nodes, np.int64)
+    for _, _, dst in endpoint_slabs(source, relation):
+        np.add.at(degree, dst - base, 1)
+    for _, src, dst in endpoint_slabs(source, relation):
+        taken = np.ones(len(dst)) if fanout < 0 else np.minimum(1.0, fanout / degree[dst - base])
+        for probability, missed in zip(reached, log_missed, strict=True):
+            chosen = probability[dst]
+            active = np.flatnonzero(chosen)
+            np.add.at(missed, src[active], np.log1p(-chosen[active] * taken[active]))
+
+
+def access_by_part(
+    source: Source, part: np.ndarray, parts: range, fanouts: tuple[int, ...], batch_size: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(part, probability [N] float32 that a global batch reaches a node from that part's seeds), for some parts."""
+    seeds = seed_probability(source, batch_size)
+    at_once = max(1, TABLE_BYTES // max(1, 16 * source.num_nodes))
+    for first in range(parts.start, parts.stop, at_once):
+        some = range(first, min(first + at_once, parts.stop))
+        start = np.stack([np.where(part == index, seeds, 0.0) for index in some])
+        yield from zip(some, access_probability(source, start, fanouts).astype(np.float32), strict=True)

@@ -1,0 +1,79 @@
+"""Write the part files of a static partition set: nodes, in-edges as CSC, and on request out-edges and the ranking of
+remote nodes for caches.
+
+N nodes of all types numbered together, P parts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from data_tools.part_access import access_by_part
+from data_tools.part_csc import in_columns, out_columns, write_csc
+from data_tools.part_layout import Layout
+from data_tools.part_writer import PartGroup, part_groups, write_node_columns
+from data_tools.partition_options import StaticOptions
+from data_tools.partition_source import NodeType, Source
+from hpcgnn.store import files
+
+
+def write_static_parts(
+    source: Source, layout: Layout, folder: str | os.PathLike, set_id: str, options: StaticOptions
+) -> dict:
+    """Write all part files; with a cache ranking, returns under ``cache`` which shares of the expected accesses are
+    local and within the ranking."""
+    accesses = np.zeros(3)
+    for group in part_groups(layout, folder, set_id):
+        with group as opened:
+            write_group(source, layout, opened, options)
+            if options.cache_ranking:
+                accesses += write_caches(source, layout, opened, options)
+    if not options.cache_ranking:
+        return {}
+    total, local, ranked = accesses
+    return {"cache": {"local": round(local / max(total, 1e-30), 6), "ranked": round(ranked / max(total, 1e-30), 6)}}
+
+
+def write_group(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> None:
+    """Nodes and edges of a group of parts."""
+    sections = ("nodes", "edges", *(("out",) if options.out_edges else ()))
+    for file in group.files:
+        for name in sections:
+            file.create_group(name)
+    write_node_columns(source, layout, group)
+    for relation in source.relations:
+        columns = in_columns(source, layout, relation)
+        write_csc(source, layout, group, relation, "dst", f"edges/{relation.name}", columns)
+        if options.out_edges:
+            columns = out_columns(source, layout, relation)
+            write_csc(source, layout, group, relation, "src", f"out/{relation.name}", columns)
+
+
+def write_caches(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> np.ndarray:
+    """The cache ranking of a group of parts; returns expected accesses [3]: all, local, and those of ranked nodes."""
+    parts = range(group.first, group.first + len(group.files))
+    accesses = np.zeros(3)
+    for part, probability in access_by_part(source, layout.part, parts, options.fanouts, options.batch_size):
+        accesses[:2] += probability.sum(dtype=np.float64), probability[layout.part == part].sum(dtype=np.float64)
+        for node_type in source.types:
+            ids, values = rank_remote(layout, part, probability, node_type, options.cache_ranking)
+            parent = group.files[part - group.first].require_group(f"cache/{node_type.name}")
+            files.create_column(parent, "id", len(ids), (), np.int64)[:] = ids
+            files.create_column(parent, "probability", len(ids), (), np.float32)[:] = values
+            accesses[2] += values.sum(dtype=np.float64)
+    return accesses
+
+
+def rank_remote(
+    layout: Layout, part: int, probability: np.ndarray, node_type: NodeType, share: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Global ids and probabilities of the nodes of other parts that are reached most likely, at most a share of the
+    type's nodes; probability [N]."""
+    mine = slice(node_type.base, node_type.base + node_type.num_nodes)
+    remote = node_type.base + np.flatnonzero((layout.part[mine] != part) & (probability[mine] > 0))
+    order = np.lexsort((layout.global_id[remote], -probability[remote]))
+    remote = remote[order[: math.ceil(share * node_type.num_nodes)]]
+    return layout.global_id[remote], probability[remote]
