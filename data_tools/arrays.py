@@ -1,4 +1,4 @@
-"""npz and npy files as tables: arrays with an optional NumPy index, and sparse matrices stored as SciPy does."""
+"""npz, npy and mat files as tables: arrays with an optional NumPy index, and sparse matrices stored as SciPy does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.io
+import scipy.sparse
+from scipy.io.matlab import MatReadError
 
 from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError, slabs
@@ -24,18 +27,38 @@ class Sparse:
     prefix: str
 
 
-class ArraysTable:
-    """An npz file (arrays by name) or an npy file (one array, named ``array``, mapped into memory)."""
+def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
+    """The arrays of an npz or mat file by name, or of an npy file (one, named ``array``, mapped into memory)."""
+    try:
+        if kind == "mat":
+            return split_sparse(scipy.io.loadmat(path))
+        # allow_pickle stays off: loading data must not run code.
+        loaded = np.load(path, mmap_mode="r" if kind == "npy" else None)
+    except (ValueError, OSError, NotImplementedError, zipfile.BadZipFile, MatReadError) as error:
+        raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
+    return {"array": loaded} if isinstance(loaded, np.ndarray) else loaded
 
-    def __init__(self, path: pathlib.Path, kind: str):
-        self.name = path.name
-        try:
-            # allow_pickle stays off: loading data must not run code.
-            loaded = np.load(path, mmap_mode="r" if kind == "npy" else None)
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
-            raise FileFormatError(f"{self.name}: not a readable {kind} file ({error})") from None
-        self._arrays = {"array": loaded} if isinstance(loaded, np.ndarray) else loaded
-        self._names = list(self._arrays)
+
+def split_sparse(variables: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """The arrays among MATLAB's variables; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
+    arrays = {}
+    for name, value in variables.items():
+        if scipy.sparse.issparse(value):
+            value = value.tocoo()
+            parts = {"data": value.data, "row": value.row, "col": value.col, "shape": np.array(value.shape)}
+            arrays |= {f"{name}_{part}": array for part, array in parts.items()}
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+    return arrays
+
+
+class ArraysTable:
+    """Arrays by name."""
+
+    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]):
+        self.name = name
+        self._arrays = arrays
+        self._names = list(arrays)
         self._cache: dict[str, np.ndarray] = {}
 
     def batches(self, references: Mapping[str, str | Sparse]) -> Iterator[dict[str, Raw]]:

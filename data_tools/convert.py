@@ -1,4 +1,4 @@
-"""Convert source files (csv, tsv, text, npz, npy, parquet) to a graph file.
+"""Convert source files (text, npz, npy, parquet, mat, N-Triples, ...) to a graph file.
 
     python -m data_tools.convert --preset jodie --set events=wikipedia.csv.gz wikipedia.h5
     python -m data_tools.convert --spec my_graph.yaml my_graph.h5
@@ -19,7 +19,11 @@ from collections.abc import Sequence
 from data_tools.cli import run_command
 from data_tools.graph_writer import Summary, write_graph
 from data_tools.source_reader import read_edges, read_nodes
-from data_tools.source_spec import PRESETS, SourceSpec, load_spec, preset_names
+from data_tools.source_spec import SourceSpec
+from data_tools.spec_file import PRESETS, load_spec, preset_names
+
+# Types and relations beyond this number are summed up in the line that is printed.
+NAMED = 8
 
 
 def convert(spec: SourceSpec, output: pathlib.Path) -> Summary:
@@ -33,21 +37,28 @@ def convert(spec: SourceSpec, output: pathlib.Path) -> Summary:
         spool = pathlib.Path(folder)
         nodes = {node.type: read_nodes(spec, node, spool) for node in spec.nodes}
         spaces = {name: table.space for name, table in nodes.items()}
-        edges = [read_edges(spec, edge, spaces, spool) for edge in spec.edges]
+        edges = [table for edge in spec.edges for table in read_edges(spec, edge, spaces, spool)]
         return write_graph(output, spec, nodes, edges)
 
 
 def describe(output: pathlib.Path, summary: Summary) -> str:
     """One line on what was written."""
-    nodes = ", ".join(f"{name} {count:,}" for name, count in summary.nodes.items())
-    edges = ", ".join(f"{name} {count:,}" for name, count in summary.edges.items())
+    nodes = describe_counts(summary.nodes, "types")
+    edges = describe_counts(summary.edges, "relations")
     times = "; times {}..{}".format(*summary.times) if summary.times else ""
     notes = "".join(f"; {note}" for note in summary.notes)
     return f"{output}: {summary.kind}; nodes: {nodes}; edges: {edges}{times}{notes}"
 
 
+def describe_counts(counts: dict[str, int], what: str) -> str:
+    """Each name with its count, or the sum where there are many."""
+    if len(counts) > NAMED:
+        return f"{sum(counts.values()):,} in {len(counts)} {what}"
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
 def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
-    """``name=path`` arguments as a mapping."""
+    """``name=path`` (or ``name=value``) arguments as a mapping."""
     assigned = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -66,7 +77,12 @@ def make_parser() -> argparse.ArgumentParser:
     source.add_argument("--preset", choices=preset_names(), help="a spec that comes with the package")
     source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source_spec.py)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=PATH", dest="assignments", help="path of a file of the spec"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        dest="assignments",
+        help="path of a file, or value of a setting, of the spec",
     )
     parser.add_argument("--sort", action="store_true", help="sort events by time (stable) where they are not sorted")
     parser.add_argument("output", type=pathlib.Path, help="the graph file to write")

@@ -56,7 +56,7 @@ def leave_out(rows: np.ndarray, bad: np.ndarray, policy: str, what: str, where: 
         raise FileFormatError(
             f"{where}row {bad[0] + 1}: {what} ({len(bad)} in the file); remove them, or set the option to drop or keep"
         )
-    if policy == "drop":
+    if policy == "drop" and len(bad):
         notes.append(f"{len(bad):,} {what}{'' if len(bad) == 1 else 's'} dropped")
     return rows[~np.isin(rows, bad)] if len(bad) else rows
 

@@ -12,11 +12,14 @@ import numpy as np
 
 from data_tools.edge_rows import EdgeRows, choose_rows
 from data_tools.id_spaces import IdSpace
-from data_tools.source_reader import EdgeTable, NodeTable
+from data_tools.relation_types import EdgeTable
+from data_tools.source_reader import NodeTable
 from data_tools.source_spec import SourceSpec
 from hpcgnn.store.files import GRAPH, FileFormatError, create_column, file_hash, slabs, split_relation, writing
 
 MAP_ROWS = 1 << 20
+NO_SPLIT = -1
+ATTRIBUTE_BYTES = 60_000  # HDF5 keeps 64 KiB in an attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ def write_graph(
     """Write the graph file and return what is in it. Finishes the id spaces of the nodes."""
     if not any(len(edge.src) for edge in edges):
         raise FileFormatError(f"no edges in {', '.join(edge.file for edge in edges)}; is a file empty?")
-    sources = json.dumps([describe_file(spec.files[name].path) for name in spec.used_files()])
+    paths = dict.fromkeys(spec.files[name].path for name in spec.used_files())
+    sources = json.dumps([describe_file(path) for path in paths])
     summary = Summary(spec.graph_kind, {}, {}, time_range(edges), [])
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
@@ -68,14 +72,27 @@ def write_nodes(group: h5py.Group, type_id: int, table: NodeTable) -> int:
             dataset[start:stop] = ids[start:stop]
     order = source_order(table, num_nodes)
     for name, column in table.columns.items():
-        fill = table.spec.columns[name].fill
+        fill = table.spec.columns[name].fill if name in table.spec.columns else NO_SPLIT
         if fill is None and len(missing := np.flatnonzero(order < 0)):
             raise FileFormatError(
                 f"node type {table.spec.type}: column {name} has no value for node {ids[missing[0]]}, which occurs in "
                 "edges only; declare a fill for the column"
             )
         write_gathered(group, name, column, order, fill)
+    write_classes(group, table.classes)
     return num_nodes
+
+
+def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
+    """Store what the numbers of columns stand for, as attribute ``names`` (JSON) of each."""
+    for name, words in classes.items():
+        text = json.dumps(words)
+        if len(text) > ATTRIBUTE_BYTES:
+            raise FileFormatError(
+                f"{group.name}: column {name}: {len(words):,} classes are too many to keep their names; number them "
+                "in the source"
+            )
+        group[name].attrs["names"] = text
 
 
 def source_order(table: NodeTable, num_nodes: int) -> np.ndarray:
@@ -118,6 +135,8 @@ def write_relation(file: h5py.File, edge: EdgeTable, nodes: dict[str, NodeTable]
             continue
         group = file.create_group(f"edges/{name}")
         group.attrs["num_edges"], group.attrs["relation_id"] = len(chosen.rows), len(summary.edges)
+        if edge.type_name is not None:
+            group.attrs["source_name"] = edge.type_name
         write_edges(group, edge, src, dst, chosen)
         summary.edges[name] = len(chosen.rows)
 
@@ -143,3 +162,4 @@ def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.nda
         write_gathered(group, "time", edge.time, chosen.rows)
     for name, column in edge.columns.items():
         write_gathered(group, name, column, chosen.rows)
+    write_classes(group, edge.classes)

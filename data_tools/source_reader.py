@@ -5,8 +5,8 @@ A spooled column comes back as a memory map, so the size of a source is bounded 
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +14,25 @@ from functools import partial
 import numpy as np
 
 from data_tools.arrays import Sparse
+from data_tools.classes import Classes
 from data_tools.id_spaces import IdSpace, RowIds, duplicate_row, make_id_space
-from data_tools.source_spec import SPLITS, ColumnSpec, EdgeSpec, NodeSpec, Reference, SourceSpec
+from data_tools.relation_types import EdgeTable, split_by_type
+from data_tools.source_spec import (
+    SPLITS,
+    ColumnSpec,
+    EdgeSpec,
+    FileColumn,
+    FileSpec,
+    NodeSpec,
+    Reference,
+    SourceSpec,
+    TableFile,
+    table_files,
+)
+from data_tools.spool import Spool
 from data_tools.tables import open_table, read_array
-from data_tools.values import Place, Raw, parse_numbers, parse_times
-from hpcgnn.store.files import FileFormatError, split_relation
+from data_tools.values import Place, Raw, parse_ids, parse_numbers, parse_times
+from hpcgnn.store.files import FileFormatError, row_bytes, slabs, split_relation
 
 Convert = Callable[[Raw, str, int], np.ndarray]
 
@@ -36,50 +50,13 @@ class Field:
 @dataclass(frozen=True, slots=True)
 class NodeTable:
     """What the source says about a node type: its id space and its columns in source order (``codes`` name their
-    rows)."""
+    rows); ``classes`` holds the words of those columns that number them."""
 
     spec: NodeSpec
     space: IdSpace
     codes: np.ndarray | None
     columns: dict[str, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeTable:
-    """The rows of a relation in source order; src and dst hold codes."""
-
-    spec: EdgeSpec
-    file: str
-    src: np.ndarray
-    dst: np.ndarray
-    time: np.ndarray | None
-    columns: dict[str, np.ndarray]
-
-
-class Spool:
-    """A column of unknown length on disk, in an unnamed temporary file."""
-
-    def __init__(self, folder: pathlib.Path):
-        self._file = tempfile.TemporaryFile(dir=folder)
-        self._rows = 0
-        self._like: np.ndarray | None = None
-
-    def append(self, rows: np.ndarray) -> None:
-        """Add rows [n, ...]; the trailing shape and the dtype stay the same."""
-        if self._like is None:
-            self._like = rows[:0]
-        assert (rows.dtype, rows.shape[1:]) == (self._like.dtype, self._like.shape[1:])
-        np.ascontiguousarray(rows).tofile(self._file)
-        self._rows += len(rows)
-
-    def column(self) -> np.ndarray:
-        """All rows [N, ...], writable."""
-        if self._like is None:
-            return np.empty(0, np.int64)
-        if self._rows == 0 or 0 in self._like.shape[1:]:
-            return np.empty((self._rows, *self._like.shape[1:]), self._like.dtype)
-        self._file.flush()
-        return np.memmap(self._file, self._like.dtype, "r+", shape=(self._rows, *self._like.shape[1:]))
+    classes: dict[str, list[str]]
 
 
 def read_fields(spec: SourceSpec, fields: list[Field], folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -101,14 +78,46 @@ def read_fields(spec: SourceSpec, fields: list[Field], folder: pathlib.Path) -> 
     return {name: column for name, column in columns.items() if 0 not in column.shape[1:]}
 
 
-def column_fields(columns: dict[str, ColumnSpec], file: str | None) -> list[Field]:
+def read_table(
+    spec: SourceSpec, file: TableFile | None, fields: list[Field], folder: pathlib.Path
+) -> dict[str, np.ndarray]:
+    """Read the columns of a table; from several files one after the other, with a column ``split`` [N] int8."""
+    if not isinstance(file, dict):
+        return read_fields(spec, fields, folder)
+    spools: dict[str, Spool] = {}
+    for split, name in file.items():
+        piece = read_fields(spec, [dataclasses.replace(field, file=name) for field in fields], folder)
+        piece["split"] = np.full(len(piece[fields[0].name]), SPLITS[split], np.int8)
+        if spools and spools.keys() != piece.keys():
+            raise FileFormatError(f"{spec.files[name].path}: its columns {sorted(piece)} are not {sorted(spools)}")
+        for key, column in piece.items():
+            append_all(spools.setdefault(key, Spool(folder)), column, spec.files[name])
+    return {key: spool.column() for key, spool in spools.items()}
+
+
+def append_all(spool: Spool, column: np.ndarray, file: FileSpec) -> None:
+    """Add a whole column to a spool, slab by slab; FileFormatError when its width is not that of the files before."""
+    if not spool.fits(column):
+        raise FileFormatError(f"{file.path}: its rows differ in width from those of the files before it")
+    for start, stop in slabs(len(column), row_bytes(column)):
+        spool.append(column[start:stop])
+
+
+def number_classes(fields: list[Field], columns: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    """Put the classes of those columns in order that have them; returns their words by column."""
+    found = {field.name: field.convert for field in fields if isinstance(field.convert, Classes)}
+    return {name: classes.finish(columns[name]) for name, classes in found.items()}
+
+
+def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> list[Field]:
     """Fields for the plain columns of a table (those with ``sets`` are not row by row)."""
+    names = table_files(file)
     return [
         Field(
             name,
-            column.file or file,
+            column.file or names[0],
             Sparse(column.sparse) if column.sparse is not None else column.column,
-            partial(convert_column, name, column),
+            Classes(column.dtype, column.fill) if column.classes else partial(convert_column, name, column),
         )
         for name, column in columns.items()
         if not column.sets
@@ -152,22 +161,33 @@ def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path) -> NodeTa
     space = make_id_space(node.type, node.ids)
     fields = column_fields(node.columns, node.file)
     if node.id is not None:
-        fields.append(Field("id", node.file, node.id, space.encode))
-    columns = read_fields(spec, fields, folder)
+        fields.append(Field("id", table_files(node.file)[0], node.id, space.encode))
+    columns = read_table(spec, node.file, fields, folder)
+    classes = number_classes(fields, columns)
     codes = columns.pop("id", None)
     if isinstance(space, RowIds):
-        space.num_nodes = row_count(node, columns)
-        columns |= {name: read_sets(spec, node, column, space.num_nodes) for name, column in set_columns(node)}
+        space.num_nodes = row_count(node, read_count(spec, node.count, folder), columns)
+        columns |= {name: read_sets(spec, node, column, space.num_nodes, folder) for name, column in set_columns(node)}
     if codes is not None:
         check_table_ids(spec, node, codes)
         if node.others == "error":
             space.seal()
-    return NodeTable(node, space, codes, columns)
+    return NodeTable(node, space, codes, columns, classes)
 
 
-def row_count(node: NodeSpec, columns: dict[str, np.ndarray]) -> int:
+def read_count(spec: SourceSpec, count: int | FileColumn | None, folder: pathlib.Path) -> int | None:
+    """The declared number of nodes, which may stand in a file."""
+    if not isinstance(count, FileColumn):
+        return count
+    numbers = read_rows(spec, count.file, count.column, folder)
+    if len(numbers) != 1:
+        raise FileFormatError(f"{spec.files[count.file].path}: expected one number of nodes, got {len(numbers)}")
+    return int(numbers[0])
+
+
+def row_count(node: NodeSpec, count: int | None, columns: dict[str, np.ndarray]) -> int:
     """Number of nodes whose ids are row numbers."""
-    lengths = {len(column) for column in columns.values()} | ({node.count} if node.count is not None else set())
+    lengths = {len(column) for column in columns.values()} | ({count} if count is not None else set())
     if len(lengths) != 1:
         raise FileFormatError(
             f"node type {node.type}: count and columns must give one number of rows, got {sorted(lengths)}"
@@ -179,9 +199,10 @@ def check_table_ids(spec: SourceSpec, node: NodeSpec, codes: np.ndarray) -> None
     """Every node has one row in the node table."""
     row = duplicate_row(codes)
     if row is not None:
-        name = pathlib.Path(spec.files[node.file].path).name
+        names = ", ".join(dict.fromkeys(pathlib.Path(spec.files[name].path).name for name in table_files(node.file)))
+        where = "" if isinstance(node.file, str) else " (counted over all files)"
         raise FileFormatError(
-            f"{name}: column {node.id!r}, row {row + 1}: the id occurs a second time; keep one row a node"
+            f"{names}: column {node.id!r}, row {row + 1}{where}: the id occurs a second time; keep one row a node"
         )
 
 
@@ -190,34 +211,50 @@ def set_columns(node: NodeSpec) -> list[tuple[str, ColumnSpec]]:
     return [(name, column) for name, column in node.columns.items() if column.sets]
 
 
-def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: int) -> np.ndarray:
+def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: int, folder: pathlib.Path) -> np.ndarray:
     """A split [N], int8, from arrays of row numbers or masks; -1 where a node is in no set."""
     split = np.full(num_nodes, -1, np.int8)
-    for name, reference in column.sets.items():
-        file = spec.files[column.file or node.file]
-        rows = read_array(file, reference)
+    for name, item in column.sets.items():
+        own = isinstance(item, FileColumn)
+        file, reference = (item.file, item.column) if own else (column.file or node.file, item)
+        rows = read_rows(spec, file, reference, folder) if own else read_array(spec.files[file], reference)
+        if rows.ndim == 2 and 1 in rows.shape:
+            rows = rows.ravel()
         mask = rows.dtype.kind == "b"
+        path = spec.files[file].path
         if rows.ndim != 1 or (mask and len(rows) != num_nodes) or rows.dtype.kind not in "biu":
             raise FileFormatError(
-                f"{file.path}: {reference!r} ({rows.dtype}, shape {rows.shape}) is neither a list of rows nor a "
+                f"{path}: {reference!r} ({rows.dtype}, shape {rows.shape}) is neither a list of rows nor a "
                 f"mask of {num_nodes} rows"
             )
         if not mask and len(rows) and (rows.min() < 0 or rows.max() >= num_nodes):
-            raise FileFormatError(f"{file.path}: {reference!r} names rows outside of 0 .. {num_nodes - 1}")
+            raise FileFormatError(f"{path}: {reference!r} names rows outside of 0 .. {num_nodes - 1}")
         split[rows] = SPLITS[name]
     return split
 
 
-def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], folder: pathlib.Path) -> EdgeTable:
-    """Read the rows of one relation; new ids are added to the spaces of its two node types."""
+def read_rows(spec: SourceSpec, file: str, reference: Reference, folder: pathlib.Path) -> np.ndarray:
+    """Row numbers [n] from a column."""
+    return read_fields(spec, [Field("rows", file, reference, parse_ids)], folder)["rows"]
+
+
+def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], folder: pathlib.Path) -> list[EdgeTable]:
+    """Read the rows of one relation, or of those that a column of types makes; new ids are added to the spaces of its
+    two node types."""
     source, _, destination = split_relation(edge.relation)
+    files = table_files(edge.file)
     fields = [
-        Field("src", edge.file, edge.src, spaces[source].encode),
-        Field("dst", edge.file, edge.dst, spaces[destination].encode),
+        Field("src", files[0], edge.src, spaces[source].encode),
+        Field("dst", files[0], edge.dst, spaces[destination].encode),
         *column_fields(edge.columns, edge.file),
     ]
     if edge.time is not None:
-        fields.append(Field("time", edge.file, edge.time, OrderedTimes(edge.time_scale, not edge.sort)))
-    columns = read_fields(spec, fields, folder)
-    src, dst, time = columns.pop("src"), columns.pop("dst"), columns.pop("time", None)
-    return EdgeTable(edge, pathlib.Path(spec.files[edge.file].path).name, src, dst, time, columns)
+        fields.append(Field("time", files[0], edge.time, OrderedTimes(edge.time_scale, not edge.sort)))
+    if edge.types is not None:
+        fields.append(Field("types", files[0], edge.types, Classes()))
+    columns = read_table(spec, edge.file, fields, folder)
+    classes = number_classes(fields, columns)
+    src, dst, time, types = (columns.pop(name, None) for name in ("src", "dst", "time", "types"))
+    name = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].path).name for file in files))
+    table = EdgeTable(edge, name, src, dst, time, columns, classes)
+    return [table] if types is None else split_by_type(table, types, classes.pop("types"), folder)

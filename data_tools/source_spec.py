@@ -3,10 +3,13 @@
 A spec is a YAML file; the presets are just such files::
 
     kind: auto                    # auto: temporal when a relation has a time, else static; or snapshots
+    settings: {fold: 0}           # $fold anywhere below is this value, or that of --set fold=3; null: must be given
     files:
       events:                     # a name for the file; without `path` it is filled in by --set events=PATH
         path: events.csv.gz       # relative to the spec; .gz, and .zip with one member, are read as they are
-        format: auto              # text, npz, npy, parquet; auto goes by the suffix
+        archive: data             # instead of path: a file of this list that is a folder, a .tar(.gz) or a .zip, and
+        member: raw/edge.csv.gz   # the end of the path in it
+        format: auto              # see below; auto goes by the suffix
         delimiter: ","            # one character, or whitespace (any run of spaces and tabs)
         header: names             # names: the first line names the columns; skip: it is ignored; none: there is none
         columns: [u, i, ts]       # names by position, for header skip or none
@@ -14,7 +17,7 @@ A spec is a YAML file; the presets are just such files::
     nodes:                        # the order gives type_id
       - type: user
         ids: int                  # int, string; row: the ids are the row numbers 0 .. num_nodes-1 of the table
-        count: 100                # ids: row without a table
+        count: 100                # ids: row without a table; or {file, column} of the one number in a file
         file: users               # a table of nodes, if there is one; it then says which nodes exist
         id: name                  # its id column (ids: int, string)
         others: error             # ids met only in edges: error, or add (the columns need a `fill`)
@@ -32,37 +35,41 @@ A spec is a YAML file; the presets are just such files::
         undirected: false         # static: store each edge in both directions
         reverse: rated_by         # static: a further relation with the directions swapped
         columns: {label: 3, feat: "4:"}
+        types: predicate          # a column whose every value makes a relation of its own, named by the last part of
+        left_out: [employs]       # the value, in place of * in `relation: entity.*.entity` and `reverse: "*_of"`;
+                                  # rows with these values are not read
+
+The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
+layout: their rows follow each other, and a column `split` says from which they come.
+
+Formats: text, parquet; npz, npy; mat (MATLAB up to v7; a sparse matrix X is the arrays X_data, X_row, X_col, X_shape);
+lists (a line `a b c ...` is the rows (a, b), (a, c), ...); triples (N-Triples, .nt: subject, predicate, object);
+idlists (JSON {row: [column, ...]}: the arrays data, row, col, shape of a matrix of 0 and 1).
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing)
-or a list of names and positions. In npz and npy files it is an array with an optional index as in NumPy:
+or a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
 "edges[:,0]", "edge_index[1]", "array[1:]" ("array" is what an npy file holds). The long form of a column is a
 mapping: `column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a
-sparse matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split); `file` (row-aligned,
-else that of the table); `dtype`; `fill` (stored for empty and NaN values); `values` (a mapping of the source's words
-to integers). A split holds 0 train, 1 val, 2 test, -1 none.
+sparse matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for
+row numbers in a file of their own); `file` (row-aligned, else that of the table); `dtype`; `fill` (stored for empty and
+NaN values); `values` (a mapping of the source's words to integers); `classes: true` (the words are numbered in their
+order, and stored as attribute `names` of the column). A split holds 0 train, 1 val, 2 test, -1 none.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import yaml
-
-from data_tools.schema import build, items, one_of
+from data_tools.schema import one_of
 from hpcgnn.store.files import KINDS, relation_name, split_relation
 
-PRESETS = pathlib.Path(__file__).parent / "presets"
 SPLITS = {"train": 0, "val": 1, "test": 2}
 DTYPES = ("int8", "int16", "int32", "int64", "float32", "float64")
-DEFAULT_DTYPES = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}
-RESERVED = {"id", "src", "dst", "time", "row"}
+FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "lists", "triples", "idlists")
 POLICIES = ("keep", "drop", "error")
 
 Reference = int | str | list
+TableFile = str | dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,8 @@ class FileSpec:
     """One source file and how its text is laid out."""
 
     path: str | None = None
+    archive: str | None = None
+    member: str | None = None
     format: str = "auto"
     delimiter: str = ","
     header: str = "names"
@@ -77,12 +86,22 @@ class FileSpec:
     comment: str = ""
 
     def __post_init__(self):
-        one_of("format", self.format, ("auto", "text", "npz", "npy", "parquet"))
+        one_of("format", self.format, FORMATS)
         one_of("header", self.header, ("names", "skip", "none"))
         if self.delimiter != "whitespace" and len(self.delimiter) != 1:
             raise ValueError(f"delimiter: {self.delimiter!r} is neither one character nor 'whitespace'")
         if self.columns and self.header == "names":
             raise ValueError("columns: the header names the columns already; set header: skip (or none)")
+        if (self.archive is None) != (self.member is None):
+            raise ValueError("archive and member go together")
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of integers in a file of its own."""
+
+    file: str
+    column: Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +110,12 @@ class ColumnSpec:
 
     column: Reference | None = None
     sparse: str | None = None
-    sets: dict[str, Reference] = field(default_factory=dict)
+    sets: dict[str, Reference | FileColumn] = field(default_factory=dict)
     file: str | None = None
     dtype: str | None = None
     fill: float | None = None
     values: dict[str, int] = field(default_factory=dict)
+    classes: bool = False
 
     def __post_init__(self):
         if (self.column is not None) + (self.sparse is not None) + bool(self.sets) != 1:
@@ -104,6 +124,8 @@ class ColumnSpec:
             one_of("dtype", self.dtype, DTYPES)
         for name in self.sets:
             one_of("sets", name, tuple(SPLITS))
+        if self.classes and (self.values or self.column is None or isinstance(self.column, list)):
+            raise ValueError("classes: numbers the words of one column itself; leave out values, sparse and sets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +134,8 @@ class NodeSpec:
 
     type: str
     ids: str = "int"
-    count: int | None = None
-    file: str | None = None
+    count: int | FileColumn | None = None
+    file: TableFile | None = None
     id: Reference | None = None
     others: str = "error"
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
@@ -129,6 +151,9 @@ class NodeSpec:
             raise ValueError("count: only with ids: row; otherwise the ids found are counted")
         if self.ids != "row" and self.columns and (self.id is None or self.file is None):
             raise ValueError("columns: a node table needs a file and an id column (or ids: row)")
+        if self.ids == "row" and isinstance(self.file, dict):
+            raise ValueError("file: several files of nodes need an id column; with ids: row give each column its file")
+        check_table_file(self.file, self.columns)
         for name, column in self.columns.items():
             if column.file is None and self.file is None:
                 raise ValueError(f"columns.{name}: no file, neither here nor for the node type")
@@ -141,7 +166,7 @@ class EdgeSpec:
     """One relation and what is done to its rows."""
 
     relation: str
-    file: str
+    file: TableFile
     src: Reference
     dst: Reference
     time: Reference | None = None
@@ -152,6 +177,8 @@ class EdgeSpec:
     undirected: bool = False
     reverse: str | None = None
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
+    types: Reference | None = None
+    left_out: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         source, _, destination = split_relation(self.relation)
@@ -167,6 +194,17 @@ class EdgeSpec:
             raise ValueError("reverse: an event with a time is in the history of both ends already")
         if any(column.sets for column in self.columns.values()):
             raise ValueError("sets: only for columns of nodes")
+        check_table_file(self.file, self.columns)
+        self._check_types()
+
+    def _check_types(self) -> None:
+        names = [self.relation, *([self.reverse] if self.reverse else [])]
+        if any(("*" in name) != (self.types is not None) for name in names):
+            raise ValueError("types: goes together with a * in relation and reverse, which its values replace")
+        if self.left_out and self.types is None:
+            raise ValueError("left_out: holds values of the column `types`, which is missing")
+        if self.types is not None and (self.time is not None or "error" in (self.duplicates, self.self_loops)):
+            raise ValueError("types: not with a time, duplicates: error or self_loops: error")
 
     @property
     def reverse_relation(self) -> str | None:
@@ -220,80 +258,29 @@ class SourceSpec:
 
     def used_files(self) -> list[str]:
         """Names of the files that columns are read from, each once, in order of use."""
-        tables = [*self.nodes, *self.edges]
-        names = [file for table in tables for file in (table.file, *(c.file for c in table.columns.values()))]
+        names: list[str | None] = []
+        for table in [*self.nodes, *self.edges]:
+            names += table_files(table.file)
+            if isinstance(table, NodeSpec) and isinstance(table.count, FileColumn):
+                names.append(table.count.file)
+            for column in table.columns.values():
+                names += [column.file, *(item.file for item in column.sets.values() if isinstance(item, FileColumn))]
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def preset_names() -> list[str]:
-    """Names of the presets that come with the package."""
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+def table_files(file: TableFile | None) -> list[str]:
+    """Names of the files of a table, in order of its rows."""
+    return list(file.values()) if isinstance(file, dict) else [file] if file is not None else []
 
 
-def load_spec(path: pathlib.Path, assigned: Mapping[str, str], sort: bool = False) -> SourceSpec:
-    """Read a spec file, fill in the files of ``--set`` and check everything.
-
-    Paths in the spec are relative to its folder, those of ``assigned`` to the working directory. ``sort`` turns
-    sorting on for every relation that has a time. Raises ValueError naming the spec, the place and the allowed
-    values.
-    """
-    try:
-        data = yaml.safe_load(path.read_text())
-        spec = build_spec(data, path.parent, assigned)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
-    edges = [dataclasses.replace(edge, sort=edge.sort or sort) for edge in spec.edges]
-    return dataclasses.replace(spec, edges=edges)
-
-
-def build_spec(data: Any, folder: pathlib.Path, assigned: Mapping[str, str]) -> SourceSpec:
-    """A checked spec from the decoded YAML."""
-    items("spec", data)
-    files = {name: build(FileSpec, value or {}, f"files.{name}") for name, value in items("files", data.get("files"))}
-    for name in assigned:
-        one_of("--set", name, tuple(files))
-    nodes = build_tables(NodeSpec, "nodes", data.get("nodes"))
-    edges = build_tables(EdgeSpec, "edges", data.get("edges"))
-    spec = build(SourceSpec, {**data, "files": files, "nodes": nodes, "edges": edges}, "")
-    return dataclasses.replace(spec, files=place_files(spec, folder, assigned))
-
-
-def build_tables(kind: type, what: str, data: Any) -> list:
-    """The node types or relations, with their columns in the long form."""
-    if not isinstance(data, list):
-        raise ValueError(f"{what}: expected a list, got {type(data).__name__}")
-    tables = []
-    for i, table in enumerate(data):
-        where = f"{what}[{i}]"
-        items(where, table)
-        columns = table.get("columns") or {}
-        table = {**table, "columns": {name: build_column(where, name, value) for name, value in items(where, columns)}}
-        tables.append(build(kind, table, where))
-    return tables
-
-
-def build_column(where: str, name: str, value: Any) -> ColumnSpec:
-    """One column from its short form (a reference) or its long form (a mapping), with the default dtype of its name."""
-    where = f"{where}.columns.{name}"
-    if name in RESERVED or "/" in name:
-        raise ValueError(f"{where}: the name {name!r} is taken or not allowed")
-    column = build(ColumnSpec, value if isinstance(value, Mapping) else {"column": value}, where)
-    dtype = column.dtype or DEFAULT_DTYPES.get(name)
-    if dtype is None:
-        raise ValueError(f"{where}: key 'dtype' is missing; only {', '.join(DEFAULT_DTYPES)} have a default")
-    return dataclasses.replace(column, dtype=dtype)
-
-
-def place_files(spec: SourceSpec, folder: pathlib.Path, assigned: Mapping[str, str]) -> dict[str, FileSpec]:
-    """The files with their final paths; one that is used but has none is refused."""
-    placed = {}
-    for name, file in spec.files.items():
-        path = assigned.get(name) or (str(folder / file.path) if file.path else None)
-        if path is None and name in spec.used_files():
-            raise ValueError(f"files.{name} has no path; pass --set {name}=PATH")
-        placed[name] = dataclasses.replace(file, path=path)
-    return placed
+def check_table_file(file: TableFile | None, columns: dict[str, ColumnSpec]) -> None:
+    """Raise ValueError for a mapping of files that is not by split, or that other settings contradict."""
+    if not isinstance(file, dict):
+        return
+    for name in file:
+        one_of("file", name, tuple(SPLITS))
+    if "split" in columns:
+        raise ValueError("columns.split: comes from the mapping of files already")
+    for name, column in columns.items():
+        if column.file is not None:
+            raise ValueError(f"columns.{name}: a file of its own does not go with several files of the table")

@@ -1,4 +1,4 @@
-"""Readers of source files: text, npz, npy and parquet behind one interface, in batches.
+"""Readers of source files behind one interface, in batches: delimited text and parquet here, others beside.
 
 A table gives, for every requested reference, a `Raw` per batch; `data_tools.values` turns those into NumPy arrays.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import pathlib
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,13 +16,17 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from data_tools.arrays import ArraysTable
+from data_tools.arrays import ArraysTable, load_arrays
+from data_tools.lists import ListsTable, load_id_lists
+from data_tools.selection import pick, select_all
 from data_tools.source_spec import FileSpec, Reference
-from data_tools.text_stream import CleanText, open_binary
+from data_tools.text_stream import CleanText, Source
+from data_tools.triples import TriplesTable
 from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError
 
 PARQUET_ROWS = 1 << 17
+SUFFIXES = {".npz": "npz", ".npy": "npy", ".parquet": "parquet", ".mat": "mat", ".nt": "triples"}
 
 
 class Table(Protocol):
@@ -38,60 +40,29 @@ class Table(Protocol):
 
 def open_table(spec: FileSpec) -> Table:
     """The reader for a file, by its declared format or its suffix."""
-    path = pathlib.Path(spec.path)
-    if not path.is_file():
-        raise FileFormatError(f"{path}: no such file")
-    kind = spec.format
-    if kind == "auto":
-        kind = path.suffix[1:] if path.suffix in (".npz", ".npy", ".parquet") else "text"
+    source = Source(pathlib.Path(spec.path), spec.member)
+    if not source.path.is_file():
+        raise FileFormatError(f"{source.path}: no such file")
+    kind = SUFFIXES.get(source.suffix, "text") if spec.format == "auto" else spec.format
+    if spec.member is not None and kind in ("npz", "npy", "parquet", "mat"):
+        raise FileFormatError(f"{source.name}: {kind} files are not read inside of archives; unpack it")
     if kind == "text":
-        return TextTable(path, spec)
-    return ParquetTable(path) if kind == "parquet" else ArraysTable(path, kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Positions of the columns that a reference selects; ``scalar`` means one column of numbers, not a matrix."""
-
-    positions: list[int]
-    labels: list[str]
-    scalar: bool
-
-
-def select(file: str, reference: Reference, names: list[str], width: int) -> Selection:
-    """Resolve a reference in a table of ``width`` columns, of which the first ``len(names)`` have names.
-
-    Raises FileFormatError naming the available columns when there is no such column.
-    """
-    if isinstance(reference, str) and (span := re.fullmatch(r"(\d*):(\d*)", reference)):
-        start, stop = (int(text) if text else None for text in span.groups())
-        positions = list(range(width))[start:stop]
-        return Selection(positions, [f"#{i}" for i in positions], False)
-    wanted = reference if isinstance(reference, list) else [reference]
-    positions = [position(file, item, names, width) for item in wanted]
-    return Selection(positions, [repr(item) for item in wanted], not isinstance(reference, list))
-
-
-def position(file: str, item: int | str, names: list[str], width: int) -> int:
-    """Position of one column given by name or position."""
-    if isinstance(item, int) and 0 <= item < width:
-        return item
-    if isinstance(item, str) and item in names:
-        if names.count(item) > 1:
-            raise FileFormatError(f"{file}: the column name {item!r} occurs {names.count(item)} times; use positions")
-        return names.index(item)
-    listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    raise FileFormatError(
-        f"{file}: no column {item!r}; it has {width} columns" + (f", named {listed}" if names else "")
-    )
+        return TextTable(source, spec)
+    if kind == "lists":
+        return ListsTable(source, spec)
+    if kind == "triples":
+        return TriplesTable(source, spec.comment)
+    if kind == "idlists":
+        return ArraysTable(source.name, load_id_lists(source))
+    return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))
 
 
 class TextTable:
     """Delimited text, read by Arrow in a stream; every value stays text until its column is parsed."""
 
-    def __init__(self, path: pathlib.Path, spec: FileSpec):
-        self.name = path.name
-        self._path = path
+    def __init__(self, source: Source, spec: FileSpec):
+        self.name = source.name
+        self._source = source
         self._spec = spec
         self._whitespace = spec.delimiter == "whitespace"
         self._delimiter = " " if self._whitespace else spec.delimiter
@@ -99,19 +70,14 @@ class TextTable:
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """See `Table`. Raises FileFormatError for missing columns and rows of the wrong length."""
-        with open_binary(self._path) as raw:
+        with self._source.open() as raw:
             stream = CleanText(raw, self._spec.comment, self._whitespace)
             names, width = self._layout(stream)
-            chosen = {key: select(self.name, reference, names, width) for key, reference in references.items()}
+            chosen, needed = select_all(self.name, references, names, width)
             if not stream.peek_line():
                 return
-            needed = sorted({p for selection in chosen.values() for p in selection.positions})
             for batch in self._arrow_batches(stream, width, needed):
-                column = dict(zip(needed, batch.columns, strict=True))
-                yield {
-                    key: Raw([column[p] for p in item.positions], item.labels, item.scalar, batch.num_rows)
-                    for key, item in chosen.items()
-                }
+                yield pick(chosen, dict(zip(needed, batch.columns, strict=True)), batch.num_rows)
 
     def _layout(self, stream: CleanText) -> tuple[list[str], int]:
         """Column names (maybe fewer than columns) and the number of columns; takes the header from the stream."""
@@ -188,13 +154,9 @@ class ParquetTable:
         """See `Table`."""
         with self._open() as file:
             names = file.schema_arrow.names
-            chosen = {key: select(self.name, reference, names, len(names)) for key, reference in references.items()}
-            needed = sorted({p for selection in chosen.values() for p in selection.positions})
+            chosen, needed = select_all(self.name, references, names, len(names))
             for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
-                yield {
-                    key: Raw([batch.column(names[p]) for p in item.positions], item.labels, item.scalar, batch.num_rows)
-                    for key, item in chosen.items()
-                }
+                yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[pyarrow.parquet.ParquetFile]:
@@ -206,8 +168,8 @@ class ParquetTable:
 
 
 def read_array(spec: FileSpec, reference: Reference) -> np.ndarray:
-    """A whole array of an npz or npy file."""
+    """A whole array of a file of arrays."""
     table = open_table(spec)
     if not isinstance(table, ArraysTable):
-        raise FileFormatError(f"{table.name}: sets are read from npz and npy files only")
+        raise FileFormatError(f"{table.name}: no arrays, but rows; say which column: {{file: ..., column: ...}}")
     return table.array(reference)

@@ -7,9 +7,11 @@ import gzip
 import io
 import pathlib
 import re
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from hpcgnn.store.files import FileFormatError
@@ -18,18 +20,21 @@ BLOCK_BYTES = 4 << 20
 
 
 @contextlib.contextmanager
-def open_binary(path: pathlib.Path, suffix: str | None = None) -> Iterator[BinaryIO]:
+def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[BinaryIO]:
     """The decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the name's).
 
+    With ``member`` the file is an archive, .tar (compressed or not) or .zip, and the path of one member ends so.
     Raises FileFormatError for a missing or damaged file, also while the caller reads.
     """
     try:
-        with _open_by_suffix(path, path.suffix if suffix is None else suffix) as file:
+        opened = _open_by_suffix(path, path.suffix if suffix is None else suffix)
+        with opened if member is None else _open_member(path, member) as file:
             yield file
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
-        raise FileFormatError(f"{path}: damaged or truncated ({error}); fetch it again") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError) as error:
+        reason = " ".join(str(error).split())
+        raise FileFormatError(f"{path}: damaged or truncated ({reason}); fetch it again") from error
 
 
 @contextlib.contextmanager
@@ -45,12 +50,55 @@ def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[BinaryIO]:
             yield file
 
 
+@contextlib.contextmanager
+def _open_member(path: pathlib.Path, member: str) -> Iterator[BinaryIO]:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive, archive.open(find_member(path, member, archive.namelist())) as file:
+            yield gzip.open(file) if member.endswith(".gz") else file
+    else:
+        with tarfile.open(path) as archive:
+            files = [item.name for item in archive.getmembers() if item.isfile()]
+            file = archive.extractfile(find_member(path, member, files))
+            yield gzip.open(file) if member.endswith(".gz") else file
+
+
+def find_member(path: pathlib.Path, member: str, names: list[str]) -> str:
+    """The one name in an archive that is, or ends with, the path ``member``."""
+    found = [name for name in names if name == member or name.endswith("/" + member)]
+    if len(found) != 1:
+        raise FileFormatError(f"{path}: {len(found) or 'no'} members are named {member!r}; it has {names[:10]}")
+    return found[0]
+
+
 def single_member(path: pathlib.Path, archive: zipfile.ZipFile) -> str:
     """Name of the only file in a zip archive."""
     names = [name for name in archive.namelist() if not name.endswith("/")]
     if len(names) != 1:
         raise FileFormatError(f"{path}: holds {len(names)} files {names[:5]}; unpack it and name one of them")
     return names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, or a member of an archive."""
+
+    path: pathlib.Path
+    member: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.path.name if self.member is None else f"{self.path.name}: {self.member}"
+
+    @property
+    def suffix(self) -> str:
+        """The suffix that tells the format: .gz and .zip are left out."""
+        name = self.member or self.path.name
+        return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
+
+    def open(self) -> contextlib.AbstractContextManager[BinaryIO]:
+        """See `open_binary`."""
+        return open_binary(self.path, member=self.member)
 
 
 class CleanText(io.RawIOBase):
@@ -102,6 +150,13 @@ class CleanText(io.RawIOBase):
         line = self._buffer[self._offset - 1 : end]
         self._offset = end + 1
         return line
+
+    def blocks(self) -> Iterator[bytes]:
+        """All that is left, in blocks of whole lines, each line ending in a newline."""
+        if self._offset < len(self._buffer):
+            yield self._buffer[self._offset :]
+        self._buffer, self._offset = b"", 0
+        yield from self._blocks
 
     def _clean_blocks(self, raw: BinaryIO) -> Iterator[bytes]:
         """Non-empty cleaned blocks of whole lines."""
