@@ -15,18 +15,24 @@ import yaml
 
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
+from hpcgnn.nn.graph_config import GraphModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.sample.graph_config import GraphEvalConfig, GraphSamplingConfig
 from hpcgnn.sample.protocol import EvalConfig, expand_eval
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.store import files
+from hpcgnn.store.embeddings import EmbeddingConfig
+from hpcgnn.store.features import FeatureConfig
+from hpcgnn.store.graph_data import GraphDataConfig
 from hpcgnn.tasks.config import TaskConfig
 from hpcgnn.tasks.edgebank import BaselineConfig
+from hpcgnn.tasks.graph_config import GraphTaskConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
              "comm.", "memory.placement", "memory.replicate_mib", "memory.hot_nodes",
-             "data.check_hash", "data.path")  # fmt: skip
+             "data.check_hash", "data.path", "features.cache_ratio", "features.cache")  # fmt: skip
 
 
 @dataclass
@@ -40,9 +46,38 @@ class OutputConfig:
     dir: str = ""
 
 
+class Sections:
+    """Nested dataclasses, one a section, as plain dictionaries; ``KIND`` names the kind of graph."""
+
+    KIND = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain dictionaries, with the kind of graph."""
+        return {"kind": self.KIND, **dataclasses.asdict(self)}
+
+    @classmethod
+    def sections(cls) -> dict[str, Any]:
+        """Classes of the sections by name."""
+        return {field.name: field.default_factory for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Sections:
+        """The inverse of ``to_dict``. Raises ValueError for an unknown section or key."""
+        sections, values = cls.sections(), {name: value for name, value in values.items() if name != "kind"}
+        unknown = set(values) - set(sections)
+        if unknown:
+            raise ValueError(f"unknown section {', '.join(sorted(unknown))}; sections are {', '.join(sections)}")
+        try:
+            return cls(**{name: sections[name](**(section or {})) for name, section in values.items()})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
 @dataclass
-class RunConfig:
-    """All of it."""
+class RunConfig(Sections):
+    """A run on a temporal graph."""
+
+    KIND = "temporal"
 
     data: DataConfig = field(default_factory=DataConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -65,21 +100,35 @@ class RunConfig:
         if self.train.epoch_parallel > 1 and self.memory.updater != "none":
             _check_writes(self.model, self.memory, self.sampling)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Nested plain dictionaries."""
-        return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        """The inverse of ``to_dict``. Raises ValueError for an unknown section or key."""
-        sections = {f.name: f.default_factory for f in dataclasses.fields(cls)}
-        unknown = set(values) - set(sections)
-        if unknown:
-            raise ValueError(f"unknown section {', '.join(sorted(unknown))}; sections are {', '.join(sections)}")
-        try:
-            return cls(**{name: sections[name](**(section or {})) for name, section in values.items()})
-        except TypeError as error:
-            raise ValueError(str(error)) from error
+@dataclass
+class StaticConfig(Sections):
+    """A run on a static graph, typed or not."""
+
+    KIND = "static"
+
+    data: GraphDataConfig = field(default_factory=GraphDataConfig)
+    task: GraphTaskConfig = field(default_factory=GraphTaskConfig)
+    sampling: GraphSamplingConfig = field(default_factory=GraphSamplingConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    model: GraphModelConfig = field(default_factory=GraphModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: GraphEvalConfig = field(default_factory=GraphEvalConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self):
+        if self.train.epoch_parallel > 1:
+            raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
+        if not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
+            raise ValueError(
+                f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
+                f"{self.model.layers}"
+            )
+
+
+KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig)}
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
@@ -128,13 +177,41 @@ def _check_labels(config: RunConfig) -> None:
         raise ValueError(f"eval.protocol and eval.negatives are for task.kind link, task.kind is {config.task.kind}")
 
 
-def parser(program: str, description: str) -> jsonargparse.ArgumentParser:
-    """A parser of all configuration keys, plus ``--config``."""
+def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
+    """A parser of all configuration keys of runs on a kind of graph, plus ``--config``."""
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
-    for section in dataclasses.fields(RunConfig):
-        result.add_class_arguments(section.default_factory, section.name)
+    result.add_argument(
+        "--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below"
+    )
+    for name, section in KINDS[kind].sections().items():
+        result.add_class_arguments(section, name)
     return result
+
+
+def kind_of(argv: list[str]) -> str:
+    """The kind of graph that a command line or the files it names with ``--config`` ask for. Raises ValueError."""
+    found = RunConfig.KIND
+    for option, value in zip(argv, [*argv[1:], ""], strict=True):
+        name, equals, after = option.partition("=")
+        value = after if equals else value
+        if name == "--config" and Path(value).is_file():
+            found = (_read_yaml(Path(value)) or {}).get("kind", found)
+        elif name == "--kind":
+            found = value
+    if found not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {found!r}")
+    return found
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected sections of keys, got {type(values).__name__}")
+    return values
 
 
 def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jsonargparse.Namespace:
@@ -146,15 +223,16 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
         raise ValueError(f"{' '.join(str(error).split())} (see --help)") from error
 
 
-def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[RunConfig, jsonargparse.Namespace]:
+def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
     """The configuration and the raw namespace. Raises ValueError for anything misspelt or out of range."""
     namespace = parse_arguments(result, expand_eval(argv))
-    sections = {f.name for f in dataclasses.fields(RunConfig)}
+    config = KINDS[namespace.kind]
+    sections = config.sections()
     values = {name: section.as_dict() for name, section in vars(namespace).items() if name in sections}
-    return RunConfig.from_dict(values), namespace
+    return config.from_dict(values), namespace
 
 
-def save(config: RunConfig, extra: dict[str, Any], path: Path) -> None:
+def save(config: Sections, extra: dict[str, Any], path: Path) -> None:
     """Write the resolved configuration as YAML; ``extra`` facts about the run stand above it as comments."""
     lines = [f"# {key}: {value}" for key, value in extra.items()]
     temporary = path.with_name(path.name + ".tmp")
@@ -162,19 +240,25 @@ def save(config: RunConfig, extra: dict[str, Any], path: Path) -> None:
     files.commit(temporary, path)
 
 
-def load(path: str | os.PathLike) -> RunConfig:
+def load(path: str | os.PathLike) -> Any:
     """Read a saved configuration. Raises ValueError when it is missing or unusable."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
+    values = _read_yaml(path)
+    kind = values.get("kind", RunConfig.KIND)
+    if kind not in KINDS:
+        raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
-        return RunConfig.from_dict(yaml.safe_load(path.read_text()) or {})
-    except (yaml.YAMLError, ValueError) as error:
+        return KINDS[kind].from_dict(values)
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def check_resumable(old: RunConfig, new: RunConfig) -> None:
+def check_resumable(old: Sections, new: Sections) -> None:
     """Refuse to resume with a change that would make it another run. Raises ValueError."""
+    if old.KIND != new.KIND:
+        raise ValueError(f"the run to resume is on a {old.KIND} graph, not a {new.KIND} one")
     before, after = _flat(old.to_dict()), _flat(new.to_dict())
     fixed = ("train.epochs",) if old.train.bound_to_epochs else ()
     changed = [key for key in before if before[key] != after[key] and (key in fixed or not key.startswith(RESUMABLE))]
@@ -184,4 +268,5 @@ def check_resumable(old: RunConfig, new: RunConfig) -> None:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()}
+    sections = {name: keys for name, keys in values.items() if name != "kind"}
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}

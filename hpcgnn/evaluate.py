@@ -13,12 +13,13 @@ from functools import partial
 import jsonargparse
 
 from hpcgnn.comm.world import World
-from hpcgnn.config import RunConfig
+from hpcgnn.config import RunConfig, Sections
 from hpcgnn.run import launch
+from hpcgnn.run.base import BaseSession
 from hpcgnn.run.baseline import baseline_metrics
 from hpcgnn.run.logs import without_nan
 from hpcgnn.run.replay import command_parser, load_best, open_session, parse
-from hpcgnn.run.scoring import run_split, split_metrics
+from hpcgnn.run.scoring import split_metrics
 from hpcgnn.run.session import Session
 from hpcgnn.sample.eval_negatives import KINDS
 from hpcgnn.tasks import edgebank
@@ -30,7 +31,7 @@ def main(world: World, argv: list[str]) -> int:
     arguments, comm = parse(_parser(), argv, world)
     change = partial(_changed, arguments)
     with open_session(arguments.run, arguments.data.path, comm, world, change) as session:
-        result = _evaluate(session, arguments.run) | _protocol(session)
+        result = _evaluate(session, arguments.run) | session.protocol()
     if world.rank == 0:
         print(json.dumps(without_nan(result)))
     return launch.EXIT_DONE
@@ -44,8 +45,12 @@ def _parser() -> jsonargparse.ArgumentParser:
     return parser
 
 
-def _changed(arguments: jsonargparse.Namespace, config: RunConfig) -> RunConfig:
+def _changed(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
     """Raises ValueError."""
+    if not isinstance(config, RunConfig):
+        if arguments.eval or arguments.negatives_file or arguments.baseline:
+            raise ValueError("--eval, --negatives_file and --baseline are for runs on temporal graphs")
+        return config
     if arguments.negatives_file and not arguments.eval:
         raise ValueError("--negatives_file needs --eval file or --eval tgb")
     if arguments.eval:
@@ -55,25 +60,16 @@ def _changed(arguments: jsonargparse.Namespace, config: RunConfig) -> RunConfig:
     return config
 
 
-def _evaluate(session: Session, folder: str) -> dict:
+def _evaluate(session: BaseSession, folder: str) -> dict:
     """Collective."""
-    result, baseline = {"kind": "evaluate", "ranks": session.world.size}, session.config.baseline
-    if baseline.kind:
-        return result | {"baseline": baseline.kind} | baseline_metrics(session, baseline)
+    result, config = {"kind": "evaluate", "ranks": session.world.size}, session.config
+    if isinstance(session, Session) and config.baseline.kind:
+        return result | {"baseline": config.baseline.kind} | baseline_metrics(session, config.baseline)
     result["epoch"] = load_best(session, folder).epoch
     for split in ("val", "test"):
-        metrics = split_metrics(session, split, run_split(session, split))
+        metrics = split_metrics(session, split, session.scores(split))
         result |= {f"{split}_{name}": value for name, value in metrics.items()}
     return result
-
-
-def _protocol(session: Session) -> dict:
-    """How the scores came about."""
-    config = session.config
-    if config.task.has_labels:
-        return {}
-    protocol, negatives = config.eval.protocol, config.eval.negatives
-    return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""``python -m hpcgnn.train``: train a temporal graph network; without arguments, on built-in synthetic events."""
+"""``python -m hpcgnn.train``: train a graph neural network; without arguments, TGN on built-in synthetic events.
+
+``--kind static`` (or ``kind: static`` in the file that ``--config`` names) trains on a static graph, by sampled
+mini-batches.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonargparse
 import torch
 
 import hpcgnn
@@ -16,14 +21,14 @@ from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World, mpi_version
-from hpcgnn.config import RunConfig
+from hpcgnn.config import RunConfig, Sections
 from hpcgnn.run import launch
+from hpcgnn.run.base import BaseSession
 from hpcgnn.run.baseline import run_baseline
 from hpcgnn.run.logs import RunLog
-from hpcgnn.run.replay import data_path
-from hpcgnn.run.session import Session
+from hpcgnn.run.replay import data_path, make_session
 from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.synthetic import make_synthetic
+from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph
 from hpcgnn.run.trainer import Trainer
 from hpcgnn.store import files
 
@@ -37,12 +42,11 @@ def main(world: World, argv: list[str]) -> int:
             path = _prepare(config, folder, world)
             log = RunLog(folder / "log", world.rank)
             watchdog.at("open the partition set")
-            groups = 1 if config.baseline.kind else config.train.epoch_parallel
-            session = Session(config, path, world.split(groups), watchdog)
+            session = make_session(config, path, world.split(_groups(config)), watchdog)
             for line in session.describe():
                 log(line)
             log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
-            if config.baseline.kind:
+            if isinstance(config, RunConfig) and config.baseline.kind:
                 _save_config(config, folder, world)
                 code = run_baseline(session, folder, log)
             else:
@@ -52,7 +56,12 @@ def main(world: World, argv: list[str]) -> int:
     return code
 
 
-def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+def _groups(config: Sections) -> int:
+    """How many epochs are trained at once, by as many groups of ranks at most."""
+    return 1 if isinstance(config, RunConfig) and config.baseline.kind else config.train.epoch_parallel
+
+
+def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Start or resume, and run to the end; returns the exit code."""
     session.watchdog.at("build the trainer")
     trainer = Trainer(session, folder, log, stop)
@@ -67,16 +76,16 @@ def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resum
     return code
 
 
-def _parse(argv: list[str]) -> tuple[RunConfig, Path, bool]:
+def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     """Configuration, run folder, and whether to resume. Raises ValueError."""
-    parser = configuration.parser("python -m hpcgnn.train", __doc__)
-    parser.add_argument("--resume", type=str, default="", help="run folder to continue")
     resume = _option(argv, "--resume")
     if resume is None:
-        config, _ = configuration.parse(parser, argv)
+        config, _ = configuration.parse(_parser(configuration.kind_of(argv)), argv)
         config.data.path = config.data.path and os.path.abspath(config.data.path)
-        config.task.init = config.task.init and os.path.abspath(config.task.init)
-        folder = Path(config.output.dir or f"runs/tgn-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        if isinstance(config, RunConfig):
+            config.task.init = config.task.init and os.path.abspath(config.task.init)
+        name = "tgn" if isinstance(config, RunConfig) else config.model.kind
+        folder = Path(config.output.dir or f"runs/{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
         if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
             raise ValueError(
                 f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
@@ -86,11 +95,17 @@ def _parse(argv: list[str]) -> tuple[RunConfig, Path, bool]:
         raise ValueError("--resume needs the run folder to continue")
     folder = Path(resume)
     old = configuration.load(folder / "config.yaml")
-    config, _ = configuration.parse(parser, ["--config", str(folder / "config.yaml"), *argv])
+    config, _ = configuration.parse(_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
     config.data.path = config.data.path and os.path.abspath(config.data.path)
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
     return config, folder, True
+
+
+def _parser(kind: str) -> jsonargparse.ArgumentParser:
+    parser = configuration.parser("python -m hpcgnn.train", __doc__, kind)
+    parser.add_argument("--resume", type=str, default="", help="run folder to continue")
+    return parser
 
 
 def _option(argv: list[str], name: str) -> str | None:
@@ -103,7 +118,7 @@ def _option(argv: list[str], name: str) -> str | None:
     return None
 
 
-def _prepare(config: RunConfig, folder: Path, world: World) -> str:
+def _prepare(config: Sections, folder: Path, world: World) -> str:
     """Collective. Make the run folder and, without a data path, the built-in graph; returns the partition set's
     path."""
     with together(world, "prepare the run folder"):
@@ -112,11 +127,14 @@ def _prepare(config: RunConfig, folder: Path, world: World) -> str:
     path = data_path(config, folder)
     with together(world, "make the synthetic graph"):
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
-            make_synthetic(Path(path), config.data.synthetic_events)
+            if isinstance(config, RunConfig):
+                make_synthetic(Path(path), config.data.synthetic_events)
+            else:
+                make_synthetic_graph(Path(path), config.data.synthetic_nodes)
     return path
 
 
-def _save_config(config: RunConfig, folder: Path, world: World) -> None:
+def _save_config(config: Sections, folder: Path, world: World) -> None:
     """Collective. config.yaml of the run folder, with facts about this start."""
     hosts = " ".join(dict.fromkeys(world.allgather(world.host)))
     with together(world, "save the configuration"):

@@ -9,7 +9,7 @@ import pytest
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.run.replay import replay
-from hpcgnn.run.scoring import run_split, split_metrics
+from hpcgnn.run.scoring import split_metrics
 
 SPLITS = ("val", "test")
 UNIFORM = {"sampling__strategy": "uniform", "sampling__fanout": 3}
@@ -40,7 +40,7 @@ def test_replay_ends_where_evaluation_does(comm, parts, case):
     moved, scored = (open_session(comm, parts, config) for _ in range(2))
     replay(moved)
     for split in SPLITS:
-        run_split(scored, split)
+        scored.scores(split)
     for mine, expected in zip(columns(moved), columns(scored), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-12, atol=1e-12)
 
@@ -58,6 +58,6 @@ def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, ne
     for chunk in (100, 2):
         changes = UNIFORM | {"eval__negatives": negatives, "eval__chunk": chunk, "sampling__negatives": 5}
         session = open_session(comm, parts, make_config(**changes))
-        found.append([split_metrics(session, split, run_split(session, split)) for split in SPLITS])
+        found.append([split_metrics(session, split, session.scores(split)) for split in SPLITS])
     for whole, pieces in zip(*found, strict=True):
         assert pieces == pytest.approx(whole, rel=1e-9, nan_ok=True)

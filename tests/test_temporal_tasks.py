@@ -20,7 +20,7 @@ from hpcgnn.config import RunConfig
 from hpcgnn.run import checkpoint
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import Pairs, score_pairs
-from hpcgnn.run.scoring import run_split, split_metrics
+from hpcgnn.run.scoring import split_metrics
 from hpcgnn.run.session import Session
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
@@ -91,7 +91,7 @@ def run_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None) ->
     session = trainer.session
     with session.plans("train", 0) as plans:
         losses = [trainer.train_step(plan)[0] for plan in plans if steps is None or plan.step < steps]
-    metrics = split_metrics(session, "val", run_split(session, "val"))
+    metrics = split_metrics(session, "val", session.scores("val"))
     trained = trainer._scores.metrics() if config.train.train_metrics else {}
     trainer.close()
     return Epoch(losses, weights_of(session), metrics, trained)
@@ -182,7 +182,7 @@ def test_loss_by_hand(comm, parts, labels, kind, changes):
 @pytest.mark.parametrize(("labels", "kind"), [("binary", "node"), ("three", "edge"), ("numbers", "edge_regression")])
 def test_metrics_leave_out_missing_labels(comm, parts, labels, kind):
     session = open_session(comm, parts(labels), task_config(kind))
-    collected = run_split(session, "val")
+    collected = session.scores("val")
     found = split_metrics(session, "val", collected)
     output = np.concatenate(comm.allgather(np.concatenate(collected.output)))
     label = np.concatenate(comm.allgather(np.concatenate(collected.label)))
@@ -346,7 +346,7 @@ def end_of_graph(comm, parts: Path, config: RunConfig) -> Session:
     """Collective. Memory of all events, with the weights that a run starts with."""
     session = open_session(comm, parts, config)
     for split in ("train", "val", "test"):
-        run_split(session, split)
+        session.scores(split)
     return session
 
 

@@ -20,6 +20,8 @@ class Stream(IntEnum):
     HIDDEN_NODE = 4
     DECAY = 5
     CHUNK = 6
+    SHUFFLE = 7
+    EMBEDDING = 8
     EVAL_NEGATIVE = 65
     EVAL_SAMPLE = 66
     EVAL_DECAY = 69

@@ -40,7 +40,7 @@ class GraphModelConfig:
 
     class_path: str = ""
     kind: str = "sage"
-    layers: int = 2
+    layers: int = 3
     hidden: int = 128
     heads: int = 4
     dropout: float = 0.0

@@ -29,7 +29,7 @@ from hpcgnn.nn.convolutions import (
 )
 from hpcgnn.nn.graph_config import ATTENTION_KINDS, GraphModelConfig
 from hpcgnn.nn.linear import linear
-from hpcgnn.nn.message_blocks import Batch, IndexedRows, rows_of, stack_first
+from hpcgnn.nn.message_blocks import Batch, Block, IndexedRows, rows_of, stack_first
 
 ACTIVATIONS: dict[str, Callable] = {
     "relu": torch.relu,
@@ -129,8 +129,9 @@ class InputRows(nn.Module):
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-class _GraphModel(nn.Module):
-    """What both models share."""
+class GraphModel(nn.Module):
+    """What both models share: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Inference over a whole graph
+    takes these one by one; a row of theirs does not depend on which others are there."""
 
     def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
         super().__init__()
@@ -141,6 +142,26 @@ class _GraphModel(nn.Module):
     def num_hops(self) -> int:
         """Blocks that a batch must have."""
         return self.config.layers
+
+    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
+        """inputs by type [num_src, F]; returns by type [num_dst of the last block, outputs]."""
+        self._check(batch)
+        rows = self.first(batch, inputs)
+        for number, block in enumerate(batch.blocks):
+            rows = self.step(number, batch, block, rows)
+        return list(self.last(rows).split(batch.blocks[-1].num_dst))
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
+        """Stacked rows [S, .] of the innermost block's source nodes, from their inputs by type."""
+        raise NotImplementedError
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor | IndexedRows) -> torch.Tensor:
+        """Layer ``number``: stacked rows [D, .] of a block's destination nodes, from those [S, .] of its sources."""
+        raise NotImplementedError
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        """Outputs [D, outputs] from the last layer's rows."""
+        return rows
 
     def _check(self, batch: Batch) -> None:
         if len(batch.blocks) != self.config.layers:
@@ -157,7 +178,7 @@ class _GraphModel(nn.Module):
         return self.input([drop(given, batch, keys, 0, p) for given, keys in zip(rows, batch.identity, strict=True)])
 
 
-class LayeredModel(_GraphModel):
+class LayeredModel(GraphModel):
     """Convolutions with norm, activation and dropout between them; the last one gives the outputs."""
 
     def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
@@ -171,28 +192,23 @@ class LayeredModel(_GraphModel):
         self.norms = nn.ModuleList(_norm(config) for _ in range(config.layers - 1))
         self.rectify = config.activation == "relu" and config.norm == "none"
 
-    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """inputs by type [num_src, F]; returns by type [num_dst of the last block, outputs]."""
-        self._check(batch)
-        rows = self._first_rows(batch, inputs)
-        for number, (layer, block) in enumerate(zip(self.layers, batch.blocks, strict=True)):
-            last = number == len(self.norms)
-            if number:
-                rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
-            rows = layer(block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
-            if not (last or self.rectify):
-                rows = self.activation(self.norms[number](rows))
-        return list(rows.split(batch.blocks[-1].num_dst))
-
-    def _first_rows(self, batch: Batch, inputs) -> torch.Tensor | IndexedRows:
-        """Where nothing is done to them, rows of one type stay where they lie."""
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
+        """As in GraphModel. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
         if len(inputs) == 1 and not changed and isinstance(self.layers[0], SageConv):
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor | IndexedRows) -> torch.Tensor:
+        """As in GraphModel."""
+        last = number == len(self.norms)
+        if number:
+            rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
+        rows = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
+        return rows if last or self.rectify else self.activation(self.norms[number](rows))
 
-class ResidualModel(_GraphModel):
+
+class ResidualModel(GraphModel):
     """An input product, blocks that are added to what they take, norm and an output product (the models of Platonov et
     al., A critical look at the evaluation of GNNs under heterophily, 2023)."""
 
@@ -202,16 +218,19 @@ class ResidualModel(_GraphModel):
         self.layers = nn.ModuleList(ResidualBlock(config, sizes, number + 1) for number in range(config.layers))
         self.norm, self.output = _norm(config), nn.Linear(config.hidden, sizes.outputs)
 
-    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """As LayeredModel."""
-        self._check(batch)
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        """As in GraphModel."""
         rows = self._input(batch, inputs, self.config.input_dropout)
         keys = stack_first(batch.identity, batch.blocks[0].num_src)
-        rows = self.activation(drop(rows, batch, keys, 1, self.config.dropout))
-        for layer, block in zip(self.layers, batch.blocks, strict=True):
-            rows = layer(batch, block, rows)
-        rows = linear(self.norm(rows), self.output.weight, self.output.bias)
-        return list(rows.split(batch.blocks[-1].num_dst))
+        return self.activation(drop(rows, batch, keys, 1, self.config.dropout))
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
+        """As in GraphModel."""
+        return self.layers[number](batch, block, rows)
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        """As in GraphModel."""
+        return linear(self.norm(rows), self.output.weight, self.output.bias)
 
 
 class ResidualBlock(nn.Module):

@@ -27,8 +27,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store import files
-from hpcgnn.store.memory import COLUMNS, MemoryRows, NodeMemory, SavedRows
-from hpcgnn.store.partition import TemporalPartition
+from hpcgnn.store.saved_rows import NodeRowStore, RowOwner, SavedRows
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 1
 STATE = "state.safetensors"
@@ -119,8 +118,7 @@ def _write_files(target: Path, state: State, memory: list[SavedRows], flat_row, 
     if rank == 0:
         contents[STATE] = state.tensors
     for number, saved in enumerate(memory):
-        columns = dict(zip(COLUMNS, saved.columns.tensors(), strict=True))
-        columns["flat_row"] = torch.from_numpy(flat_row)[saved.rows.cpu()]
+        columns = saved.columns | {"flat_row": torch.from_numpy(flat_row)[saved.rows.cpu()]}
         contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
     return [_write_file(target / name, tensors) for name, tensors in contents.items()]
 
@@ -226,13 +224,13 @@ def _progress(path: Path, values: dict) -> Progress:
 
 
 def load_memory(
-    path: Path, entries: list[list[dict]], memory: NodeMemory, partition: TemporalPartition, world: World,
+    path: Path, entries: list[list[dict]], memory: NodeRowStore, partition: RowOwner, world: World,
     channel: Channel,
 ) -> None:  # fmt: skip
     """Collective. Node memory and waiting writes from the files of any number of ranks: each file is read once and its
     rows go to their owners."""
     memory.reset()
-    reader = _RowReader(path, memory.table, partition, world, channel)
+    reader = _RowReader(path, memory.prototype(), partition, world, channel)
     table, *writes = entries
     for saved in reader.read(table):
         memory.put(saved)
@@ -242,24 +240,24 @@ def load_memory(
 
 
 class _RowReader:
-    """Collective to create. Rows of node memory by flat row id; ``like``: their columns."""
+    """Collective to create. Rows of nodes by flat row id; ``like``: their columns."""
 
-    def __init__(self, path: Path, like: MemoryRows, partition: TemporalPartition, world: World, channel: Channel):
+    def __init__(self, path: Path, like: dict[str, torch.Tensor], partition: RowOwner, world: World, channel: Channel):
         self._path, self._like, self._book, self._world, self._channel = path, like, partition.book, world, channel
         ids = partition.book.local_to_global(world.rank)
         self._directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
 
     def read(self, entries: list[dict]) -> Iterator[SavedRows]:
         """Collective. What the files hold of this rank's nodes, as many files at a time as there are ranks."""
-        rank, size, device = self._world.rank, self._world.size, self._like.state.device
+        rank, size, device = self._world.rank, self._world.size, self._world.device
         for first in range(0, len(entries), size):
             mine = entries[first + rank] if first + rank < len(entries) else None
             with together(self._world, "read checkpoint"):
                 content = _load_file(self._path, mine) if mine else {}
             rows = content["flat_row"].numpy() if mine else np.empty(0, np.int64)
             route = Route.plan(self._book, self._directory.lookup(rows), self._channel)
-            columns = []
-            for name, table in zip(COLUMNS, self._like.tensors(), strict=True):
+            columns = {}
+            for name, table in self._like.items():
                 values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
-                columns.append(route.push(values.to(table.dtype)).to(device))
-            yield SavedRows(route.requests.to(device), MemoryRows(*columns))
+                columns[name] = route.push(values.to(table.dtype)).to(device)
+            yield SavedRows(route.requests.to(device), columns)

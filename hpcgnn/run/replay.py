@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jsonargparse
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import RunConfig
+from hpcgnn.config import RunConfig, Sections, StaticConfig
 from hpcgnn.run import checkpoint
+from hpcgnn.run.base import BaseSession
 from hpcgnn.run.checkpoint import Progress
+from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.launch import on_first_rank
 from hpcgnn.run.restore import load
 from hpcgnn.run.session import Session
@@ -41,7 +44,7 @@ def parse(
 
 
 @contextmanager
-def open_run(folder: str, path: str, comm: CommConfig, world: World) -> Iterator[tuple[Session, Progress]]:
+def open_run(folder: str, path: str, comm: CommConfig, world: World) -> Iterator[tuple[BaseSession, Progress]]:
     """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph."""
     with open_session(folder, path, comm, world) as session:
         yield session, load_best(session, folder)
@@ -49,23 +52,29 @@ def open_run(folder: str, path: str, comm: CommConfig, world: World) -> Iterator
 
 @contextmanager
 def open_session(
-    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[RunConfig], RunConfig] | None = None
-) -> Iterator[Session]:
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
+) -> Iterator[BaseSession]:
     """Collective. A session as a run had it, without its weights; with ``change``, of the configuration that this makes
     of the run's."""
 
-    def read() -> RunConfig:
+    def read() -> Sections:
         config = configuration.load(Path(folder) / "config.yaml")
         return change(config) if change else config
 
     config = on_first_rank(world, "open the run", read)
     world = World(comm)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
-        yield Session(config, path or data_path(config, Path(folder)), world, watchdog)
+        yield make_session(config, path or data_path(config, Path(folder)), world, watchdog)
         world.barrier()
 
 
-def load_best(session: Session, folder: str) -> Progress:
+def make_session(config: Sections, path: str, world: World, watchdog: Watchdog) -> BaseSession:
+    """Collective. The session of a configuration's kind of graph."""
+    kind = GraphSession if isinstance(config, StaticConfig) else Session
+    return kind(config, path, world, watchdog)
+
+
+def load_best(session: BaseSession, folder: str) -> Progress:
     """Collective. Weights and node memory of a run's best epoch, into a session."""
     best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
     return load(session, best).progress
@@ -80,13 +89,13 @@ def replay(session: Session) -> None:
                 session.task.evaluate(plan)
 
 
-def data_path(config: RunConfig, folder: Path) -> str:
+def data_path(config: Sections, folder: Path) -> str:
     """The partition set of a run; the built-in graph lies in the run folder."""
     return config.data.path or str(folder / "data" / "parts")
 
 
-def _find_best(folder: Path, config: RunConfig) -> Path:
-    if config.baseline.kind:
+def _find_best(folder: Path, config: Sections) -> Path:
+    if isinstance(config, RunConfig) and config.baseline.kind:
         raise ValueError(f"{folder} is a run of baseline {config.baseline.kind}: it has no model to open")
     best = checkpoint.find_best(folder / "checkpoints")
     if best is None:

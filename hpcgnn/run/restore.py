@@ -8,13 +8,13 @@ import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.run import checkpoint
+from hpcgnn.run.base import BaseSession
 from hpcgnn.run.checkpoint import State
-from hpcgnn.run.session import Session
 
 HEAD = "decoder."
 
 
-def load(session: Session, path: Path) -> State:
+def load(session: BaseSession, path: Path) -> State:
     """Collective. Weights and node memory of a checkpoint into a session; returns the whole state."""
     with together(session.world, "read checkpoint"):
         state, names = checkpoint.load_state(path, session.partition.graph)
@@ -32,7 +32,7 @@ def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
         parameter.data.copy_(weights[name])
 
 
-def initialize(session: Session, folder: Path) -> str:
+def initialize(session: BaseSession, folder: Path) -> str:
     """Collective. The best weights of a finished run into everything but the head; returns what was done, in words.
 
     Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from hpcgnn.comm.world import World
-from hpcgnn.run.session import Session
+from hpcgnn.run.base import BaseSession
+from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.plan import StepPlan
-from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES, link_metrics, ranking_metrics, ranks_of
+from hpcgnn.tasks.metrics import link_metrics, ranking_metrics, ranks_of
 from hpcgnn.tasks.temporal import StepScores
 from hpcgnn.tasks.temporal_label import LabelScores, label_metrics
-from hpcgnn.tasks.temporal_label import metric_names as label_metric_names
 from hpcgnn.tasks.temporal_link import Scores
 
 
@@ -24,8 +23,8 @@ class Collected(Protocol):
     def add(self, plan: StepPlan, scores: StepScores) -> None:
         """Take a plan's scores."""
 
-    def metrics(self, inductive: np.ndarray, world: World) -> dict[str, float]:
-        """Collective. Metrics of all; inductive [b] bool of the events."""
+    def metrics(self, batches, world: World) -> dict[str, float]:
+        """Collective. Metrics of all, those of ``batches``."""
 
 
 @dataclass(slots=True)
@@ -55,11 +54,11 @@ class LinkCollected:
         else:
             self.negative.append(negative)
 
-    def metrics(self, inductive: np.ndarray, world: World) -> dict[str, float]:
+    def metrics(self, batches: Batches, world: World) -> dict[str, float]:
         """Collective. AP and AUC, or MRR and hits@10 for one-vs-many."""
         if self.ranking:
-            return ranking_metrics(np.concatenate(self.ranks), inductive, world)
-        return link_metrics(np.concatenate(self.positive), np.concatenate(self.negative), inductive, world)
+            return ranking_metrics(np.concatenate(self.ranks), batches.inductive, world)
+        return link_metrics(np.concatenate(self.positive), np.concatenate(self.negative), batches.inductive, world)
 
 
 @dataclass(slots=True)
@@ -75,37 +74,16 @@ class LabelCollected:
         self.output.append(output)
         self.label.append(label)
 
-    def metrics(self, inductive: np.ndarray, world: World) -> dict[str, float]:
-        """Collective. Metrics of the labelled events."""
+    def metrics(self, batches: object, world: World) -> dict[str, float]:
+        """Collective. Metrics of the labelled events or nodes."""
         return label_metrics(np.concatenate(self.output), np.concatenate(self.label), world)
 
 
-def metric_names(session: Session) -> tuple[str, ...]:
-    """The metrics of a split; the first one is monitored when nothing else is said."""
-    if session.config.task.has_labels:
-        return label_metric_names(session.config.task.kind, session.classes)
-    return RANKING_NAMES if session.ranking else NAMES
-
-
-def run_split(session: Session, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
-    """Collective. Score a split; memory moves on. ``stop`` is collective, asked after every step: None when it says
-    so."""
-    collected = LabelCollected() if session.config.task.has_labels else LinkCollected(session.ranking)
-    with session.plans(split, 0) as plans:
-        for plan in plans:
-            session.watchdog.at(split, plan.step)
-            task = session.task
-            collected.add(plan, task.evaluate(plan) if plan.final else task.score(plan))
-            if stop():
-                return None
-    return collected
-
-
-def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:
-    """Collective. The metrics of ``metric_names``; NaN for a split without events."""
+def split_metrics(session: BaseSession, split: str, collected: Collected) -> dict[str, float]:
+    """Collective. The metrics of ``metric_names``; NaN for a split without roots."""
     if session.batches[split].num_steps == 0:
-        return dict.fromkeys(metric_names(session), float("nan"))
-    return collected.metrics(session.batches[split].inductive, session.world)
+        return dict.fromkeys(session.metric_names(), float("nan"))
+    return collected.metrics(session.batches[split], session.world)
 
 
 def concatenate(scores: list[StepScores]) -> dict[str, np.ndarray]:

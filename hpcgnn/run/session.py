@@ -14,6 +14,9 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.temporal import Sizes, resolve_model
+from hpcgnn.run.base import BaseSession
+from hpcgnn.run.scoring import LabelCollected, LinkCollected
+from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_labels, measure_links
 from hpcgnn.sample.batches import Batches, make_batches
 from hpcgnn.sample.delivery import Mailing
 from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
@@ -26,30 +29,25 @@ from hpcgnn.store.hot import hottest
 from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
+from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
 from hpcgnn.tasks.temporal import TemporalTask
-from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head
+from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head, metric_names
 from hpcgnn.tasks.temporal_link import TemporalLinkTask
-from hpcgnn.timers import Timers
 
 
-class Session:
-    """Collective to create and to close. One per run; ``plans`` gives a split's plans, ``task`` executes them.
+class Session(BaseSession):
+    """Collective to create and to close. A run on a temporal graph.
 
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
     the job's, whose epochs of a round are ``epochs``.
     """
 
     def __init__(self, config: RunConfig, path: str, world: World, watchdog: Watchdog):
-        self.config, self.world, self.watchdog = config, world, watchdog
+        super().__init__(config, world, watchdog)
         self.epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
-        self.timers, self.plan_timers = Timers(), Timers()
-        self.data_channel = world.channel()
-        self.prefetch = world.plans_ahead(config.sampling.prefetch)
-        self.plan_channel = world.channel(polite=self.prefetch > 0)
         self.partition, self.splits = open_splits(path, config.data, config.train.seed, world, self.plan_channel)
         self.classes = self._read_labels()
         self._make_split_batches()
-        self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
         self._build_model()
         self._negatives: dict[str, Negatives | AllOthers] = {}
 
@@ -151,8 +149,8 @@ class Session:
         config, partition, model = self.config, self.partition, self.model
         needs = Needs(model.num_hops, self._mailing() if model.has_memory else None, model.needs_nearby)
         alone = self.world.own_channel() if self.replicated else None
-        threads = 1 if self.prefetch else self.world.threads
-        place = Placement(self.plan_channel, self.data_channel, self.world.device, self.dtype, alone, self.hot, threads)
+        channels = self.plan_channel, self.data_channel
+        place = Placement(*channels, self.world.device, self.dtype, alone, self.hot, self.plan_threads)
         shared = (config.sampling, needs, config.train.seed, place)
         self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
         self.eval_sampler = TemporalSampler(
@@ -264,6 +262,28 @@ class Session:
         kind = f"{self.classes} classes" if self.config.task.classifies else "numbers"
         return [f"task {self.config.task.kind}, {kind}; labelled events: {', '.join(known)}"]
 
-    def sent_bytes(self) -> int:
-        """Bytes this rank has sent in exchanges so far (gradient sums not counted)."""
-        return self.data_channel.sent_bytes + self.plan_channel.sent_bytes
+    @property
+    def initial_run(self) -> str:
+        """``task.init``."""
+        return self.config.task.init
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Of links ap and auc or ranks, of labels those of their kind."""
+        if self.config.task.has_labels:
+            return metric_names(self.config.task.kind, self.classes)
+        return RANKING_NAMES if self.ranking else NAMES
+
+    def collector(self) -> LabelCollected | LinkCollected:
+        """Scores of labels or of links."""
+        return LabelCollected() if self.config.task.has_labels else LinkCollected(self.ranking)
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Of labels all metrics, of links ap and auc."""
+        return (self.metric_names(), measure_labels) if self.config.task.has_labels else (LINK_NAMES, measure_links)
+
+    def protocol(self) -> dict[str, str]:
+        """Negatives of links."""
+        if self.config.task.has_labels:
+            return {}
+        protocol, negatives = self.config.eval.protocol, self.config.eval.negatives
+        return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}

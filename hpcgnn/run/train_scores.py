@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
-from hpcgnn.run.scoring import concatenate, metric_names
-from hpcgnn.run.session import Session
+from hpcgnn.run.scoring import concatenate
 from hpcgnn.tasks.metrics import link_metrics
 from hpcgnn.tasks.temporal import StepScores
 from hpcgnn.tasks.temporal_label import label_metrics
@@ -29,13 +28,6 @@ def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, floa
 def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
     """Collective. Metrics of label scores, output [n, C] and label [n]."""
     return label_metrics(scores["output"], scores["label"], world)
-
-
-def make_train_scores(session: Session) -> TrainScores:
-    """Collective. Those of a session's task."""
-    if session.config.task.has_labels:
-        return TrainScores(session.world.job, metric_names(session), measure_labels)
-    return TrainScores(session.world.job)
 
 
 class TrainScores:

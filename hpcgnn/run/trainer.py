@@ -12,17 +12,17 @@ import torch
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.run import checkpoint
+from hpcgnn.run.base import BaseSession
 from hpcgnn.run.checkpoint import Progress, State
 from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE
 from hpcgnn.run.logs import MetricsFile, RunLog
 from hpcgnn.run.optimizer import FlatOptimizer
 from hpcgnn.run.restore import initialize, load
-from hpcgnn.run.scoring import metric_names, run_split, split_metrics
-from hpcgnn.run.session import Session
+from hpcgnn.run.scoring import split_metrics
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.train_scores import make_train_scores
-from hpcgnn.store.memory import SavedRows
+from hpcgnn.run.train_scores import TrainScores
+from hpcgnn.store.saved_rows import SavedRows
 from hpcgnn.tasks.metrics import LOWER_IS_BETTER
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
@@ -35,10 +35,10 @@ class Stopped(Exception):
 class Trainer:
     """Collective throughout. ``run`` returns the exit code."""
 
-    def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
+    def __init__(self, session: BaseSession, folder: Path, log: RunLog, stop: StopRequest):
         self.session, self.world, self.log = session, session.world.job, log
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
-        self._metric_names = metric_names(session)
+        self._metric_names = session.metric_names()
         _check(self._config, num_steps, self._metric_names)
         self._folder, self._stop, self._watchdog = folder / "checkpoints", stop, session.watchdog
         self._metrics_path = folder / "metrics.jsonl"
@@ -46,7 +46,7 @@ class Trainer:
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
         self.flat = self.optimizer.flat
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
-        self._scores = make_train_scores(session)
+        self._scores = TrainScores(session.world.job, *session.train_measure())
         self.progress = Progress()
 
     # -------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Trainer:
     def _score(self, split: str, trained: list[SavedRows]) -> dict[str, float]:
         """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it, where there is any)
         goes into a checkpoint."""
-        collected = run_split(self.session, split, lambda: self.world.any(self._stop.requested))
+        collected = self.session.scores(split, lambda: self.world.any(self._stop.requested))
         if collected is None:
             if trained:
                 self._save(trained, seconds=self.progress.train_seconds)
@@ -161,12 +161,12 @@ class Trainer:
             "epoch",
             epoch=progress.epoch,
             train_seconds=progress.train_seconds,
-            events_per_second=rate,
+            **{f"{self.session.roots}_per_second": rate},
             loss=loss,
             **values,
         )
         shown = [text for split in ("train", "val") if (text := headline(split, values))]
-        parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} events/s"]
+        parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} {self.session.roots}/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
     def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows]) -> None:
@@ -185,7 +185,7 @@ class Trainer:
                 done = replace(done, bad_epochs=progress.bad_epochs + 1)
         self.progress = done
         self._scores.clear()
-        self._save([])
+        self._save(self.session.memory.between_epochs())
 
     def _monitored(self, metrics: dict[str, float]) -> float:
         """The metric that decides; larger is better, so errors come with the other sign."""
@@ -252,7 +252,7 @@ class Trainer:
 
     def start(self) -> None:
         """Collective. A new run: weights from another one where ``task.init`` names it."""
-        source = self.session.config.task.init
+        source = self.session.initial_run
         if source:
             self.log(initialize(self.session, Path(source)))
 

@@ -114,12 +114,9 @@ def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np
     return capacity, np.cumsum(surplus, axis=1) - surplus, np.cumsum(room, axis=1)
 
 
-def _spill(
-    events: Events, step: np.ndarray, sizes: np.ndarray, world: World, channel: Channel
-) -> tuple[Events, np.ndarray]:
-    """Hand surplus events over; returns the events this rank handles, in order, and their steps."""
-    if world.size == 1:
-        return events, step
+def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
+    """Collective. The rank [n] that handles each of this rank's roots of steps ``step`` [n], increasing: itself up to
+    the capacity, then by the fixed rule."""
     mine = np.bincount(step, minlength=len(sizes)).astype(np.int64)
     counts = world.allgather_array(mine).T
     capacity, surplus_start, room_end = spill_targets(counts, sizes)
@@ -129,20 +126,29 @@ def _spill(
     number = surplus_start[at, world.rank] + place[surplus] - capacity[at]
     target = np.full(len(step), world.rank)
     target[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
-    return _exchange_events(events, step, target, channel)
+    return target
 
 
-def _exchange_events(
-    events: Events, step: np.ndarray, target: np.ndarray, channel: Channel
-) -> tuple[Events, np.ndarray]:
+def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
+    """Collective. Rows of ``columns`` [n, ...] handed to the ranks ``target`` [n]."""
     order = np.argsort(target, kind="stable")
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)
-    move = lambda column: channel.array(column[order], send, receive)  # noqa: E731
-    fixed = [move(getattr(events, key)) for key in ("row", "src", "dst", "time")]
-    moved = Events(*fixed, columns={key: move(column) for key, column in events.columns.items()})
-    by_row = np.argsort(moved.row, kind="stable")
-    return moved.take(by_row), move(step)[by_row]
+    return [channel.array(column[order], send, receive) for column in columns]
+
+
+def _spill(
+    events: Events, step: np.ndarray, sizes: np.ndarray, world: World, channel: Channel
+) -> tuple[Events, np.ndarray]:
+    """Hand surplus events over; returns the events this rank handles, in order, and their steps."""
+    if world.size == 1:
+        return events, step
+    names = list(events.columns)
+    columns = [events.row, events.src, events.dst, events.time, *events.columns.values(), step]
+    *moved, step = exchange_columns(columns, spill(step, sizes, world), channel)
+    events = Events(*moved[:4], columns=dict(zip(names, moved[4:], strict=True)))
+    by_row = np.argsort(events.row, kind="stable")
+    return events.take(by_row), step[by_row]
 
 
 def _first_rows(events: Events, indptr: np.ndarray, world: World) -> np.ndarray:

@@ -13,6 +13,22 @@ from hpcgnn.store.book import BlockOwnership
 BINS_PER_RANK = 256
 
 
+def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:
+    """Collective. Place [n] of this rank's unique keys [n] int64 in [0, num_keys) among those of all ranks in order,
+    and how many there are."""
+    owner, _ = _even_shares(keys, num_keys, world).locate(keys)
+    order = np.argsort(owner, kind="stable")
+    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+    receive = channel.counts(send)
+    moved = channel.array(keys[order], send, receive)
+    counts = world.allgather_array(np.array([len(moved)], np.int64)).ravel()
+    place = np.empty(len(moved), np.int64)
+    place[np.argsort(moved, kind="stable")] = counts[: world.rank].sum() + np.arange(len(moved))
+    result = np.empty(len(keys), np.int64)
+    result[order] = channel.array(place, receive, send)
+    return result, int(counts.sum())
+
+
 class Directory:
     """Rows of integers in order of a key that no partition changes, in blocks of nearly equal length. ``size`` is their
     number."""

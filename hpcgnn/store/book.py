@@ -71,6 +71,10 @@ class Book:
         type."""
         return np.append(self.offsets[:, 0], self.num_nodes)
 
+    def of_type(self, node_type: int) -> BlockOwnership:
+        """Ownership of one type's global ids, with rows counted within the type."""
+        return BlockOwnership(self.offsets[node_type, self.first_part])
+
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Owning rank and the owner's local row of every global id, int64 [n]. Ids must be valid."""
         if len(self._starts) == 1:

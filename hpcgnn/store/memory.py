@@ -11,6 +11,7 @@ import torch
 from hpcgnn import native, native_layers
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.store.layout import Layout
+from hpcgnn.store.saved_rows import SavedRows
 
 COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
 
@@ -30,13 +31,9 @@ class MemoryRows:
         """The five columns."""
         return self.state, self.mail, self.updated, self.mailed, self.delivered
 
-
-@dataclass(slots=True)
-class SavedRows:
-    """Some of the nodes that a rank owns: rows [r] (their place among them) and what is known of them."""
-
-    rows: torch.Tensor
-    columns: MemoryRows
+    def at(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The columns of some rows, by name."""
+        return {name: tensor[rows] for name, tensor in zip(COLUMNS, self.tensors(), strict=True)}
 
 
 @dataclass(slots=True)
@@ -175,24 +172,32 @@ class NodeMemory:
         owned = self.owned()
         rows = torch.nonzero(owned.delivered).squeeze(1)
         return [
-            SavedRows(rows, MemoryRows(*(tensor[rows] for tensor in owned.tensors()))),
+            SavedRows(rows, owned.at(rows)),
             *(self._owned_part(write) for write in self._waiting),
         ]
 
     def _owned_part(self, write: WaitingWrite) -> SavedRows:
         columns = self._columns(write)
         if self.layout is None:
-            return SavedRows(write.rows, columns)
+            return SavedRows(write.rows, columns.at(torch.arange(len(write.rows), device=write.rows.device)))
         place = torch.full((len(self.table.delivered),), -1, device=write.rows.device)
         place[self.layout.own] = torch.arange(len(self.layout.own), device=place.device)
         mine = place[write.rows] >= 0
-        return SavedRows(place[write.rows[mine]], MemoryRows(*(tensor[mine] for tensor in columns.tensors())))
+        return SavedRows(place[write.rows[mine]], columns.at(mine))
+
+    def between_epochs(self) -> list[SavedRows]:
+        """What an epoch leaves to the next: nothing, every epoch starts with empty memory."""
+        return []
+
+    def prototype(self) -> dict[str, torch.Tensor]:
+        """The columns of no row."""
+        return self.table.at(torch.arange(0, device=self.table.state.device))
 
     def put(self, saved: SavedRows) -> None:
         """Set some of the rows that this rank owns."""
         rows = saved.rows if self.layout is None else self.layout.own[saved.rows]
-        for tensor, values in zip(self.table.tensors(), saved.columns.tensors(), strict=True):
-            tensor[rows] = values
+        for name, tensor in zip(COLUMNS, self.table.tensors(), strict=True):
+            tensor[rows] = saved.columns[name]
 
     def share(self, channel: Channel) -> None:
         """Collective. Bring the owners' rows to the ranks that keep copies."""
@@ -203,7 +208,7 @@ class NodeMemory:
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Collective. Let a saved write, in pieces, wait behind those that wait already."""
         rows = torch.cat([piece.rows for piece in pieces])
-        columns = [torch.cat(column) for column in zip(*(piece.columns.tensors() for piece in pieces), strict=True)]
+        columns = [torch.cat([piece.columns[name] for piece in pieces]) for name in COLUMNS]
         if self.layout is not None:
             rows, *columns = (channel.everyone(column) for column in (self.layout.own[rows], *columns))
         state, mail, updated, mailed, _ = columns

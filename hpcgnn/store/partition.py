@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcgnn.store import files
 from hpcgnn.store.book import Book, read_offsets
+from hpcgnn.store.part_file import check_counts, reading_part
 
 KEPT = ("feat", "label", "split")  # further columns of events that training uses
 
@@ -116,7 +117,7 @@ def open_partition(path: str | os.PathLike, rank: int, size: int, check_hash: bo
     digest = lambda part: hashes[part] if check_hash else None  # noqa: E731
     parts = [_read_part(path, part, set_id, digest(part), types, relation) for part in book.parts_of(rank)]
     for part, columns in zip(book.parts_of(rank), parts, strict=True):
-        _check_counts(files.part_path(path, part), columns, offsets[:, part + 1] - offsets[:, part], types)
+        check_counts(files.part_path(path, part), columns.rows, offsets[:, part + 1] - offsets[:, part], types)
     base = book.type_base()
     flat_row = np.concatenate([base[t] + p.rows[t] for t in range(len(types)) for p in parts]).astype(np.int64)
     features, feature_of = _merge_features(parts)
@@ -143,21 +144,7 @@ def _only_relation(file: h5py.File) -> tuple[str, int]:
 
 
 def _read_part(path, part: int, set_id: str, digest: str | None, types, relation: str) -> _Part:
-    """Columns of one part, its bytes compared with ``digest`` before HDF5, which damaged files can hang, sees them."""
-    name = files.part_path(path, part)
-    if digest is not None and name.is_file() and files.file_hash(name) != digest:
-        raise files.FileFormatError(
-            f"{name}: contents do not match the hash in the book: damaged, or a file of another partition set or "
-            "version; "
-            "run data_tools.verify, or partition again into an empty folder"
-        )
-    with files.reading(name, files.PART, "run data_tools.verify, or partition again") as file:
-        found = str(file.attrs.get("set_id"))
-        if found != set_id or int(file.attrs.get("part", -1)) != part:
-            raise files.FileFormatError(
-                f"{name}: belongs to partition set {found[:12]}, part {file.attrs.get('part')}, but the book is of set "
-                f"{set_id[:12]}: files of different sets are mixed; partition again into an empty folder"
-            )
+    with reading_part(path, part, set_id, digest) as file:
         nodes = [{key: column[()] for key, column in file["nodes"][t].items()} for t in types]
         edges = {key: column[()] for key, column in file["edges"][relation].items()}
         indptr, entry = (file["history"][relation][key][()].astype(np.int64) for key in ("indptr", "event"))
@@ -165,16 +152,6 @@ def _read_part(path, part: int, set_id: str, digest: str | None, types, relation
         if missing:
             raise KeyError(f"/edges/{relation} has no column {missing[0]}")
         return _Part([n.pop("row") for n in nodes], nodes, edges, indptr, entry)
-
-
-def _check_counts(name, part: _Part, expected: np.ndarray, types) -> None:
-    """A part must have the nodes that the book gives it."""
-    for rows, count, node_type in zip(part.rows, expected, types, strict=True):
-        if len(rows) != count:
-            raise files.FileFormatError(
-                f"{name}: /nodes/{node_type}/row has {len(rows)} rows, the book says {count}: part or book is damaged; "
-                "run data_tools.verify, or partition again"
-            )
 
 
 def _merge_features(parts: list[_Part]) -> tuple[np.ndarray | None, list[np.ndarray] | None]:

@@ -68,3 +68,25 @@ def balanced_weights(label: np.ndarray, classes: int, world: World) -> np.ndarra
     """Collective. Weights [C] n / (C n_c) of the labels [e] of all ranks; 1 for a class that does not occur."""
     counts = world.reduce_array(np.bincount(label[label >= 0], minlength=classes).astype(np.int64))
     return np.where(counts > 0, counts.sum() / (classes * np.maximum(counts, 1)), 1.0)
+
+
+def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels [n] int64 (-1: missing) and splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type.
+
+    Raises ValueError where they are missing or cannot be used.
+    """
+    for name in ("label", "split"):
+        if name not in columns:
+            raise ValueError(
+                f"node type {node_type} has no column {name}: convert the source again with one"
+                + (", or run data_tools.split" if name == "split" else "")
+            )
+    label = columns["label"]
+    if label.ndim != 1 or label.dtype.kind not in "iub":
+        raise ValueError(f"the label of {node_type} must be one integer a node, got {label.dtype} {label.shape[1:]}")
+    label = label.astype(np.int64)
+    limit = classes or MOST_CLASSES
+    if (label >= limit).any():
+        where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most"
+        raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
+    return np.where(label >= 0, label, MISSING), columns["split"].astype(np.int64)

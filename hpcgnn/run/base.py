@@ -1,0 +1,92 @@
+"""What every kind of run shares: ranks, channels, timers, and what the run loop asks of a session."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World
+from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.store.saved_rows import NodeRowStore, RowOwner
+from hpcgnn.timers import Timers
+
+
+class BaseSession(ABC):
+    """Collective to create and to close. One per run; ``plans`` gives a split's plans, ``task`` executes them.
+
+    Kinds of graphs fill in: partition, batches by split, model, memory (rows of nodes that the run keeps), task; roots:
+    what batches are made of.
+    """
+
+    roots = "events"
+    partition: RowOwner
+    batches: dict[str, Any]
+    model: torch.nn.Module
+    memory: NodeRowStore
+    task: Any
+
+    def __init__(self, config, world: World, watchdog: Watchdog):
+        self.config, self.world, self.watchdog = config, world, watchdog
+        self.timers, self.plan_timers = Timers(), Timers()
+        self.data_channel = world.channel()
+        self.prefetch = world.plans_ahead(config.sampling.prefetch)
+        self.plan_channel = world.channel(polite=self.prefetch > 0)
+        self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+
+    @property
+    def initial_run(self) -> str:
+        """Folder of the run whose weights a new one starts with; empty: none."""
+        return ""
+
+    @property
+    def plan_threads(self) -> int:
+        """Threads of planning: all where it is done in the foreground."""
+        return 1 if self.prefetch else self.world.threads
+
+    @abstractmethod
+    def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher:
+        """Collective. The plans of a split's steps from ``start`` on."""
+
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False):
+        """Collective. The collected scores of a split; None when ``stop``, collective and asked after every step, says
+        so."""
+        collected = self.collector()
+        with self.plans(split, 0) as plans:
+            for plan in plans:
+                self.watchdog.at(split, plan.step)
+                collected.add(plan, self.task.evaluate(plan) if plan.final else self.task.score(plan))
+                if stop():
+                    return None
+        return collected
+
+    @abstractmethod
+    def start_epoch(self, epoch: int) -> None:
+        """Collective. The training batches of an epoch."""
+
+    @abstractmethod
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics of a split; the first one is monitored when nothing else is said."""
+
+    @abstractmethod
+    def collector(self):
+        """What gathers a split's scores, a ``scoring.Collected``."""
+
+    @abstractmethod
+    def train_measure(self) -> tuple:
+        """Names and function of the metrics of training scores, as ``TrainScores`` takes them."""
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Collective. What is about to run, line by line."""
+
+    @abstractmethod
+    def protocol(self) -> dict[str, str]:
+        """How scores come about."""
+
+    def sent_bytes(self) -> int:
+        """Bytes this rank has sent in exchanges so far (gradient sums not counted)."""
+        return self.data_channel.sent_bytes + self.plan_channel.sent_bytes

@@ -1,0 +1,104 @@
+"""Exact inference on static graphs, layer by layer: every node once a layer, with all its neighbours.
+
+A layer's rows lie at the owners of their nodes; a chunk of nodes pulls those of its neighbours. n local nodes, all
+types one behind the other; W width of a layer's rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.route import Route
+from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
+from hpcgnn.run.scoring import LabelCollected
+from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.tasks.graph_node import FEATURE
+from hpcgnn.tasks.temporal_label import LabelScores
+
+if TYPE_CHECKING:
+    from hpcgnn.run.graph_session import GraphSession
+
+
+@torch.no_grad()
+def infer(session: GraphSession) -> torch.Tensor:
+    """Collective. Outputs of all local nodes [n, C], in order of local row."""
+    model, partition = session.model, session.partition
+    model.eval()
+    counts = tuple(np.diff(partition.type_start).tolist())
+    known = [torch.from_numpy(table).to(session.world.device) for table in (partition.flat_row, partition.in_degree())]
+    rows = model.first(_batch(Block((), counts, counts), *known), _inputs(session))
+    for number in range(model.num_hops):
+        rows = _layer(session, number, rows, *known)
+    return model.last(rows)
+
+
+def exact_scores(session: GraphSession, split: str) -> LabelCollected:
+    """Collective. Outputs and labels of a split's nodes, at their owners."""
+    pool, kind = session.pools[split], session.seed_type
+    first = int(session.partition.book.of_type(kind).starts[session.world.rank])
+    outputs = infer(session)[session.partition.of_type(kind)]
+    place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
+    label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
+    return LabelCollected(*([rows] for rows in LabelScores(outputs[place], label).arrays().values()))
+
+
+def _inputs(session: GraphSession) -> list[torch.Tensor]:
+    """Input rows of the local nodes, by type."""
+    found = []
+    for kind, rows in enumerate(session.rows):
+        learnt = session.memory.tables.get(kind)
+        pieces = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
+        pieces += [] if learnt is None else [learnt.weight]
+        found.append(torch.cat(pieces, dim=1))
+    return found
+
+
+def _layer(session: GraphSession, number: int, rows: torch.Tensor, identity, degree) -> torch.Tensor:
+    """Collective. One layer's rows of all local nodes, from those of the layer before."""
+    partition, world, size = session.partition, session.world, session.config.eval.chunk
+    chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
+    out: torch.Tensor | None = None
+    relabel = [native.Relabel(int(count)) for count in np.diff(partition.book.type_base())]
+    for chunk in range(chunks):
+        session.watchdog.at(f"inference, layer {number}", chunk)
+        first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
+        block, ids = _full_block(partition, first, last, relabel)
+        route = Route.plan(partition.book, ids, session.data_channel).to(rows.device)
+        pulled, keys, degrees = route.pull(rows, identity, degree)
+        new = session.model.step(number, _batch(block, keys, degrees), block, pulled)
+        if out is None:
+            out = new.new_empty((partition.num_nodes, new.shape[1]))
+        out[first:last] = new
+    return rows if out is None else out
+
+
+def _full_block(partition: GraphPartition, first: int, last: int, relabel) -> tuple[Block, np.ndarray]:
+    """The block of local nodes first .. last - 1 with all their in-edges, and the global ids of its source nodes."""
+    base, bounds = partition.book.type_base(), []
+    for kind in range(len(partition.types)):
+        span = partition.of_type(kind)
+        begin, end = (min(max(place, span.start), span.stop) - span.start for place in (first, last))
+        bounds.append((begin, end))
+        relabel[kind].begin()
+        relabel[kind].add(partition.global_ids(kind)[begin:end] - base[kind])
+    relations = []
+    for number, (relation, edges) in enumerate(zip(partition.relations, partition.edges, strict=True)):
+        begin, end = bounds[relation.dst_type]
+        indptr = edges.indptr[begin : end + 1] - edges.indptr[begin]
+        source = edges.src[edges.indptr[begin] : edges.indptr[end]] - base[relation.src_type]
+        place = torch.from_numpy(relabel[relation.src_type].add(source).astype(np.int64))
+        relations.append(
+            Adjacency(number, relation.src_type, relation.dst_type, torch.from_numpy(indptr), place)
+        )  # fmt: skip
+    ids = [known.unique + base[kind] for kind, known in enumerate(relabel)]
+    num_dst = tuple(end - begin for begin, end in bounds)
+    return Block(tuple(relations), tuple(len(found) for found in ids), num_dst), np.concatenate(ids)
+
+
+def _batch(block: Block, identity: torch.Tensor, degree: torch.Tensor) -> Batch:
+    """One block as a batch of its own."""
+    return Batch((block,), identity.split(block.num_src), degree.split(block.num_src), 0, 0, 0, False)

@@ -1,0 +1,65 @@
+"""The run file's ``sampling`` section of static graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hpcgnn.choices import check_choices
+
+MODES = ("uniform", "replace", "weighted", "full", "labor")
+FULL = -1
+
+
+@dataclass
+class GraphSamplingConfig:
+    """Which neighbours a mini-batch sees.
+
+    Attributes:
+        fanouts: in-neighbours of a node and relation, the seeds' hop first; one number a layer; -1: all.
+        relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
+        mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
+            draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
+        eval_fanouts: of validation and test; empty: as in training.
+        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
+            compute threads, else none.
+    """
+
+    fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
+    relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
+    mode: str = "uniform"
+    eval_fanouts: list[int] = field(default_factory=list)
+    prefetch: int = -1
+
+    def __post_init__(self):
+        check_choices("sampling", self, {"mode": MODES})
+        if not self.fanouts:
+            raise ValueError("sampling.fanouts needs one number a layer")
+        lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}
+        if self.eval_fanouts:
+            lists["eval_fanouts"] = self.eval_fanouts
+        for name, values in lists.items():
+            if len(values) != len(self.fanouts):
+                raise ValueError(f"sampling.{name} needs {len(self.fanouts)} numbers, one a layer, got {values}")
+            if any(value < FULL for value in values):
+                raise ValueError(f"sampling.{name} must be -1 (all), 0 (none) or more, got {values}")
+        if self.prefetch < -1:
+            raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
+
+
+@dataclass
+class GraphEvalConfig:
+    """Validation and test.
+
+    Attributes:
+        batch_size: seeds of a batch; 0: as in training.
+        exact: score with all neighbours, layer by layer over the whole graph, instead of sampled batches.
+        chunk: nodes of a rank that such a layer works on at once; bounds memory.
+    """
+
+    batch_size: int = 0
+    exact: bool = False
+    chunk: int = 10_000
+
+    def __post_init__(self):
+        if self.batch_size < 0 or self.chunk < 1:
+            raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")

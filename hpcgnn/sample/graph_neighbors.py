@@ -1,0 +1,127 @@
+"""Neighbours of a frontier from their owners: one request and one reply a hop for all relations together.
+
+N frontier nodes of all types, D of one type, E sampled edges, R ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.native import Random
+from hpcgnn.store.graph_partition import GraphPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A relation's sampled edges: indptr [D + 1] int64 over the frontier's nodes of the destination type, source [E]
+    global ids, row [E] edge row ids or None where they are not wanted."""
+
+    indptr: np.ndarray
+    source: np.ndarray
+    row: np.ndarray | None
+
+
+class NeighborSampler:
+    """Samples in-neighbours at their owners, with so many threads. Collective over ``channel``.
+
+    ``sample`` may be overridden: it is the whole of a sampling method.
+    """
+
+    def __init__(
+        self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_rows: bool = False
+    ):  # fmt: skip
+        self.partition, self.mode, self.threads = partition, mode, threads
+        self._channel, self._with_rows = channel, with_rows
+        self._identity = [partition.flat_row[partition.of_type(t)] for t in range(len(partition.types))]
+
+    def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
+        """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
+        destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
+        edges, target = self.partition.edges[relation], self.partition.relations[relation].dst_type
+        return native.sample_neighbors(
+            edges.indptr, nodes, self._identity[target], fanout, random, mode=self.mode, threads=self.threads
+        )
+
+    def ask(self, frontier: list[np.ndarray], fanouts: list[int], random: Random) -> list[Sampled]:
+        """Collective. Of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
+        relation."""
+        if self._channel.size == 1:
+            return [self._alone(r, frontier, fanout, random) for r, fanout in enumerate(fanouts)]
+        book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
+        order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
+        serve = self._channel.counts(want)
+        request = self._channel.array(local.astype(np.int32), want, serve).astype(np.int64)
+        reply, sizes = self._serve(request, serve, fanouts, random)
+        receive = self._channel.counts(sizes)
+        received = self._channel.array(reply, sizes, receive)
+        return self._unpack(received, receive, types[order], order, frontier, want)
+
+    def _alone(self, relation: int, frontier: list[np.ndarray], fanout: int, random: Random) -> Sampled:
+        """On one rank local rows are global ids."""
+        kind = self.partition.relations[relation]
+        nodes = frontier[kind.dst_type] - self.partition.type_start[kind.dst_type]
+        offsets, positions = self._sample(relation, nodes, fanout, random)
+        edges = self.partition.edges[relation]
+        return Sampled(offsets, edges.src[positions], edges.row[positions] if self._with_rows else None)
+
+    def _sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
+        if fanout == 0:
+            return np.zeros(len(nodes) + 1, np.int64), np.empty(0, np.int64)
+        key = Random(random.seed, random.stream, random.step, random.epoch, random.hop, relation)
+        return self.sample(relation, nodes, fanout, key)
+
+    def _serve(self, request: np.ndarray, serve: np.ndarray, fanouts: list[int], random: Random):
+        """Sample for local rows [M], grouped by requester. Returns for every requester the counts, relation by
+        relation, then the global ids and row ids likewise, as one int64 array, and its sizes [R]."""
+        start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
+        types = np.searchsorted(start, request, side="right") - 1
+        chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
+        counts, values = [[] for _ in serve], [[] for _ in serve]
+        for relation, fanout in enumerate(fanouts):
+            target = self.partition.relations[relation].dst_type
+            offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
+            edges, degree = self.partition.edges[relation], np.diff(offsets)
+            found = [edges.src[positions], *([edges.row[positions]] if self._with_rows else [])]
+            cut = np.searchsorted(chosen[target], bounds)
+            for rank in range(len(serve)):
+                counts[rank].append(degree[cut[rank] : cut[rank + 1]])
+                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in found]
+        pieces = [np.concatenate([*c, *v]) if c else np.empty(0, np.int64) for c, v in zip(counts, values, strict=True)]
+        return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
+
+    def _unpack(self, received: np.ndarray, receive, types: np.ndarray, order: np.ndarray, frontier, want):
+        """The inverse of ``_serve`` at the requester; types, order [N] of its requests as they were sent."""
+        relations = self.partition.relations
+        first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
+        counts = [[] for _ in relations]
+        columns = [[[] for _ in range(1 + self._with_rows)] for _ in relations]
+        by_owner = np.split(types, np.cumsum(want)[:-1])
+        for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
+            numbers, at = np.bincount(asked, minlength=len(frontier)), 0
+            for kind, kept in zip(relations, counts, strict=True):
+                kept.append(message[at : at + numbers[kind.dst_type]])
+                at += numbers[kind.dst_type]
+            for kept, pieces in zip(counts, columns, strict=True):
+                total = int(kept[-1].sum())
+                for piece in pieces:
+                    piece.append(message[at : at + total])
+                    at += total
+        place = [order[types == t] - first[t] for t in range(len(frontier))]
+        return [
+            _in_order(np.concatenate(c), [np.concatenate(p) for p in pieces], place[kind.dst_type])
+            for kind, c, pieces in zip(relations, counts, columns, strict=True)
+        ]
+
+
+def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:
+    """Ragged rows with ``counts`` [D] moved to their places [D] in the frontier."""
+    start, moved = np.cumsum(counts) - counts, np.empty(len(counts), np.int64)
+    moved[place] = np.arange(len(counts))
+    indptr = np.concatenate(([0], np.cumsum(counts[moved])))
+    index = np.repeat(start[moved] - indptr[:-1], np.diff(indptr)) + np.arange(indptr[-1])
+    columns = [column[index] for column in columns]
+    return Sampled(indptr.astype(np.int64), columns[0], columns[1] if len(columns) > 1 else None)

@@ -1,0 +1,114 @@
+"""The sampler of static steps: from a batch's seeds to layered blocks and the routes to their input rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.native import Random, Stream
+from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
+from hpcgnn.sample.graph_config import FULL, GraphSamplingConfig
+from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.seeds import SeedBatches
+from hpcgnn.store.features import Fetch, NodeRows
+from hpcgnn.store.graph_partition import GraphPartition
+
+
+@dataclass(slots=True)
+class GraphPlan:
+    """One step. batch_size: seeds of all ranks; seed [s] position of this rank's seeds among the last block's
+    destination nodes; position [s] of the seeds in the epoch; columns [s, ...] of the seeds; fetches: by node type,
+    where the input rows come from."""
+
+    step: int
+    epoch: int
+    batch_size: int
+    seed: torch.Tensor
+    position: np.ndarray
+    columns: dict[str, torch.Tensor]
+    batch: Batch
+    fetches: tuple[Fetch, ...]
+    final: bool = True
+
+
+class GraphSampler:
+    """Plans steps. Planning is collective over the plan channel; the fetches move rows over ``move_channel``."""
+
+    def __init__(
+        self, partition: GraphPartition, rows: tuple[NodeRows, ...], config: GraphSamplingConfig, seed: int,
+        seed_type: int, channel: Channel, move_channel: Channel, device: torch.device, threads: int = 1,
+    ):  # fmt: skip
+        self._partition, self._rows, self._config, self._seed = partition, rows, config, seed
+        self._seed_type, self._channel, self._move_channel, self._device = seed_type, channel, move_channel, device
+        self._neighbors = NeighborSampler(partition, config.mode, channel, threads)
+        base = partition.book.type_base()
+        self._base = base
+        self._relabel = [native.Relabel(int(count)) for count in np.diff(base)]
+
+    def plan(self, batches: SeedBatches, epoch: int, step: int) -> GraphPlan:
+        """Collective. The plan of one step."""
+        mine, training = batches.at(step), batches.name == "train"
+        columns = {name: column[mine] for name, column in batches.columns.items()}
+        seed, blocks = self._blocks(columns.pop("id"), epoch, step, training)
+        unique = self._wanted()
+        plans = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, unique, strict=True)]
+        named = {name: [rows.fetch(plan, name).to(self._device) for rows, plan in zip(self._rows, plans, strict=True)]
+                 for name in ("identity", "degree")}  # fmt: skip
+        batch = Batch(
+            blocks, tuple(named["identity"]), tuple(named["degree"]), self._seed, epoch, step, training
+        )  # fmt: skip
+        return GraphPlan(
+            step, epoch, int(batches.sizes[step]), self._move(seed), batches.position[mine],
+            {name: self._move(column) for name, column in columns.items()}, batch,
+            tuple(plan.over(self._move_channel).to(self._device) for plan in plans),
+        )  # fmt: skip
+
+    def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
+        """Collective. Global ids of the nodes whose rows a step wants, by type; nothing is fetched."""
+        self._blocks(batches.columns["id"][batches.at(step)], epoch, step, batches.name == "train")
+        return self._wanted()
+
+    def _wanted(self) -> list[np.ndarray]:
+        return [self._unique(t) for t in range(len(self._relabel))]
+
+    def _blocks(self, ids: np.ndarray, epoch: int, step: int, training: bool) -> tuple[np.ndarray, tuple[Block, ...]]:
+        """Collective. Positions of the seeds and the blocks, hop by hop."""
+        for relabel in self._relabel:
+            relabel.begin()
+        seed = self._relabel[self._seed_type].add(ids - self._base[self._seed_type]).astype(np.int64)
+        stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
+        for hop, fanouts in enumerate(self._fanouts(training)):
+            frontier = self._wanted()
+            answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
+            relations = tuple(
+                self._adjacency(r, sampled) for r, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True))
+                if fanout != 0
+            )  # fmt: skip
+            sizes = tuple(len(relabel.unique) for relabel in self._relabel)
+            blocks.append(Block(relations, sizes, tuple(len(ids) for ids in frontier)))
+        return seed, tuple(reversed(blocks))
+
+    def _fanouts(self, training: bool) -> list[list[int]]:
+        """By hop, by relation."""
+        config = self._config
+        usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
+        if config.mode == "full":
+            usual = [FULL] * len(usual)
+        names = [relation.name for relation in self._partition.relations]
+        return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
+
+    def _adjacency(self, relation: int, sampled) -> Adjacency:
+        kind = self._partition.relations[relation]
+        source = self._relabel[kind.src_type].add(sampled.source - self._base[kind.src_type]).astype(np.int64)
+        return Adjacency(relation, kind.src_type, kind.dst_type, self._move(sampled.indptr), self._move(source))
+
+    def _unique(self, node_type: int) -> np.ndarray:
+        """Global ids so far of a type; a copy."""
+        return self._relabel[node_type].unique + self._base[node_type]
+
+    def _move(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

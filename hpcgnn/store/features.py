@@ -1,0 +1,120 @@
+"""Rows of one node type by global id: at their owners, with copies of hot remote rows on every rank.
+
+n nodes of the type at this rank, U wanted nodes, C copies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.choices import check_choices
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.store.book import BlockOwnership
+
+CACHES = ("presample", "stored")
+WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class FeatureConfig:
+    """Input rows of nodes.
+
+    Attributes:
+        cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
+        cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
+            that data_tools.partition stored with the parts (``--cache-ranking``).
+        wire: dtype that rows travel in: "float16", "bfloat16", or empty for their own.
+        normalize: divide every node's features by their sum.
+    """
+
+    cache_ratio: float = 0.0
+    cache: str = "presample"
+    wire: str = ""
+    normalize: bool = False
+
+    def __post_init__(self):
+        check_choices("features", self, {"cache": CACHES, "wire": tuple(WIRES)})
+        if not 0 <= self.cache_ratio < math.inf:
+            raise ValueError(f"features.cache_ratio must be at least 0, got {self.cache_ratio}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Where the rows of U wanted nodes come from: ``route`` for all, or, with copies, for those at ``pulled``; the
+    others, at ``copied``, are rows ``copy`` of the copies."""
+
+    route: Route
+    num_wanted: int
+    pulled: torch.Tensor | None = None
+    copied: torch.Tensor | None = None
+    copy: torch.Tensor | None = None
+
+    def over(self, channel: Channel) -> Fetch:
+        """The same over another channel."""
+        return replace(self, route=self.route.over(channel))
+
+    def to(self, device: torch.device) -> Fetch:
+        """The same with its index tensors on a device."""
+        if device.type == "cpu" or self.pulled is None:
+            return replace(self, route=self.route.to(device))
+        moved = [tensor.to(device) for tensor in (self.pulled, self.copied, self.copy)]
+        return Fetch(self.route.to(device), self.num_wanted, *moved)
+
+
+class NodeRows:
+    """Tables of one node type [n, ...], and their copies. Collective to create, to plan and to fetch.
+
+    hot: unique global ids [C] of remote nodes whose rows this rank keeps. wire: dtype that floating rows travel in,
+    None: their own. wanted, hits: remote rows wanted so far, and those of them that were found among the copies.
+    """
+
+    def __init__(
+        self, ownership: BlockOwnership, tables: dict[str, torch.Tensor], hot: np.ndarray, channel: Channel,
+        wire: torch.dtype | None = None,
+    ):  # fmt: skip
+        self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
+        self.hits = self.wanted = 0
+        self._hot = np.sort(hot)
+        route = Route.plan(ownership, self._hot, channel)
+        self._copies = {name: self._pull(route, table) for name, table in tables.items()} if channel.size > 1 else {}
+
+    @property
+    def num_copies(self) -> int:
+        """C."""
+        return len(self._hot)
+
+    def plan(self, ids: np.ndarray, channel: Channel) -> Fetch:
+        """Collective. How to fetch the rows of unique global ids [U]."""
+        if channel.size == 1:
+            return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
+        first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]
+        self.wanted += len(ids) - int(((ids >= first) & (ids < last)).sum())
+        if len(self._hot) == 0:
+            return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
+        copy = np.minimum(np.searchsorted(self._hot, ids), len(self._hot) - 1)
+        found = self._hot[copy] == ids
+        self.hits += int(found.sum())
+        index = [torch.from_numpy(array) for array in (np.flatnonzero(~found), np.flatnonzero(found), copy[found])]
+        return Fetch(Route.plan(self._ownership, ids[~found], channel), len(ids), *index)
+
+    def fetch(self, fetch: Fetch, name: str) -> torch.Tensor:
+        """Collective. The wanted rows [U, ...] of a table."""
+        rows = self._pull(fetch.route, self.tables[name])
+        if fetch.pulled is None:
+            return rows
+        out = rows.new_empty((fetch.num_wanted, *rows.shape[1:]))
+        native.scatter_rows(out, fetch.pulled, rows)
+        native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
+        return out
+
+    def _pull(self, route: Route, table: torch.Tensor) -> torch.Tensor:
+        if self._wire is None or not table.is_floating_point() or route.channel.size == 1:
+            return route.pull(table)[0]
+        narrow = native.gather_rows(table, route.served).to(self._wire)
+        return route.pull_served(narrow)[0].to(table.dtype)

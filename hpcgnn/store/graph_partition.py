@@ -1,0 +1,190 @@
+"""What a rank holds of a static graph: its nodes with their columns, and all their in-edges (CSC) by relation.
+
+A rank reads the parts that the book gives it. Local rows: the rank's nodes type by type, in order of global id. *Flat
+row id*: first flat id of the node's type + row id in the graph file; it identifies a node on any partition set.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from hpcgnn.store import files
+from hpcgnn.store.book import Book, read_offsets
+from hpcgnn.store.part_file import check_counts, reading_part
+
+STRUCTURE = ("indptr", "src", "row")
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation: src_type and dst_type number the book's node types; num_edges in the whole graph."""
+
+    name: str
+    src_type: int
+    dst_type: int
+    num_edges: int
+
+
+@dataclass(frozen=True, slots=True)
+class InEdges:
+    """A relation's edges into this rank's n nodes of its destination type, as CSC: indptr [n + 1], src [m] global ids,
+    row [m] edge row ids, increasing within a node, all int64; columns: further columns [m, ...] by name."""
+
+    indptr: np.ndarray
+    src: np.ndarray
+    row: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Remote nodes of a type that a rank is likely to want: id [k] global ids, unique; probability [k] float32,
+    decreasing. Empty where the parts were stored without one."""
+
+    id: np.ndarray
+    probability: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPartition:
+    """A rank's share. flat_row [n] int64 of every local node; type_start [T + 1]: first local row of every type;
+    columns: by type, name to [n of the type, ...]; edges: one for each of ``relations``; ranking: by type, what the
+    parts expect to want of other parts; graph: hash of the graph file, the same for all its partition sets."""
+
+    book: Book
+    graph: str
+    rank: int
+    relations: tuple[Relation, ...]
+    flat_row: np.ndarray
+    type_start: np.ndarray
+    columns: tuple[dict[str, np.ndarray], ...]
+    edges: tuple[InEdges, ...]
+    ranking: tuple[Ranking, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """Local nodes, n."""
+        return len(self.flat_row)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the node types."""
+        return self.book.node_types
+
+    def of_type(self, node_type: int) -> slice:
+        """Local rows of a type."""
+        return slice(int(self.type_start[node_type]), int(self.type_start[node_type + 1]))
+
+    def global_ids(self, node_type: int) -> np.ndarray:
+        """Global ids of this rank's nodes of a type, int64."""
+        return self.book.local_to_global(self.rank)[self.of_type(node_type)]
+
+    def in_degree(self) -> np.ndarray:
+        """In-edges of every local node over all relations, int64 [n]."""
+        degree = np.zeros(self.num_nodes, np.int64)
+        for relation, edges in zip(self.relations, self.edges, strict=True):
+            degree[self.of_type(relation.dst_type)] += np.diff(edges.indptr)
+        return degree
+
+    def type_of(self, name: str) -> int:
+        """Number of a node type. Raises ValueError naming the types there are."""
+        if name not in self.types:
+            raise ValueError(f"no node type {name!r}; the graph has {', '.join(self.types)}")
+        return self.types.index(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Raw columns of one part file."""
+
+    rows: list[np.ndarray]
+    nodes: list[dict[str, np.ndarray]]
+    edges: list[InEdges]
+    rankings: list[Ranking]
+
+
+def open_graph_partition(path: str | os.PathLike, rank: int, size: int, check_hash: bool = True) -> GraphPartition:
+    """Read the share of ``rank`` of ``size`` from a static partition set.
+
+    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
+    not static, and ValueError for more ranks than parts.
+    """
+    offsets, types = read_offsets(path)
+    book = Book(offsets, size, types)
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+        set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
+        hashes = [digest.decode() for digest in file["parts/hash"][()]]
+        relations = _read_relations(file, types)
+    mine = book.parts_of(rank)
+    parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, types, relations) for p in mine]
+    for part, content in zip(mine, parts, strict=True):
+        check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
+    flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
+    return GraphPartition(
+        book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
+        np.cumsum([0, *(len(rows) for rows in flat)]),
+        tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
+        tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
+        tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
+    )  # fmt: skip
+
+
+def _read_relations(file: h5py.File, types: tuple[str, ...]) -> tuple[Relation, ...]:
+    if file.attrs["kind"] != "static":
+        raise files.FileFormatError(f"{file.filename}: kind is {file.attrs['kind']!r}, this task needs a static graph")
+    found = []
+    for name in files.relations(file):
+        src, _, dst = files.split_relation(name)
+        found.append(Relation(name, types.index(src), types.index(dst), int(file["edges"][name].attrs["num_edges"])))
+    return tuple(found)
+
+
+def _read_part(path, part: int, set_id: str, digest: str | None, types, relations) -> _Part:
+    with reading_part(path, part, set_id, digest) as file:
+        nodes = [{key: column[()] for key, column in file["nodes"][t].items()} for t in types]
+        edges = []
+        for relation in relations:
+            found = {key: column[()] for key, column in file["edges"][relation.name].items()}
+            indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in STRUCTURE)
+            if len(indptr) != len(nodes[relation.dst_type]["row"]) + 1 or indptr[-1] != len(src):
+                raise ValueError(f"/edges/{relation.name}/indptr does not fit the part's nodes and edges")
+            edges.append(InEdges(indptr, src, row, found))
+        return _Part([n.pop("row") for n in nodes], nodes, edges, [_read_ranking(file, t) for t in types])
+
+
+def _read_ranking(file: h5py.File, node_type: str) -> Ranking:
+    path = f"cache/{node_type}"
+    if path not in file:
+        return Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
+    return Ranking(file[path]["id"][()].astype(np.int64), file[path]["probability"][()].astype(np.float32))
+
+
+def _merge_rankings(pieces: list[Ranking], book: Book, node_type: int, rank: int) -> Ranking:
+    """The parts' rankings as one, without the rank's own nodes; a node counts by the part that wants it most."""
+    ids = np.concatenate([piece.id for piece in pieces])
+    probability = np.concatenate([piece.probability for piece in pieces])
+    order = np.lexsort((ids, -probability))
+    order = order[book.of_type(node_type).locate(ids[order])[0] != rank]
+    _, first = np.unique(ids[order], return_index=True)
+    kept = order[np.sort(first)]
+    return Ranking(ids[kept], probability[kept])
+
+
+def _merge_columns(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _merge_edges(pieces: list[InEdges]) -> InEdges:
+    """The parts' edges one behind the other, which is the order of their nodes."""
+    starts = np.cumsum([0, *(len(piece.src) for piece in pieces)])
+    shifted = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
+    return InEdges(
+        np.concatenate([*shifted, starts[-1:]]).astype(np.int64),
+        np.concatenate([piece.src for piece in pieces]),
+        np.concatenate([piece.row for piece in pieces]),
+        _merge_columns([piece.columns for piece in pieces]),
+    )

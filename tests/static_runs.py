@@ -1,0 +1,103 @@
+"""Small static graphs and runs on them in this process, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+from random_graphs import write_graph
+from training_runs import on_rank_0
+
+from data_tools.partition import partition
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.config import StaticConfig
+from hpcgnn.run.graph_session import GraphSession
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+
+
+def typed(path, seed: int = 3):
+    """Papers with features and labels, authors without features, three venues; one relation has no edges, some papers
+    have no in-edges, few have many."""
+    rng = np.random.default_rng(seed)
+    papers, authors, venues = 120, 70, 3
+    label = rng.integers(0, 3, papers)
+    feat = rng.standard_normal((papers, 5)).astype(np.float32)
+    feat[:, 0] += label
+    nodes = {
+        "paper": {"feat": feat, "label": label, "split": rng.choice([-1, 0, 0, 1, 2], papers).astype(np.int8)},
+        "author": {"id": 1000 + 3 * np.arange(authors)},
+        "venue": {"feat": np.eye(venues, 2, dtype=np.float32)},
+    }
+    edges = {
+        ("paper", "cites", "paper"): _edges(rng, papers, papers, 700),
+        ("author", "writes", "paper"): _edges(rng, authors, papers, 300),
+        ("paper", "written_by", "author"): _edges(rng, papers, authors, 300),
+        ("venue", "prints", "paper"): _edges(rng, venues, papers, 120),
+        ("author", "edits", "venue"): _edges(rng, authors, venues, 0),
+    }
+    return write_graph(path, nodes, edges, "static")
+
+
+def plain(path, num_nodes: int = 150, num_edges: int = 900, seed: int = 4):
+    """One node type and one relation, stored in both directions; four classes."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 4, num_nodes)
+    feat = rng.standard_normal((num_nodes, 6)).astype(np.float32)
+    feat[:, 1] += label
+    split = rng.choice([0, 0, 1, 2], num_nodes).astype(np.int8)
+    edges = _edges(rng, num_nodes, num_nodes, num_edges)
+    both = {"src": np.r_[edges["src"], edges["dst"]], "dst": np.r_[edges["dst"], edges["src"]]}
+    nodes = {"node": {"feat": feat, "label": label, "split": split}}
+    return write_graph(path, nodes, {("node", "meets", "node"): both}, "static")
+
+
+def _edges(rng, num_src: int, num_dst: int, count: int) -> dict[str, np.ndarray]:
+    dst = (rng.random(count) ** 2 * 0.9 * num_dst).astype(np.int64)
+    return {"src": rng.integers(0, num_src, count), "dst": dst}
+
+
+def make_static_parts(comm, make, folder: Path, parts: int = 8) -> Path:
+    """Collective. A graph made by ``make(path)`` in ``parts`` random parts."""
+
+    def write() -> None:
+        make(folder / "graph.h5")
+        partition(folder / "graph.h5", folder / "parts", parts, method="random", cache_ranking=0.5, fanouts=(3, 2))
+
+    on_rank_0(comm, write)
+    return folder / "parts"
+
+
+def static_config(**changes) -> StaticConfig:
+    """A small float64 model of two layers; ``changes`` by key with "__" for the dot."""
+    values = {
+        "sampling__fanouts": [3, 2], "sampling__prefetch": 2, "model__layers": 2, "model__hidden": 8, "model__heads": 2,
+        "model__dropout": 0.2, "train__batch_size": 16, "train__precision": "float64", "train__seed": 5,
+        "train__epochs": 2, "train__log_every": 1, "train__patience": 0, "train__checkpoint_every": 0,
+    }  # fmt: skip
+    sections: dict[str, dict] = {}
+    for key, value in (values | changes).items():
+        section, name = key.split("__")
+        sections.setdefault(section, {})[name] = value
+    return StaticConfig.from_dict(sections)
+
+
+def open_graph_session(comm, parts: Path, config: StaticConfig) -> GraphSession:
+    """Collective. A session on a communicator."""
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    return GraphSession(config, str(parts), world, Watchdog(world, 0))
+
+
+def open_graph_trainer(comm, parts: Path, folder: Path, config: StaticConfig) -> Trainer:
+    """Collective."""
+    return Trainer(open_graph_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+
+
+def reference_run(parts: Path, folder: Path, config: StaticConfig) -> Trainer:
+    """A whole run of this rank alone, in a folder of its own."""
+    trainer = open_graph_trainer(MPI.COMM_SELF, parts, folder / f"alone-{MPI.COMM_WORLD.rank}", config)
+    trainer.start()
+    trainer.run()
+    return trainer

@@ -1,0 +1,241 @@
+"""Training on static graphs: one answer on any number of ranks, killed and resumed, what caches and exact inference
+change (nothing), what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from static_runs import (
+    make_static_parts,
+    open_graph_session,
+    open_graph_trainer,
+    plain,
+    reference_run,
+    static_config,
+    typed,
+)
+
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.run.graph_inference import infer
+from hpcgnn.run.scoring import split_metrics
+from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
+
+TIMES = ("train_seconds", "seeds_per_second")
+
+
+@pytest.fixture
+def typed_parts(comm, mpi_tmp_path):
+    """A typed graph in 8 parts."""
+    return make_static_parts(comm, typed, mpi_tmp_path)
+
+
+@pytest.fixture
+def plain_parts(comm, mpi_tmp_path):
+    """A graph of one type in 8 parts."""
+    return make_static_parts(comm, plain, mpi_tmp_path)
+
+
+def records(folder: Path) -> list[dict]:
+    """The lines of metrics.jsonl, without how long things took."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+def assert_same_records(folder: Path, reference: Path) -> None:
+    """The same lines, numbers to 1e-9."""
+    for one, other in zip(records(folder), records(reference), strict=True):
+        assert one == {key: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for key, v in other.items()}
+
+
+def run_both(comm, parts: Path, folder: Path, config) -> None:
+    """Collective. The run on all ranks writes what a rank alone writes."""
+    trainer = open_graph_trainer(comm, parts, folder / "run", config)
+    if comm.rank == 0:
+        (folder / "run").mkdir(exist_ok=True)
+    alone = folder / f"alone-{comm.rank}"
+    alone.mkdir(exist_ok=True)
+    comm.Barrier()
+    trainer.start()
+    trainer.run()
+    if comm.rank == 0:
+        reference = reference_run(parts, folder, config)
+        assert_same_records(folder / "run", alone)
+        found = trainer.flat.parameter.detach()
+        torch.testing.assert_close(found, reference.flat.parameter.detach(), rtol=1e-9, atol=1e-12)
+    comm.Barrier()
+
+
+TYPED = {
+    "sage": {},
+    "rgcn": {"model__kind": "rgcn", "model__bases": 2},
+    "rgat": {"model__kind": "rgat"},
+    "replace": {"sampling__mode": "replace"},
+    "full": {"sampling__mode": "full"},
+    "fanout of a relation": {"sampling__relation_fanouts": {"paper.cites.paper": [5, 0]}},
+    "adagrad": {"embedding__optimizer": "adagrad", "embedding__lr": 0.1},
+    "embeddings of all": {"embedding__types": ["paper", "author"]},
+    "accumulate": {"train__accumulate": 2, "train__clip_norm": 0.1},
+    "drop last": {"train__drop_last": True, "eval__batch_size": 7},
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", TYPED)
+def test_a_typed_graph_gives_one_answer(comm, typed_parts, mpi_tmp_path, case):
+    run_both(comm, typed_parts, mpi_tmp_path, static_config(**TYPED[case]))
+
+
+PLAIN = {
+    "gcn": {"model__kind": "gcn", "model__input_dropout": 0.3, "features__normalize": True},
+    "gat": {"model__kind": "gat"},
+    "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
+    "labor": {"sampling__mode": "labor"},
+    "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", PLAIN)
+def test_a_graph_of_one_type_gives_one_answer(comm, plain_parts, mpi_tmp_path, case):
+    run_both(comm, plain_parts, mpi_tmp_path, static_config(**PLAIN[case]))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("cache", ["presample", "stored"])
+def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_path, cache):
+    plainly = open_graph_trainer(comm, plain_parts, mpi_tmp_path, static_config())
+    cached = open_graph_trainer(
+        comm, plain_parts, mpi_tmp_path, static_config(features__cache=cache, features__cache_ratio=0.2)
+    )  # fmt: skip
+    losses = []
+    for trainer in (plainly, cached):
+        trainer.start_epoch(0)
+        with trainer.session.plans("train", 0) as plans:
+            losses.append([trainer.train_step(plan)[0] for plan in plans])
+    assert losses[0] == losses[1]
+    session = cached.session
+    if comm.size > 1:
+        assert session.rows[0].num_copies == 30  # a fifth of 150 nodes
+        assert 0 < session.hit_rate() < 1
+        if cache == "presample":
+            assert session.hit_rate() == pytest.approx(session.predicted_hits, abs=1e-6)
+
+
+@pytest.mark.mpi
+def test_rows_travel_narrow(comm, plain_parts):
+    """float16 on the wire rounds remote features, and nothing else."""
+    wide = open_graph_session(comm, plain_parts, static_config(train__precision="float32"))
+    narrow = open_graph_session(
+        comm, plain_parts, static_config(train__precision="float32", features__wire="float16")
+    )  # fmt: skip
+    plans = [session.sampler.plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
+    rows = [s.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
+    torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
+    if comm.size > 1 and len(rows[0]):
+        assert comm.size < 3 or not torch.equal(*rows)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("make", [typed, plain])
+def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    config = static_config(train__checkpoint_every=2, train__epochs=3)
+    whole, broken = mpi_tmp_path / "whole", mpi_tmp_path / "broken"
+    if comm.rank == 0:
+        whole.mkdir()
+        broken.mkdir()
+    comm.Barrier()
+    trainer = open_graph_trainer(comm, parts, whole, config)
+    trainer.run()
+    first = open_graph_trainer(comm, parts, broken, config)
+    steps = iter(range(100))
+    first._stop = type("Stop", (), {"requested": property(lambda _: next(steps) >= 3)})()
+    assert first.run() == 75
+    second = open_graph_trainer(comm, parts, broken, config)
+    second.resume()
+    assert second.progress.global_step == 4
+    second.run()
+    torch.testing.assert_close(second.flat.parameter, trainer.flat.parameter, rtol=0, atol=0)
+    if comm.rank == 0:
+        assert_same_records(broken, whole)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", ["sage", "rgcn", "rgat"])
+def test_exact_inference_is_sampling_with_all_neighbours(comm, typed_parts, case):
+    config = static_config(**{**TYPED[case], "sampling__mode": "full"}, eval__chunk=17)
+    session = open_graph_session(comm, typed_parts, config)
+    outputs = infer(session)[session.partition.of_type(session.seed_type)]
+    collected = session.scores("test")
+    exact = open_graph_session(comm, typed_parts, static_config(**TYPED[case], eval__exact=True, eval__chunk=17))
+    exact.model.load_state_dict(session.model.state_dict())
+    found = split_metrics(exact, "test", exact.scores("test"))
+    assert found == pytest.approx(split_metrics(session, "test", collected), rel=1e-9)
+    pool = session.pools["test"]
+    mine = pool.columns["id"] - session.partition.book.of_type(session.seed_type).starts[comm.rank]
+    gathered = comm.allgather(outputs[torch.from_numpy(mine)].sum().item())
+    total = comm.allgather(sum(float(np.sum(values)) for values in collected.output))
+    assert sum(gathered) == pytest.approx(sum(total), rel=1e-9)
+
+
+def test_sparse_adam_is_adam_where_every_row_is_looked_at():
+    """Against torch.optim.Adam, all rows in every step; rows that are not looked at stay."""
+    from hpcgnn.comm.exchange import Channel
+    from hpcgnn.comm.route import Route
+    from hpcgnn.store.book import BlockOwnership
+
+    rows = np.arange(6, dtype=np.int64)
+    shared = (rows, 4, EmbeddingConfig(), 0.1, 7, torch.float64, torch.device("cpu"))
+    table, channel = SparseEmbedding(*shared), Channel(MPI.COMM_SELF)
+    parameter = torch.nn.Parameter(table.weight.clone())
+    optimizer = torch.optim.Adam([parameter], lr=0.1)
+    route = Route.plan(BlockOwnership(np.array([0, 6])), rows, channel)
+    for step in range(4):
+        gradient = torch.sin(torch.arange(24, dtype=torch.float64).view(6, 4) + step)
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        table.apply(route, gradient)
+    torch.testing.assert_close(table.weight, parameter.detach())
+    before = table.weight.clone()
+    table.apply(Route.plan(BlockOwnership(np.array([0, 6])), rows[2:3], channel), torch.ones(1, 4, dtype=torch.float64))
+    changed = (table.weight != before).any(dim=1)
+    assert changed.tolist() == [False, False, True, False, False, False]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task__node_type": "author"}, "author has no column label"),
+        ({"task__node_type": "reader"}, "no node type 'reader'"),
+        ({"task__classes": 2}, "label 2, but task.classes = 2"),
+        ({"embedding__types": ["editor"]}, "no node type 'editor'"),
+        ({"sampling__relation_fanouts": {"paper.quotes.paper": [1, 1]}}, "paper.quotes.paper"),
+        ({"model__kind": "gcn"}, "one node type"),
+        ({"train__batch_size": 1000, "train__drop_last": True}, "drop_last leaves no batch"),
+    ],
+)
+def test_what_does_not_fit_the_graph_is_refused(comm, typed_parts, mpi_tmp_path, changes, message):
+    with pytest.raises(DistributedError, match=message):
+        open_graph_trainer(comm, typed_parts, mpi_tmp_path, static_config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling__fanouts": [5]}, "one a layer"),
+        ({"sampling__fanouts": [5, -2]}, "-1"),
+        ({"train__epoch_parallel": 2, "train__epochs": 4}, "epoch_parallel"),
+        ({"features__cache_ratio": -1.0}, "cache_ratio"),
+        ({"features__wire": "int8"}, "features.wire"),
+        ({"sampling__mode": "best"}, "sampling.mode"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        static_config(**changes)
