@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "bindings.h"
-#include "hpcgnn/sample.h"
+#include "hpcgnn/neighbors.h"
 
 namespace hpcgnn {
 
@@ -72,6 +72,48 @@ template <typename Backend> void bind_decay(nb::module_ &module) {
                 "identity and count as many as positions have rows; half_life > 0");
         Backend::decay_keep(Decay{remote.data(), age.data(), identity.data(), half_life}, context, n,
                             static_cast<int32_t>(fanout), positions.data(), count.data(), execution);
+      },
+      Release());
+}
+
+// A sampler without random numbers counts only.
+template <typename Device>
+NeighborSampler sampler_of(const Array<const int64_t, 1, Device> &indptr,
+                           const std::optional<Array<const uint32_t, 1, Device>> &weight, int32_t fanout,
+                           int32_t mode) {
+  require(indptr.shape(0) >= 1 && fanout > 0, "indptr [rows + 1], fanout > 0");
+  return {indptr.data(), nullptr, weight ? weight->data() : nullptr, nullptr, nullptr, fanout, NeighborMode(mode), {}};
+}
+
+template <typename Backend> void bind_neighbors(nb::module_ &module) {
+  using D = typename Backend::Device;
+  using I64 = Array<const int64_t, 1, D>;
+  using Weight = std::optional<Array<const uint32_t, 1, D>>;
+  module.def(
+      "count_neighbors",
+      [](I64 indptr, Weight weight, int32_t fanout, int32_t mode, I64 nodes, Array<int64_t, 1, D> count,
+         int64_t execution) {
+        require(nodes.shape(0) == count.shape(0), "nodes and count must have the same length");
+        Backend::count_neighbors(sampler_of<D>(indptr, weight, fanout, mode), indptr.shape(0) - 1, nodes.data(),
+                                 nodes.shape(0), count.data(), execution);
+      },
+      Release());
+  module.def(
+      "sample_neighbors",
+      [](I64 indptr, Weight weight, int32_t fanout, int32_t mode, I64 nodes, I64 identity,
+         std::optional<I64> source_identity, const RandomContext &context, I64 offsets, Array<int64_t, 1, D> positions,
+         std::optional<Array<int64_t, 1, D>> keys, int64_t execution) {
+        NeighborSampler sampler = sampler_of<D>(indptr, weight, fanout, mode);
+        require(identity.shape(0) + 1 == indptr.shape(0) && offsets.shape(0) == nodes.shape(0) + 1,
+                "identity [rows], offsets [nodes + 1]");
+        require(sampler.mode != NeighborMode::kLabor ||
+                    (source_identity && keys && keys->shape(0) == positions.shape(0)),
+                "LABOR needs source_identity, and keys as long as positions");
+        sampler.identity = identity.data();
+        sampler.source_identity = source_identity ? source_identity->data() : nullptr;
+        sampler.context = context;
+        Backend::sample_neighbors(sampler, nodes.data(), nodes.shape(0), offsets.data(), positions.data(),
+                                  keys ? reinterpret_cast<uint64_t *>(keys->data()) : nullptr, execution);
       },
       Release());
 }

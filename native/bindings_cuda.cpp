@@ -13,6 +13,8 @@ struct Cuda {
   static constexpr auto sample_recent = &cuda::sample_recent;
   static constexpr auto sample_uniform = &cuda::sample_uniform;
   static constexpr auto decay_keep = &cuda::decay_keep;
+  static constexpr auto count_neighbors = &cuda::count_neighbors;
+  static constexpr auto sample_neighbors = &cuda::sample_neighbors;
   static constexpr auto random_integers = &cuda::random_integers;
   template <typename Real> static constexpr auto dropout_mask = &cuda::dropout_mask<Real>;
   static constexpr auto gather_rows = &cuda::gather_rows;
@@ -135,6 +137,7 @@ void bind_relabel(nb::module_ &module) {
 void bind_cuda(nb::module_ &module) {
   bind_samplers<Cuda>(module);
   bind_decay<Cuda>(module);
+  bind_neighbors<Cuda>(module);
   bind_random<Cuda>(module);
   bind_rows<Cuda>(module);
   bind_segments<Cuda>(module);

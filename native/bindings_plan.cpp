@@ -10,6 +10,8 @@ struct Cpu {
   static constexpr auto sample_recent = &cpu::sample_recent;
   static constexpr auto sample_uniform = &cpu::sample_uniform;
   static constexpr auto decay_keep = &cpu::decay_keep;
+  static constexpr auto count_neighbors = &cpu::count_neighbors;
+  static constexpr auto sample_neighbors = &cpu::sample_neighbors;
   static constexpr auto random_integers = &cpu::random_integers;
   template <typename Real> static constexpr auto dropout_mask = &cpu::dropout_mask<Real>;
 };
@@ -91,6 +93,7 @@ void bind_owner(nb::module_ &module) {
 void bind_plan(nb::module_ &module) {
   bind_samplers<Cpu>(module);
   bind_decay<Cpu>(module);
+  bind_neighbors<Cpu>(module);
   bind_random<Cpu>(module);
   bind_reply(module);
   bind_owner(module);

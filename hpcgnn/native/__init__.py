@@ -8,6 +8,7 @@ from hpcgnn.native.attention import AttentionPlan, temporal_attention
 from hpcgnn.native.build import features
 from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
 from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
+from hpcgnn.native.neighbors import Relabel, sample_layers, sample_neighbors
 from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
 from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
 from hpcgnn.native.relabel import last_event, transpose_index, unique_relabel
@@ -30,6 +31,7 @@ __all__ = [
     "GatherRows",
     "GruGates",
     "Random",
+    "Relabel",
     "Stream",
     "TimeEncode",
     "decay_keep",
@@ -46,6 +48,8 @@ __all__ = [
     "locate_by_owner",
     "random_integers",
     "sage_layer",
+    "sample_layers",
+    "sample_neighbors",
     "sample_recent",
     "sample_uniform",
     "scatter_rows",

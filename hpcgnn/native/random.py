@@ -20,11 +20,13 @@ class Stream(IntEnum):
     HIDDEN_NODE = 4
     DECAY = 5
     CHUNK = 6
-    SHUFFLE = 7
-    EMBEDDING = 8
+    NEIGHBOR = 7
+    SHUFFLE = 8
+    EMBEDDING = 9
     EVAL_NEGATIVE = 65
     EVAL_SAMPLE = 66
     EVAL_DECAY = 69
+    EVAL_NEIGHBOR = 71
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hpcgnn/neighbors.h"
 #include "hpcgnn/owner.h"
 #include "hpcgnn/philox.h"
 #include "hpcgnn/sample.h"
@@ -23,6 +24,13 @@ void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int
 // Gathers the reply for positions [n, fanout] of roots with these times [n].
 void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
                     int32_t fanout, const ReplyColumns &reply);
+
+// Static samplers: count [n] of positions that each node's row of the CSC of so many rows gets; with offsets [n + 1],
+// the sums of those, positions [offsets[n]]; keys, as long: scratch of LABOR.
+void count_neighbors(const NeighborSampler &sampler, int64_t rows, const int64_t *nodes, int64_t n, int64_t *count,
+                     int threads);
+void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
+                      int64_t *positions, uint64_t *keys, int threads);
 
 // Random numbers: out [n, slots] in [0, bound); mask [n, columns] of 0 or 1 / (1 - p).
 void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,

@@ -83,4 +83,33 @@ HPCGNN_HD uint32_t random_below(const RandomContext &context, uint64_t identity,
   return static_cast<uint32_t>(product >> 32);
 }
 
+struct WideProduct {
+  uint64_t high, low;
+};
+
+HPCGNN_HD WideProduct multiply_wide(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return {__umul64hi(a, b), a * b};
+#else
+  const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
+  return {static_cast<uint64_t>(product >> 64), static_cast<uint64_t>(product)};
+#endif
+}
+
+// As random_below, for bounds up to 2^64 - 1. Slot s uses two words, 2 (s % 2) and the next, of block s / 2.
+HPCGNN_HD uint64_t random_below_wide(const RandomContext &context, uint64_t identity, uint32_t slot, uint64_t bound) {
+  const RandomCounter counter = random_counter(context, identity, slot >> 1);
+  RandomKey key = random_key(context);
+  const uint64_t threshold = (0ull - bound) % bound;
+  for (;;) {
+    const RandomBlock block = philox(counter, key);
+    const uint64_t word = static_cast<uint64_t>(block.word[2 * (slot & 1)]) << 32 | block.word[2 * (slot & 1) + 1];
+    const WideProduct product = multiply_wide(word, bound);
+    if (product.low >= threshold) {
+      return product.high;
+    }
+    key.word[1] += 0x9E3779B9u;
+  }
+}
+
 } // namespace hpcgnn

@@ -1,0 +1,170 @@
+"""``python -m hpcgnn.bench sample``: sampled in-edges per second on a static graph, relabelling included.
+
+The graph has power-law in-degrees and sources drawn uniformly, and lies in memory as a rank holds it. Batches of
+different seeds are sampled hop by hop as training does: first each batch by all threads, then a batch per thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.native import Random, Relabel, Stream, sample_layers
+from hpcgnn.run import launch
+
+MODES = ("uniform", "replace", "full", "labor")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command takes."""
+
+    nodes: int = 1_000_000
+    edges: int = 20_000_000
+    exponent: float = 0.8
+    batch_size: int = 1024
+    fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
+    batches: int = 100
+    repeat: int = 5
+    threads: int = 2
+    mode: str = "uniform"
+    weighted: bool = False
+    hashed: bool = False
+    seed: int = 0
+    out: str = ""
+
+    def __post_init__(self):
+        for name in ("nodes", "batch_size", "batches", "repeat", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.edges < 0 or self.batch_size > self.nodes:
+            raise ValueError("--edges must not be negative, --batch_size not above --nodes")
+
+
+def power_law_graph(nodes: int, edges: int, exponent: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """In-edges as CSC: (indptr [nodes + 1], src [edges]) int64.
+
+    The share of the r-th most popular destination is proportional to r ** -exponent (Zipf), in a random order of the
+    nodes; sources are uniform. Exponent a gives in-degrees with the density of a power law of 1 + 1 / a.
+    """
+    rng = np.random.default_rng(seed)
+    share = np.arange(1, nodes + 1, dtype=np.float64) ** -exponent
+    degree = rng.permutation(rng.multinomial(edges, share / share.sum()))
+    indptr = np.zeros(nodes + 1, np.int64)
+    np.cumsum(degree, out=indptr[1:])
+    return indptr, rng.integers(0, nodes, edges)
+
+
+class Batches:
+    """Batch number i of the graph, sampled by whoever asks."""
+
+    def __init__(self, options: Options):
+        self.options = options
+        self.indptr, self.src = power_law_graph(options.nodes, options.edges, options.exponent, options.seed)
+        rng = np.random.default_rng(options.seed + 1)
+        self.weight = rng.integers(1, 1 << 16, options.edges).astype(np.uint32) if options.weighted else None
+        self.identity = np.arange(options.nodes)
+        self.seeds = [rng.choice(options.nodes, options.batch_size, replace=False) for _ in range(options.batches)]
+
+    def relabel(self) -> Relabel:
+        """A table for one thread."""
+        return Relabel(self.options.nodes, dense=False if self.options.hashed else None)
+
+    def sample(self, number: int, relabel: Relabel, threads: int) -> tuple[int, int]:
+        """(edges, unique nodes) of one batch."""
+        layers = sample_layers(
+            self.indptr, self.src, self.seeds[number], self.identity, self.options.fanouts,
+            Random(self.options.seed, Stream.NEIGHBOR, step=number), relabel,
+            mode=self.options.mode, weight=self.weight, threads=threads,
+        )  # fmt: skip
+        return sum(len(source) for _, source, _ in layers), len(relabel.unique)
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective. Rank 0 samples, with all its threads."""
+    options = launch.on_first_rank(world, "arguments", lambda: _parse(argv))
+    with together(world, "sample"):
+        if world.rank == 0:
+            result = measure(options)
+            print(table(result))
+            if options.out:
+                Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    world.barrier()
+    return launch.EXIT_DONE
+
+
+def _parse(argv: list[str]) -> Options:
+    parser = argparse.ArgumentParser("python -m hpcgnn.bench sample", description=__doc__)
+    default = Options()
+    number = {
+        "nodes": "of the graph", "edges": "of the graph", "batch_size": "seeds of a batch",
+        "batches": "in one timing", "repeat": "timings", "threads": "of the sampler", "seed": "of all draws",
+    }  # fmt: skip
+    for name, text in number.items():
+        parser.add_argument(f"--{name}", type=int, default=getattr(default, name), help=text)
+    parser.add_argument("--exponent", type=float, default=default.exponent, help="of the Zipf law of in-degrees")
+    parser.add_argument(
+        "--fanouts", type=int, nargs="+", default=default.fanouts, help="by hop from the seeds; -1: all"
+    )
+    parser.add_argument("--mode", choices=MODES, default=default.mode, help="how neighbours are drawn")
+    parser.add_argument("--weighted", action="store_true", help="with random weights")
+    parser.add_argument("--hashed", action="store_true", help="relabel by a hash table, not by stamps")
+    parser.add_argument("--out", default="", help="JSON file to write")
+    return Options(**vars(parser.parse_args(argv)))
+
+
+def measure(options: Options) -> dict:
+    """Edges per second, the best and the median of the timings, batch by batch and with a batch per thread."""
+    batches = Batches(options)
+    tables = [batches.relabel() for _ in range(options.threads)]
+    rates = {"batch by batch": [], "a batch per thread": []}
+    with ThreadPoolExecutor(options.threads) as pool:
+        ways = (lambda: _one_by_one(batches, tables[0])), (lambda: _side_by_side(batches, tables, pool))
+        for number, (name, way) in itertools.product(range(options.repeat + 1), zip(rates, ways, strict=True)):
+            start = time.perf_counter()
+            edges, nodes = way()
+            if number > 0:  # the first warms up
+                rates[name].append(edges / (time.perf_counter() - start))
+    rate = {name: {"best": max(all_), "median": float(np.median(all_))} for name, all_ in rates.items()}
+    return {
+        "options": asdict(options), "max_degree": int(np.diff(batches.indptr).max()),
+        "edges_per_batch": edges / options.batches, "nodes_per_batch": nodes / options.batches,
+        "edges_per_second": rate,
+    }  # fmt: skip
+
+
+def _one_by_one(batches: Batches, relabel: Relabel) -> tuple[int, int]:
+    sizes = [batches.sample(i, relabel, batches.options.threads) for i in range(batches.options.batches)]
+    return tuple(map(sum, zip(*sizes, strict=True)))
+
+
+def _side_by_side(batches: Batches, tables: list[Relabel], pool: ThreadPoolExecutor) -> tuple[int, int]:
+    def share(first: int) -> list[tuple[int, int]]:
+        numbers = range(first, batches.options.batches, len(tables))
+        return [batches.sample(i, tables[first], 1) for i in numbers]
+
+    sizes = [size for part in pool.map(share, range(len(tables))) for size in part]
+    return tuple(map(sum, zip(*sizes, strict=True)))
+
+
+def table(result: dict) -> str:
+    """The result as text."""
+    options = result["options"]
+    lines = [
+        f"{options['nodes']:,} nodes, {options['edges']:,} edges, largest in-degree {result['max_degree']:,}",
+        f"a batch of {options['batch_size']:,} seeds, fanouts {options['fanouts']}: "
+        f"{result['edges_per_batch']:,.0f} edges, {result['nodes_per_batch']:,.0f} different nodes",
+        f"{'million edges/s':<20} {'median':>8} {'best':>8}   ({options['threads']} threads)",
+    ]
+    for name, rate in result["edges_per_second"].items():
+        lines.append(f"{name:<20} {rate['median'] / 1e6:8.1f} {rate['best'] / 1e6:8.1f}")
+    return "\n".join(lines)
