@@ -1,0 +1,199 @@
+"""Join two items that many users have in common: a new relation between items, with the number of users as weight.
+
+    python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item --threshold 3
+
+The relation ``item.with.item`` is stored in both directions, in order of source and destination; ``weight`` [E] int32
+counts the users that have both. Only edges for training count (split 0), each pair of user and item once. Users with
+very many items cost the square of them and say little: ``--max-degree`` leaves them out, and says how many they were.
+
+Memory: the training edges as two sparse matrices, and one slab of items at a time, small enough for its products; what
+is kept goes to disk at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import scipy.sparse
+
+from data_tools.cli import run_command
+from data_tools.rewrite import find_table, integer_column, rewriting
+from data_tools.source_spec import SPLITS
+from data_tools.spool import Spool
+from hpcgnn.store import files
+from hpcgnn.store.files import FileFormatError
+
+SLAB_ROWS = 1 << 20
+PRODUCTS = 1 << 25  # pairs of items, over all users, that one slab of items may make
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``side`` (src or dst) of the relation is joined, its other side is what they have in common; ``max_degree``: a
+    node of the other side with more neighbours is left out (None: no limit)."""
+
+    relation: str
+    threshold: int = 3
+    side: str = "dst"
+    name: str = "with"
+    max_degree: int | None = None
+    all_edges: bool = False
+
+    def __post_init__(self):
+        if self.threshold < 1:
+            raise ValueError(f"--threshold {self.threshold}: must be at least 1")
+        if self.max_degree is not None and self.max_degree < 2:
+            raise ValueError(f"--max-degree {self.max_degree}: must be at least 2; fewer items make no pair")
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What was made: the relation and its edges; the training pairs used; the nodes that ``max_degree`` left out, and
+    their pairs."""
+
+    relation: str
+    num_edges: int
+    pairs: int
+    left_out: int
+    pairs_left_out: int
+
+
+def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options) -> Derived:
+    """Write the graph file with the new relation. Raises FileFormatError for a missing relation or split, and for a
+    relation that exists already."""
+    ends = files.split_relation(options.relation)[::2]
+    joined = ends[1] if options.side == "dst" else ends[0]
+    relation = files.relation_name(joined, options.name, joined)
+    with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as source:
+        if relation in source["edges"]:
+            raise FileFormatError(f"{path}: has a relation {relation} already; choose another --name")
+        matrix = training_matrix(source, options)
+    folder = pathlib.Path(output).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = matrix.nnz
+    matrix, left_out = without_hubs(matrix, options.max_degree)
+    with tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
+        spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
+        for slab in common_neighbours(matrix, options.threshold, PRODUCTS):
+            for name, values in zip(spools, slab, strict=True):
+                spools[name].append(values)
+        columns = {name: spool.column() for name, spool in spools.items()}
+        with rewriting(path, output) as (_, target):
+            write_relation(target, relation, columns)
+        return Derived(relation, len(columns["src"]), matrix.nnz, left_out, pairs - matrix.nnz)
+
+
+def training_matrix(file: h5py.File, options: Options) -> scipy.sparse.csr_matrix:
+    """The training edges as a matrix [other side, joined side] of 0 and 1, int32."""
+    group = find_table(file, "edges", options.relation)
+    ends = files.split_relation(options.relation)[::2]
+    sizes = [int(file["nodes"][name].attrs["num_nodes"]) for name in ends]
+    split = None
+    if not options.all_edges:
+        split = integer_column(group, "split", "make one with data_tools.split, or pass --all-edges")
+    pieces: list[list[np.ndarray]] = [[], []]
+    for start, stop in files.slabs(len(group["src"]), 1, SLAB_ROWS):
+        kept = slice(None) if split is None else split[start:stop] == SPLITS["train"]
+        for piece, name, size in zip(pieces, ("src", "dst"), sizes, strict=True):
+            piece.append(row_ids(group[name], start, stop, size)[kept])
+    src, dst = (np.concatenate([np.empty(0, np.int64), *piece]) for piece in pieces)
+    matrix = scipy.sparse.csr_matrix((np.ones(len(src), np.int32), (src, dst)), shape=sizes)
+    matrix.data[:] = 1  # SciPy has added up repeated pairs
+    return matrix if options.side == "dst" else matrix.T.tocsr()
+
+
+def row_ids(dataset: h5py.Dataset, start: int, stop: int, size: int) -> np.ndarray:
+    """A slab of the ends of edges; FileFormatError naming the row of one that is no node."""
+    rows = dataset[start:stop]
+    if len(bad := np.flatnonzero((rows < 0) | (rows >= size))):
+        raise FileFormatError(
+            f"{dataset.file.filename}: {dataset.name[1:]}, row {start + bad[0]}: {rows[bad[0]]} is not one of the "
+            f"{size} nodes; write the file anew"
+        )
+    return rows
+
+
+def without_hubs(matrix: scipy.sparse.csr_matrix, max_degree: int | None) -> tuple[scipy.sparse.csr_matrix, int]:
+    """The matrix without the rows that have more than ``max_degree`` entries, and how many those were."""
+    if max_degree is None:
+        return matrix, 0
+    hub = np.diff(matrix.indptr) > max_degree
+    return matrix[np.flatnonzero(~hub)], int(hub.sum())
+
+
+def common_neighbours(
+    matrix: scipy.sparse.csr_matrix, threshold: int, products: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Pairs of columns with at least ``threshold`` rows in common: src, dst (int64) and count (int32), in order.
+
+    Works in slabs of columns that make at most ``products`` pairs over all rows (or in single columns).
+    """
+    by_column = matrix.T.tocsr()
+    work = by_column @ np.diff(matrix.indptr).astype(np.int64)
+    for start, stop in cut(work, products):
+        counts = (by_column[start:stop] @ matrix).tocsr()
+        counts.sort_indices()
+        src = np.repeat(np.arange(start, stop), np.diff(counts.indptr))
+        dst = counts.indices.astype(np.int64)
+        kept = (counts.data >= threshold) & (src != dst)
+        yield src[kept], dst[kept], counts.data[kept].astype(np.int32)
+
+
+def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges that cover all of ``work`` [n], each with a sum of at most ``limit`` or of one entry."""
+    total = np.cumsum(work)
+    start = 0
+    while start < len(work):
+        done = total[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(total, done + limit, side="right")))
+        yield start, stop
+        start = stop
+
+
+def write_relation(file: h5py.File, relation: str, columns: dict[str, np.ndarray]) -> None:
+    """Add a relation after those there are."""
+    relation_id = len(file["edges"])
+    group = file.create_group(f"edges/{relation}")
+    num_edges = len(columns["src"])
+    group.attrs["num_edges"], group.attrs["relation_id"] = num_edges, relation_id
+    for name, column in columns.items():
+        dataset = files.create_column(group, name, num_edges, (), column.dtype)
+        for start, stop in files.slabs(num_edges, column.dtype.itemsize):
+            dataset[start:stop] = column[start:stop]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item``."""
+    parser = argparse.ArgumentParser(prog="python -m data_tools.derive", description=__doc__.splitlines()[0])
+    parser.add_argument("graph", help="graph file to read")
+    parser.add_argument("output", help="graph file to write; may be the same")
+    parser.add_argument("--relation", required=True, metavar="SRC.REL.DST", help="such as user.likes.item")
+    parser.add_argument("--threshold", type=int, default=3, help="users that two items must have in common, default 3")
+    parser.add_argument("--side", choices=("dst", "src"), default="dst", help="the side that is joined, default dst")
+    parser.add_argument("--name", default="with", help="of the new relation, default with: item.with.item")
+    parser.add_argument("--max-degree", type=int, help="leave out users with more items; default: none is left out")
+    parser.add_argument("--all-edges", action="store_true", help="count all edges, not only those for training")
+    args = vars(parser.parse_args(argv))
+
+    def command() -> int:
+        graph, output = args.pop("graph"), args.pop("output")
+        made = derive(graph, output, Options(**args))
+        print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
+        if args["max_degree"] is not None:
+            what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"
+            print(f"{output}: left out {what} ({made.pairs_left_out:,} pairs)")
+        return 0
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
