@@ -1,8 +1,9 @@
-"""Write a seeded bipartite event graph (user, interacts, item) that is worth learning from.
+"""Write a seeded synthetic graph that is worth learning from: a bipartite event graph (user, interacts, item).
 
 The events look like those of the JODIE sets: few users and items make most of the events, a user mostly repeats one of
 the items it touched last, new items come from the user's latent group, and both tastes and popularity drift. Memory is
-bounded by one block of events and the tables per node; the result depends on the arguments alone.
+bounded by one block of events and the tables per node; the result depends on the arguments alone. With ``--static`` it
+is a static graph instead, see `data_tools.synthetic_static`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.synthetic_static import synthesize_static
+from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
 from hpcgnn.store import files
 
 # Events are drawn in blocks of this size, each with its own random stream: part of the definition of the graph.
@@ -25,7 +28,6 @@ RECENT = 4  # items a user may come back to
 GROUPS = 16
 DRIFT_STEPS = 8  # times a user's taste moves on to the next group over the whole graph
 MEAN_GAP = 12.0  # time units between events; about 8 % of the gaps are 0, so there are ties
-ID_START, ID_STEP = 1000, 3
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ def power_law_cdf(size: int, exponent: float, rng: np.random.Generator) -> np.nd
 
 def make_world(num_users: int, num_items: int, seed: int, feature_dim: int) -> World:
     """Draw the latent tables of a graph."""
-    rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    rng = random_stream(seed, 0)
     groups = min(GROUPS, num_items)
     item_group = rng.permutation(np.arange(num_items) % groups)
     return World(
@@ -66,11 +68,6 @@ def make_world(num_users: int, num_items: int, seed: int, feature_dim: int) -> W
         vectors=rng.standard_normal((2, groups, feature_dim), dtype=np.float32),
         recent=np.full((num_users, RECENT), -1, np.int64),
     )
-
-
-def draw_from(cdf: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Rows [n] drawn by inverse transform."""
-    return np.minimum(np.searchsorted(cdf, uniform, side="right"), len(cdf) - 1)
 
 
 def busy_users(world: World) -> np.ndarray:
@@ -136,7 +133,7 @@ def remember(world: World, user: np.ndarray, values: np.ndarray, first: np.ndarr
 
 def draw_block(world: World, start: int, stop: int, num_events: int, seed: int) -> tuple[np.ndarray, ...]:
     """Events start .. stop-1, one block: users [n], items [n], time gaps [n] and edge features [n, F]."""
-    rng = np.random.Generator(np.random.Philox(key=[seed, 1 + start // BLOCK]))
+    rng = random_stream(seed, 1 + start // BLOCK)
     n = stop - start
     progress = np.arange(start, stop) / num_events
     users = draw_from(world.user_cdf, rng.random(n))
@@ -148,15 +145,6 @@ def draw_block(world: World, start: int, stop: int, num_events: int, seed: int) 
     noise = rng.standard_normal((n, world.vectors.shape[2]), dtype=np.float32)
     feat = world.vectors[0, world.user_group[users]] + world.vectors[1, world.item_group[items]] + noise
     return users, items, gaps, feat
-
-
-def write_nodes(file: h5py.File, name: str, type_id: int, num_nodes: int) -> None:
-    """Write one node type; the ids differ from the row ids, so that mixing them up shows."""
-    group = file.create_group(f"nodes/{name}")
-    group.attrs["num_nodes"], group.attrs["type_id"] = num_nodes, type_id
-    ids = files.create_column(group, "id", num_nodes, (), np.int64)
-    for start, stop in files.slabs(num_nodes, 8):
-        ids[start:stop] = ID_START + ID_STEP * np.arange(start, stop)
 
 
 def write_events(group: h5py.Group, world: World, num_events: int, seed: int, labels: bool) -> None:
@@ -204,21 +192,46 @@ def synthesize_events(
         write_events(group, world, num_events, seed, labels)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.synthesize --events 10000 out.h5``."""
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
-    parser.add_argument("--events", type=int, default=100_000)
-    parser.add_argument("--users", type=int, help="default: events / 20")
-    parser.add_argument("--items", type=int, help="default: events / 100")
-    parser.add_argument("--features", type=int, default=0, help="width of the edge features, default none")
-    parser.add_argument("--labels", action="store_true", help="with a label, 0 or 1, an event")
+    parser.add_argument("--features", type=int, help="width of the features: of events (default none), or nodes (100)")
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(argv)
+    events = parser.add_argument_group("events")
+    events.add_argument("--events", type=int, default=100_000)
+    events.add_argument("--users", type=int, help="default: events / 20")
+    events.add_argument("--items", type=int, help="default: events / 100")
+    events.add_argument("--labels", action="store_true", help="with a label, 0 or 1, an event")
+    static = parser.add_argument_group("static graph")
+    static.add_argument("--static", action="store_true", help="write a static graph instead of events")
+    static.add_argument("--nodes", type=int, default=100_000)
+    static.add_argument("--edges", type=int, help="both directions count; default: 20 a node")
+    static.add_argument("--classes", type=int, default=47)
+    return parser
+
+
+def run_events(args: argparse.Namespace) -> str:
+    """Write events as the command line says; returns what was written."""
     num_users = max(1, args.events // 20) if args.users is None else args.users
     num_items = max(1, args.events // 100) if args.items is None else args.items
-    synthesize_events(args.output, args.events, num_users, num_items, args.seed, args.features, args.labels)
-    print(f"{args.output}: {args.events} events, {num_users} users, {num_items} items")
+    width = args.features or 0
+    synthesize_events(args.output, args.events, num_users, num_items, args.seed, width, args.labels)
+    return f"{args.events} events, {num_users} users, {num_items} items"
+
+
+def run_static(args: argparse.Namespace) -> str:
+    """Write a static graph as the command line says; returns what was written."""
+    num_edges = 20 * args.nodes if args.edges is None else args.edges
+    width = 100 if args.features is None else args.features
+    synthesize_static(args.output, args.nodes, num_edges, args.seed, width, args.classes)
+    return f"{args.nodes} nodes, {num_edges} edges, {width} features, {args.classes} classes"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``python -m data_tools.synthesize --events 10000 out.h5``."""
+    args = make_parser().parse_args(argv)
+    print(f"{args.output}: {run_static(args) if args.static else run_events(args)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Synthetic event graphs: reproducible, in order, and with the structure they promise."""
+"""Synthetic graphs: reproducible, in order, and with the structure they promise."""
 
 import subprocess
 import sys
@@ -7,9 +7,10 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools import synthesize
+from data_tools import synthesize, synthetic_static
 from data_tools.partition_source import open_source, validate
 from data_tools.synthesize import main, synthesize_events
+from data_tools.synthetic_static import synthesize_static
 
 
 def load(path):
@@ -136,3 +137,83 @@ def test_the_command_tells_bad_input_in_one_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: events=-5")
+
+
+# ---- static graphs ---------------------------------------------------------------------------------------------------
+
+
+def load_static(path):
+    """Node columns, and both ends of the edges."""
+    with h5py.File(path) as file:
+        assert file.attrs["kind"] == "static"
+        nodes = {name: dataset[...] for name, dataset in file["nodes/node"].items()}
+        edges = file["edges/node.to.node"]
+        assert edges.attrs["num_edges"] == len(edges["src"])
+        return nodes, edges["src"][...], edges["dst"][...]
+
+
+def make_static(path, num_nodes=20_000, num_edges=400_000, seed=1, **options):
+    synthesize_static(path, num_nodes, num_edges, seed, **options)
+    return load_static(path)
+
+
+def test_a_static_graph_depends_on_its_arguments_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic_static, "LINK_BLOCK", 512)
+    monkeypatch.setattr(synthetic_static, "NODE_BLOCK", 64)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        synthesize_static(tmp_path / name, 300, 3000, seed, width=5, num_classes=4)
+    first, second, other = ((tmp_path / name).read_bytes() for name in "abc")
+    assert first == second
+    assert first != other
+    _, src, dst = load_static(tmp_path / "a")
+    assert len(np.unique(src[::2] * 300 + dst[::2])) > 900, "every block has links of its own"
+
+
+def test_static_edges_come_in_pairs_and_degrees_follow_a_power_law(tmp_path):
+    nodes, src, dst = make_static(tmp_path / "g.h5")
+    np.testing.assert_array_equal(nodes["id"], 1000 + 3 * np.arange(20_000))
+    np.testing.assert_array_equal(src[::2], dst[1::2])
+    np.testing.assert_array_equal(dst[::2], src[1::2])
+    assert (src != dst).all()
+    degree = np.sort(np.bincount(dst, minlength=20_000))[::-1]
+    assert degree[0] > 50 * np.median(degree)
+    # Degrees over ranks are a line of slope -0.7 in logarithms, after the first few.
+    ranks = np.array([100, 300, 1000, 3000, 10_000])
+    slope = np.polyfit(np.log(ranks), np.log(degree[ranks]), 1)[0]
+    assert -0.8 < slope < -0.6
+    assert np.allclose(np.bincount(nodes["split"]) / 20_000, [0.1, 0.05, 0.85], atol=0.01)
+
+
+def test_static_labels_are_learnable_from_features_and_better_with_neighbours(tmp_path):
+    nodes, src, dst = make_static(tmp_path / "g.h5", num_classes=10, width=40)
+    feat, label = nodes["feat"], nodes["label"]
+    assert (feat.dtype, feat.shape, label.max()) == (np.float32, (20_000, 40), 9)
+    around = np.zeros_like(feat)
+    np.add.at(around, dst, feat[src])
+    around /= np.maximum(np.bincount(dst, minlength=20_000), 1)[:, None]
+
+    def accuracy(table):
+        train, test = nodes["split"] == 0, nodes["split"] == 2
+        centres = np.stack([table[train & (label == c)].mean(axis=0) for c in range(10)])
+        distance = (centres**2).sum(axis=1) - 2 * table[test] @ centres.T
+        return (distance.argmin(axis=1) == label[test]).mean()
+
+    alone, helped = accuracy(feat), accuracy(np.hstack([feat, 3 * around]))
+    assert 0.15 < alone < 0.6
+    assert helped > alone + 0.2
+
+
+@pytest.mark.parametrize(("num_nodes", "num_edges", "num_classes"), [(2, 0, 1), (2, 10, 5), (3, 4, 3)])
+def test_tiny_static_graphs(tmp_path, num_nodes, num_edges, num_classes):
+    nodes, src, dst = make_static(tmp_path / "g.h5", num_nodes, num_edges, width=0, num_classes=num_classes)
+    assert sorted(nodes) == ["id", "label", "split"]
+    assert (src != dst).all()
+    assert len(src) == num_edges
+
+
+def test_static_command_line(tmp_path, capsys):
+    assert main(["--static", "--nodes", "50", "--seed", "4", str(tmp_path / "g.h5")]) == 0
+    assert "50 nodes, 1000 edges, 100 features, 47 classes" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="edges must be even"):
+        main(["--static", "--nodes", "50", "--edges", "7", str(tmp_path / "odd.h5")])
+    assert not (tmp_path / "odd.h5").exists()
