@@ -76,9 +76,9 @@ def render_head(report: Report) -> Lines:
 
 
 def render_tables(report: Report) -> Lines:
-    """Node types, relations and histories with counts, times and columns."""
+    """Node types, relations, histories, out-edges and cache rankings with counts, times and columns."""
     lines = []
-    for kind in ("nodes", "edges", "history"):
+    for kind in ("nodes", "edges", "history", "out", "cache"):
         if kind in report:
             lines.append(f"{kind}:" if report[kind] else f"{kind}: none")
         for table in report.get(kind, []):

@@ -1,7 +1,7 @@
 """Write the edges of one relation into part files, grouped by the node that owns them (CSC, or CSR for out-edges).
 
-A column is first scattered in slabs of the graph file's order into *buckets*, runs of nodes in their final place; then
-every bucket is sorted by node where it lies. So memory is bounded by a slab, whatever the size of a part or of a column.
+A column is first scattered, in slabs of the graph file's order, into *buckets*, runs of nodes in their final place;
+then every bucket is sorted by node where it lies. So memory is bounded by a slab, however large a part or column.
 n nodes of the owning type in a group of parts, numbered by global id; B buckets.
 """
 
@@ -76,9 +76,7 @@ class Owners:
         return np.cumsum(degree)
 
 
-def endpoint_ids(
-    source: Source, layout: Layout, relation: Relation, side: str, start: int, stop: int
-) -> np.ndarray:
+def endpoint_ids(source: Source, layout: Layout, relation: Relation, side: str, start: int, stop: int) -> np.ndarray:
     """Global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
     base = source.types[relation.dst_type if side == "dst" else relation.src_type].base
     return layout.global_id[source.edges(relation)[side][start:stop].astype(np.int64) + base]
@@ -125,7 +123,10 @@ class Targets:
         for index, file in enumerate(self.group.files):
             values = self.indptr[self.offsets[index] : self.offsets[index + 1] + 1]
             parent = file.require_group(path)
-            files.create_column(parent, "indptr", len(values), (), np.int64)[:] = values - values[0]
+            # With many relations most have an edge at few nodes only, and their indptr would be most of the set.
+            sparse = values[-1] - values[0] < len(values) - 1
+            packed = {"chunks": (min(len(values), 1 << 17),), "compression": "gzip", "compression_opts": 1}
+            parent.create_dataset("indptr", data=values - values[0], **(packed if sparse else {"chunks": True}))
 
     def pieces(self, owners: Owners, row_bytes: int) -> Iterator[tuple[int, int, list[tuple[int, int, np.ndarray]]]]:
         """Per slab: first row, its length, and what goes where: (bucket, first edge in the group, rows of the slab)."""

@@ -26,8 +26,8 @@ def hotness_parts(source: Source, part: np.ndarray, options: StaticOptions) -> n
 
 
 class Placement:
-    """Nodes bid for the part that reaches them most likely; a part takes the likeliest until a load is at TARGET of
-    the mean. Who is refused bids elsewhere.
+    """Nodes bid for the part that reaches them most likely; a part takes those that would lose most elsewhere until a
+    load is at TARGET of the mean. Who is refused bids again.
 
     access [P, N] float32, home [N] the part of a node before, fixed [N] bool nodes that stay, weights [N, C].
     """
@@ -47,25 +47,28 @@ class Placement:
         self.place_one_by_one((self.part < 0) & (self.weights > self.limit / 2).any(axis=1))
         waiting = np.flatnonzero(self.part < 0)
         while len(waiting) and self.open.any():
-            wanted = self.favourites(waiting)
+            wanted, lead = self.favourites(waiting)
             for goal in np.flatnonzero(self.open):
-                self.accept(goal, waiting[wanted == goal])
+                chosen = np.flatnonzero(wanted == goal)
+                self.accept(goal, waiting[chosen[np.argsort(-lead[chosen], kind="stable")]])
             waiting = waiting[self.part[waiting] < 0]
         self.place_one_by_one(self.part < 0)
         return self.part
 
-    def favourites(self, nodes: np.ndarray) -> np.ndarray:
-        """The open part [n] that reaches each node most likely; its home where none does better."""
-        best, value = np.full(len(nodes), -1), np.full(len(nodes), -1.0, np.float32)
+    def favourites(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The open part [n] that reaches each node most likely (its home where none does better), and by how much more
+        than any other [n]."""
+        best = np.full(len(nodes), -1)
+        first, second = np.full(len(nodes), -1.0, np.float32), np.full(len(nodes), -1.0, np.float32)
         for index in np.flatnonzero(self.open):
             found = self.access[index, nodes]
-            better = (found > value) | ((found == value) & (self.home[nodes] == index))
-            best[better], value[better] = index, found[better]
-        return best
+            better = (found > first) | ((found == first) & (self.home[nodes] == index))
+            second = np.where(better, first, np.maximum(second, found))
+            best[better], first[better] = index, found[better]
+        return best, first - second
 
     def accept(self, goal: int, nodes: np.ndarray) -> None:
-        """Part ``goal`` takes the likeliest of its bidders; if some do not fit, it is closed."""
-        nodes = nodes[np.lexsort((nodes, -self.access[goal, nodes]))]
+        """Part ``goal`` takes the first of its bidders [n]; if some do not fit, it is closed."""
         added = np.cumsum(self.weights[nodes], axis=0)
         fits = ((self.loads[goal] + added <= self.limit) | (added == 0)).all(axis=1)
         count = int(fits.sum())  # loads only grow, so those that fit come first

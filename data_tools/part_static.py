@@ -33,8 +33,9 @@ def write_static_parts(
                 accesses += write_caches(source, layout, opened, options)
     if not options.cache_ranking:
         return {}
-    total, local, ranked = accesses
-    return {"cache": {"local": round(local / max(total, 1e-30), 6), "ranked": round(ranked / max(total, 1e-30), 6)}}
+    total, local, ranked = accesses.tolist()
+    share = lambda value: round(value / total, 6) if total else 0.0  # noqa: E731
+    return {"cache": {"local": share(local), "ranked": share(ranked)}}
 
 
 def write_group(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> None:

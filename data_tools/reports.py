@@ -77,7 +77,7 @@ def describe_part(file: h5py.File) -> Report:
     """One part of a partition set. Relations and types have no ids here, so they come in order of their names."""
     stored = {name: plain(file.attrs[name]) for name in ("part", "num_parts", "set_id")}
     tables = {}
-    for kind in ("nodes", "edges", "history"):
+    for kind in ("nodes", "edges", *(kind for kind in ("history", "out", "cache") if kind in file)):
         groups = sorted(file[kind].items()) if kind in file else []
         tables[kind] = [{"name": name, "count": num_rows(group), "columns": columns(group)} for name, group in groups]
     for table in tables["edges"]:
@@ -86,9 +86,9 @@ def describe_part(file: h5py.File) -> Report:
 
 
 def num_rows(group: h5py.Group) -> int:
-    """Rows of a part's table, or entries of a history."""
-    data = group.get("row", group.get("event"))
-    return 0 if data is None else len(data)
+    """Rows of a part's table, entries of a history, or nodes of a cache ranking."""
+    found = [group[name] for name in ("row", "event", "id") if name in group]
+    return len(found[0]) if found else 0
 
 
 def describe_set(folder: pathlib.Path) -> Report:

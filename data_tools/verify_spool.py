@@ -30,9 +30,7 @@ class Spool:
 
     def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, num_rows: int, window: int):
         self.dtype, self._num_rows, self._window = dtype, num_rows, window
-        self._files = [
-            stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(0, num_rows, window)
-        ]
+        self._files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(0, num_rows, window)]
 
     def add(self, records: np.ndarray) -> None:
         """Put records [k] away."""
@@ -117,7 +115,11 @@ def spool_parts(
             indptr = group["indptr"][:]
             for start, stop in files.slabs(len(group["row"]), spool.dtype.itemsize, files.SLAB_BYTES // 2):
                 records = np.zeros(stop - start, spool.dtype)
-                records["row"], records[PART], records[POSITION] = group["row"][start:stop], part, np.arange(start, stop)
+                records["row"], records[PART], records[POSITION] = (
+                    group["row"][start:stop],
+                    part,
+                    np.arange(start, stop),
+                )
                 records[other] = group[other][start:stop]
                 own = np.searchsorted(indptr, np.arange(start, stop), side="right") - 1 + owners.offsets[part]
                 records["dst" if other == "src" else "src"] = own

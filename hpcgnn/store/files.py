@@ -38,7 +38,8 @@ partition set, a folder; every file carries the same ``set_id``::
             event                   int32 or int64, positions in this part's edge table, increasing within a node;
                                     a self-loop is one entry
         /edges/<src>.<rel>.<dst>    static: the in-edges of this part's nodes of type dst, as CSC
-            indptr                  [n_dst + 1] over these nodes in order of their global ids
+            indptr                  [n_dst + 1] over these nodes in order of their global ids; packed (gzip) where there
+                                    are fewer edges than nodes
             src                     [m] *global* ids
             row                     [m] edge row ids, increasing within a node
             weight?, feat?, ...     [m, ...] as in the graph file
