@@ -123,12 +123,21 @@ template <typename Real> void bind_sage(nb::module_ &module, const char *saved_n
       nb::arg("grad_weights"), nb::arg("threads"));
 }
 
+// Rows in memory of the workspace, which goes back when the tensor does.
+template <typename Real> nb::ndarray<nb::pytorch, Real, nb::ndim<2>> workspace_rows(int64_t count, int64_t width) {
+  auto *memory = new Buffer<Real>(count * width);
+  nb::capsule owner(memory, [](void *pointer) noexcept { delete static_cast<Buffer<Real> *>(pointer); });
+  return {memory->data(), {static_cast<size_t>(count), static_cast<size_t>(width)}, owner};
+}
+
 } // namespace
 
 void bind_graph(nb::module_ &module) {
   bind_segments<Cpu>(module);
   bind_grouped_linear<float>(module);
   bind_grouped_linear<double>(module);
+  module.def("workspace_rows32", &workspace_rows<float>);
+  module.def("workspace_rows64", &workspace_rows<double>);
   bind_sage<float>(module, "SageSaved32");
   bind_sage<double>(module, "SageSaved64");
 }

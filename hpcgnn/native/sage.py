@@ -7,13 +7,14 @@ import torch
 
 from hpcgnn.native.build import _native
 from hpcgnn.native.segment import EdgeLists
+from hpcgnn.native.workspace import empty_rows
 
 
 class _SageLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx, table, index, weight, bias, lists, mean, relu):
         call = (lists.num_sources, table, index, lists.indptr, lists.source, weight.detach(), bias.detach(), mean, relu)
-        out = table.new_empty((len(lists), bias.shape[0]))
+        out = empty_rows(table, len(lists), bias.shape[0])
         ctx.saved = _native.sage_forward(*call, out, torch.get_num_threads())
         ctx.call, ctx.lists = call, lists
         ctx.save_for_backward(out)
@@ -24,7 +25,7 @@ class _SageLayer(torch.autograd.Function):
         (out,), table, bias = ctx.saved_tensors, ctx.call[1], ctx.call[6]
         rows, transposed, destination = None, None, None
         if ctx.needs_input_grad[0]:
-            rows = table.new_empty(table.shape)
+            rows = empty_rows(table, *table.shape)
             transposed, destination = ctx.lists.transposed.indptr, ctx.lists.transposed.destination
         flat = table.new_zeros(bias.shape[0] * (2 * table.shape[1] + 1))
         _native.sage_backward(

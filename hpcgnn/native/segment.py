@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.native.dispatch import compute_backend
 from hpcgnn.native.relabel import transpose_index
+from hpcgnn.native.workspace import empty_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 def _sum(indptr, row, edge, rows, weight):
-    out = rows.new_empty((indptr.shape[0] - 1, rows.shape[1]))
+    out = empty_rows(rows, indptr.shape[0] - 1, rows.shape[1])
     kernels, execution = compute_backend(rows)
     kernels.segment_sum(indptr, row, edge, rows, weight, out, execution)
     return out
@@ -163,7 +164,7 @@ class _GroupedLinear(torch.autograd.Function):
     def forward(ctx, rows, begin, weight):
         rows, weight = rows.contiguous(), weight.contiguous()
         ctx.save_for_backward(rows, begin, weight)
-        out = rows.new_empty((rows.shape[0], weight.shape[2]))
+        out = empty_rows(rows, rows.shape[0], weight.shape[2])
         kernels, execution = compute_backend(rows)
         kernels.grouped_linear(begin, rows, weight, out, execution)
         return out
@@ -171,7 +172,7 @@ class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         rows, begin, weight = ctx.saved_tensors
-        grad_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        grad_rows = empty_rows(rows, *rows.shape) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[2] else None
         kernels, execution = compute_backend(rows)
         kernels.grouped_linear_backward(begin, rows, weight, gradient.contiguous(), grad_rows, grad_weight, execution)

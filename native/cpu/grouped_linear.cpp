@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "hpcgnn/segment_cpu.h"
-#include "layer_parts.h"
+#include "row_sums.h"
 
 namespace hpcgnn::cpu {
 namespace {
@@ -25,6 +25,11 @@ template <typename Size> std::vector<Piece> cut(int64_t groups, int64_t most, co
   return pieces;
 }
 
+// One thread where there is little to do.
+int threads_for(const Groups &groups, int64_t width, int threads) {
+  return groups.begin[groups.count] * width < kFewNumbers ? 1 : threads;
+}
+
 // Packed right-hand sides of all groups, one after the other.
 template <typename Real> struct PackedGroups {
   int64_t depth, width, size;
@@ -41,7 +46,7 @@ void multiply_groups(const Groups &groups, gemm::Rows<const Real> rows, PackedGr
   const auto pieces =
       cut(groups.count, kBlockRows, [&](int64_t group) { return groups.begin[group + 1] - groups.begin[group]; });
   Pieces packing(groups.count), work(static_cast<int64_t>(pieces.size()));
-  in_parallel(threads, [&](const Team &team) {
+  in_parallel(threads_for(groups, weight.depth + weight.width, threads), [&](const Team &team) {
     packing.each([&](int64_t group) {
       const gemm::Packed<Real> packed = weight.of(group);
       for (int64_t panel = 0; groups.begin[group] < groups.begin[group + 1] && panel < packed.panels(); ++panel) {
@@ -67,7 +72,7 @@ void weight_gradients(const Groups &groups, gemm::Rows<const Real> rows, int64_t
   for (int i = 0; i < threads; ++i) {
     scratch.emplace_back(kBlockRows, out_width); // a copy, readable beyond its end
   }
-  in_parallel(threads, [&](const Team &team) {
+  in_parallel(threads_for(groups, in_width + out_width, threads), [&](const Team &team) {
     const gemm::Rows<Real> copy = scratch[team.rank].rows();
     work.each([&](int64_t number) {
       const Piece &piece = pieces[number];

@@ -5,7 +5,8 @@
 
 namespace hpcgnn::cpu {
 
-constexpr int64_t kAhead = 8; // rows
+constexpr int64_t kAhead = 8;            // rows
+constexpr int64_t kFewNumbers = 1 << 14; // not worth a second thread
 
 // V registers of a sum, the last of them `last` lanes wide, from column `begin` on.
 template <typename Real, int V, typename Row>

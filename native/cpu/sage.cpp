@@ -158,6 +158,11 @@ private:
   Buffer<Real> sums_;
 };
 
+// Threads for a layer: one where there is little to do.
+template <typename Real> int threads_for(const SageLayer<Real> &layer, int threads) {
+  return layer.destinations * (layer.in_width + layer.out_width) < kFewNumbers ? 1 : threads;
+}
+
 } // namespace
 
 template <typename Real>
@@ -165,7 +170,7 @@ std::unique_ptr<SageSaved<Real>> sage_forward(const SageLayer<Real> &layer, Real
   auto saved = std::make_unique<SageSaved<Real>>();
   saved->row = {layer.destinations, 2 * layer.in_width};
   Forward<Real> forward(layer, *saved, out);
-  in_parallel(threads, [&](const Team &team) { forward(team); });
+  in_parallel(threads_for(layer, threads), [&](const Team &team) { forward(team); });
   return saved;
 }
 
@@ -177,7 +182,7 @@ void sage_backward(const SageLayer<Real> &layer, const SageSaved<Real> &saved, c
   for (int i = 0; i < threads; ++i) {
     scratch.emplace_back(layer);
   }
-  in_parallel(threads, [&](const Team &team) { backward(team, scratch[team.rank], grad_weights); });
+  in_parallel(threads_for(layer, threads), [&](const Team &team) { backward(team, scratch[team.rank], grad_weights); });
 }
 
 template std::unique_ptr<SageSaved<float>> sage_forward(const SageLayer<float> &, float *, int);

@@ -7,10 +7,11 @@
 namespace hpcgnn::cpu {
 namespace {
 
-// Calls work(segment) for all segments.
-template <typename Work> void each_segment(int64_t segments, int threads, const Work &work) {
-  RowBlocks blocks(segments);
-  in_parallel(threads, [&](const Team &) {
+// Calls work(segment) for all segments; on one thread where there is little to do for each of their `width` columns.
+template <typename Work> void each_segment(const EdgeLists &lists, int64_t width, int threads, const Work &work) {
+  RowBlocks blocks(lists.segments);
+  const bool small = (lists.segments + lists.indptr[lists.segments]) * width < kFewNumbers;
+  in_parallel(small ? 1 : threads, [&](const Team &) {
     blocks.each([&](Range block) {
       for (int64_t segment = block.begin; segment < block.end; ++segment) {
         work(segment);
@@ -43,7 +44,7 @@ template <typename Real>
 void segment_sum(const EdgeLists &lists, const Real *rows, int64_t width, const EdgeWeights<Real> &weights, Real *out,
                  int threads) {
   const int64_t last = lists.indptr[lists.segments] - 1;
-  each_segment(lists.segments, threads, [&](int64_t segment) {
+  each_segment(lists, width, threads, [&](int64_t segment) {
     if (weights.weight != nullptr) {
       weighted_sum(lists, segment, rows, width, weights, out + segment * width);
     } else {
@@ -56,7 +57,7 @@ void segment_sum(const EdgeLists &lists, const Real *rows, int64_t width, const 
 
 template <typename Real>
 void segment_max(const EdgeLists &lists, const Real *rows, int64_t width, Real *out, int64_t *winner, int threads) {
-  each_segment(lists.segments, threads, [&](int64_t segment) {
+  each_segment(lists, width, threads, [&](int64_t segment) {
     Real *largest = out + segment * width;
     int64_t *edges = winner + segment * width;
     std::fill_n(largest, width, Real(0));
@@ -77,7 +78,7 @@ void segment_max(const EdgeLists &lists, const Real *rows, int64_t width, Real *
 template <typename Real>
 void segment_max_backward(const EdgeLists &transposed, const Real *gradient, const int64_t *winner, int64_t width,
                           Real *grad_rows, int threads) {
-  each_segment(transposed.segments, threads, [&](int64_t source) {
+  each_segment(transposed, width, threads, [&](int64_t source) {
     Real *sum = grad_rows + source * width;
     std::fill_n(sum, width, Real(0));
     for (int64_t j = transposed.indptr[source]; j < transposed.indptr[source + 1]; ++j) {
@@ -95,7 +96,7 @@ template <typename Real>
 void edge_products(const EdgeLists &lists, const Real *segment_rows, const Real *rows, int64_t width, int32_t heads,
                    Real *product, int threads) {
   const int64_t columns = width / heads;
-  each_segment(lists.segments, threads, [&](int64_t segment) {
+  each_segment(lists, width, threads, [&](int64_t segment) {
     for (int64_t j = lists.indptr[segment]; j < lists.indptr[segment + 1]; ++j) {
       for (int32_t head = 0; head < heads; ++head) {
         const Real *a = segment_rows + segment * width + head * columns, *b = rows + lists.row[j] * width;
@@ -113,7 +114,7 @@ void edge_products(const EdgeLists &lists, const Real *segment_rows, const Real 
 
 template <typename Real>
 void edge_attention(const EdgeLists &lists, const EdgeScores<Real> &scores, Real *weight, int threads) {
-  each_segment(lists.segments, threads, [&](int64_t segment) {
+  each_segment(lists, scores.heads, threads, [&](int64_t segment) {
     for (int32_t head = 0; head < scores.heads; ++head) {
       edge_softmax(lists, segment, scores, head, weight);
     }
@@ -123,7 +124,7 @@ void edge_attention(const EdgeLists &lists, const EdgeScores<Real> &scores, Real
 template <typename Real>
 void edge_attention_backward(const EdgeLists &lists, const EdgeScores<Real> &scores, const Real *weight,
                              Real *grad_score, Real *grad_target, int threads) {
-  each_segment(lists.segments, threads, [&](int64_t segment) {
+  each_segment(lists, scores.heads, threads, [&](int64_t segment) {
     for (int32_t head = 0; head < scores.heads; ++head) {
       grad_target[segment * scores.heads + head] =
           edge_softmax_backward(lists, segment, scores, head, weight, grad_score);
