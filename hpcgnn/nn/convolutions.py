@@ -136,11 +136,14 @@ class GatConv(nn.Module):
         if block.weight is not None:
             raise ValueError("model.kind gat weighs edges itself: leave edge weights out, or use sage or gcn")
         lists = with_loops(block.lists) if self.self_loop else block.lists
-        rows = linear(rows, self.weight)
-        score = lambda part, vector: (part.unflatten(1, vector.shape) * vector).sum(2)  # noqa: E731
-        out = native.graph_attention(rows, score(rows, self.source), score(rows[: len(lists)], self.target), lists)
+        source, target = self._scores(rows, self.source), self._scores(rows[: len(lists)], self.target)
+        out = native.graph_attention(linear(rows, self.weight), source, target, lists)
         out = _join_heads(out, self.heads, self.concat) + self.bias
         return torch.relu(out) if rectify else out
+
+    def _scores(self, rows, vectors) -> torch.Tensor:
+        """Rows through the matrix times the vectors of the heads, through the product of both: [., H]."""
+        return linear(rows, torch.einsum("hci,hc->hi", self.weight.unflatten(0, vectors.shape), vectors))
 
 
 def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:

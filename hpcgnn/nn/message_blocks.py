@@ -36,17 +36,19 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class Block:
-    """One layer. num_src, num_dst by node type: the destination nodes are the first source nodes of their type."""
+    """One layer. num_src, num_dst by node type: the destination nodes are the first source nodes of their type; device:
+    that of the rows, for blocks without any relation."""
 
     relations: tuple[Adjacency, ...]
     num_src: tuple[int, ...]
     num_dst: tuple[int, ...]
+    device: torch.device | str = "cpu"
 
     @cached_property
     def lists(self) -> EdgeLists:
         """The edges of a block of one node type and at most one relation."""
         if not self.relations:
-            none = torch.zeros(self.num_dst[0] + 1, dtype=torch.int64)
+            none = torch.zeros(self.num_dst[0] + 1, dtype=torch.int64, device=self.device)
             return EdgeLists(none, none[:0], self.num_src[0])
         (only,) = self.relations
         return EdgeLists(only.indptr, only.source, self.num_src[0])
@@ -213,7 +215,7 @@ def _pair(block: Block) -> Pairs:
 
 
 def _no_pairs(block: Block) -> Pairs:
-    none = torch.empty(0, dtype=torch.int64)
+    none = torch.empty(0, dtype=torch.int64, device=block.device)
     lists = EdgeLists(none.new_zeros(1), none, sum(block.num_src))
     return Pairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
 

@@ -1,4 +1,6 @@
 // Keyed random integers and dropout masks on the CPU.
+#include <algorithm>
+
 #include "hpcgnn/cpu.h"
 #include "hpcgnn/dropout.h"
 
@@ -21,9 +23,8 @@ void dropout_mask(const RandomContext &context, const int64_t *identity, int64_t
   const Real scale = static_cast<Real>(1.0 / (1.0 - p));
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < n; ++i) {
-    for (int32_t block = 0; 4 * block < columns; ++block) {
-      dropout_block(context, static_cast<uint64_t>(identity[i]), block, columns, threshold, scale, mask + i * columns);
-    }
+    std::fill_n(mask + i * columns, columns, Real(1));
+    dropout_row(context, static_cast<uint64_t>(identity[i]), columns, threshold, scale, mask + i * columns);
   }
 }
 
