@@ -41,7 +41,6 @@ def read_graph(path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         }
 
 
-@pytest.mark.mpi
 def test_every_seed_is_in_one_batch_of_one_rank(comm, session):
     for epoch in (0, 1):
         session.start_epoch(epoch)
@@ -54,7 +53,6 @@ def test_every_seed_is_in_one_batch_of_one_rank(comm, session):
             assert max(sizes) <= -(-int(batches.sizes[step]) // comm.size)
 
 
-@pytest.mark.mpi
 def test_blocks_hold_edges_of_the_graph_and_as_many_as_asked_for(comm, session, mpi_tmp_path):
     graph = read_graph(mpi_tmp_path / "graph.h5")
     base = session.partition.book.type_base()
@@ -73,7 +71,6 @@ def test_blocks_hold_edges_of_the_graph_and_as_many_as_asked_for(comm, session, 
                 assert all((int(a), int(b)) in pairs for a, b in found)
 
 
-@pytest.mark.mpi
 def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
     graph, base = read_graph(mpi_tmp_path / "graph.h5"), session.partition.book.type_base()
     degree = np.zeros(base[-1], np.int64)

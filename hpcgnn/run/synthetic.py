@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_tools.partition import partition
 from data_tools.synthesize import synthesize_events
+from data_tools.synthetic_static import synthesize_static
 
 PARTS = 64
 
@@ -15,4 +16,11 @@ def make_synthetic(parts: Path, num_events: int) -> None:
     graph = parts.parent / "synthetic.h5"
     num_users, num_items = max(10, num_events // 20), max(10, num_events // 100)
     synthesize_events(graph, num_events, num_users, num_items, seed=1, labels=True)
+    partition(graph, parts, PARTS, method="metis")
+
+
+def make_synthetic_graph(parts: Path, num_nodes: int) -> None:
+    """A graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it."""
+    graph = parts.parent / "synthetic.h5"
+    synthesize_static(graph, num_nodes, 20 * num_nodes, seed=1, feature_dim=16, num_classes=5)
     partition(graph, parts, PARTS, method="metis")

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
 from hpcgnn.native import Random
 from hpcgnn.store.graph_partition import GraphPartition
 
@@ -26,7 +28,7 @@ class Sampled:
 
 
 class NeighborSampler:
-    """Samples in-neighbours at their owners, with so many threads. Collective over ``channel``.
+    """Samples in-neighbours at their owners, with so many threads. Collective to create and to ask, over ``channel``.
 
     ``sample`` may be overridden: it is the whole of a sampling method.
     """
@@ -34,17 +36,44 @@ class NeighborSampler:
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_rows: bool = False
     ):  # fmt: skip
-        self.partition, self.mode, self.threads = partition, mode, threads
+        self.partition, self.threads = partition, threads
+        self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_rows = channel, with_rows
         self._identity = [partition.flat_row[partition.of_type(t)] for t in range(len(partition.types))]
+        self._weight = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
+        self._source = [None] * len(partition.edges)
+        if mode == "labor":
+            self._source = [self._source_identity(edges.src) for edges in partition.edges]
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rank has the whole of a graph of one type and one relation: a batch is then one native call."""
+        one = len(self.partition.types) == len(self.partition.relations) == 1
+        return one and self._channel.size == 1 and self.mode != "labor" and type(self) is NeighborSampler
+
+    def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
+        """All hops of a batch where ``alone``: (offsets, source positions) a hop; the same as asking hop by hop."""
+        edges = self.partition.edges[0]
+        drawn = native.sample_layers(
+            edges.indptr, edges.src, seeds, self._identity[0], fanouts, random, relabel, mode=self.mode,
+            weight=self._weight[0], threads=self.threads,
+        )  # fmt: skip
+        return [(offsets, source) for offsets, source, _ in drawn]
+
+    def _source_identity(self, src: np.ndarray) -> np.ndarray:
+        """Collective. Flat row id of every edge's source."""
+        unique, inverse = np.unique(src, return_inverse=True)
+        route = Route.plan(self.partition.book, unique, self._channel)
+        return route.pull(torch.from_numpy(self.partition.flat_row))[0].numpy()[inverse]
 
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
         destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
         edges, target = self.partition.edges[relation], self.partition.relations[relation].dst_type
         return native.sample_neighbors(
-            edges.indptr, nodes, self._identity[target], fanout, random, mode=self.mode, threads=self.threads
-        )
+            edges.indptr, nodes, self._identity[target], fanout, random, mode=self.mode,
+            weight=self._weight[relation], source_identity=self._source[relation], threads=self.threads,
+        )  # fmt: skip
 
     def ask(self, frontier: list[np.ndarray], fanouts: list[int], random: Random) -> list[Sampled]:
         """Collective. Of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
@@ -115,6 +144,26 @@ class NeighborSampler:
             _in_order(np.concatenate(c), [np.concatenate(p) for p in pieces], place[kind.dst_type])
             for kind, c, pieces in zip(relations, counts, columns, strict=True)
         ]
+
+
+def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
+    """Collective. Each relation's column ``weight`` as uint32 [m]: integers as they are, others in 2^31-ths of the
+    largest one of all ranks; above 0 at least 1. Raises ValueError where a relation has none, or one below 0."""
+    found = []
+    for relation, edges in zip(partition.relations, partition.edges, strict=True):
+        if "weight" not in edges.columns:
+            raise ValueError(f"sampling.mode weighted: relation {relation.name} has no column weight")
+        weight = edges.columns["weight"].astype(np.float64)
+        if not np.all((weight >= 0) & np.isfinite(weight)):
+            raise ValueError(f"sampling.mode weighted: a weight of {relation.name} is negative or not finite")
+        whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
+        everyone = channel.everyone(torch.from_numpy(whole)).numpy()
+        largest = everyone[:, 1].max()
+        if everyone[:, 0].all() and largest < 1 << 32:
+            found.append(weight.astype(np.uint32))
+        else:
+            found.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
+    return found
 
 
 def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:

@@ -79,9 +79,12 @@ class GraphSampler:
         """Collective. Positions of the seeds and the blocks, hop by hop."""
         for relabel in self._relabel:
             relabel.begin()
-        seed = self._relabel[self._seed_type].add(ids - self._base[self._seed_type]).astype(np.int64)
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
-        for hop, fanouts in enumerate(self._fanouts(training)):
+        fanouts_by_hop = self._fanouts(training)
+        if self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
+            return self._whole_blocks(ids, [fanouts[0] for fanouts in fanouts_by_hop], stream, epoch, step)
+        seed = self._relabel[self._seed_type].add(ids - self._base[self._seed_type]).astype(np.int64)
+        for hop, fanouts in enumerate(fanouts_by_hop):
             frontier = self._wanted()
             answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
             relations = tuple(
@@ -91,6 +94,17 @@ class GraphSampler:
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
             blocks.append(Block(relations, sizes, tuple(len(ids) for ids in frontier)))
         return seed, tuple(reversed(blocks))
+
+    def _whole_blocks(self, ids: np.ndarray, fanouts: list[int], stream: Stream, epoch: int, step: int):
+        """As ``_blocks``, of a graph of one type and one relation that lies here as a whole."""
+        random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
+        drawn = self._neighbors.layers(ids, fanouts, random, relabel)
+        sizes = [len(offsets) - 1 for offsets, _ in drawn] + [len(relabel.unique)]
+        blocks = [
+            Block((Adjacency(0, 0, 0, self._move(offsets), self._move(source.astype(np.int64))),), (inner,), (outer,))
+            for (offsets, source), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
+        ]
+        return relabel.add(ids).astype(np.int64), tuple(reversed(blocks))
 
     def _fanouts(self, training: bool) -> list[list[int]]:
         """By hop, by relation."""
