@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.bench import epoch, peer_pyg, plot
+from hpcgnn.bench import epoch, neighbors, peer_pyg, plot
 from hpcgnn.bench.cost import Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
@@ -198,11 +198,12 @@ def test_epochs_are_cut_into_batches_as_in_training(comm, mpi_tmp_path):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("words", [[], ["scale"]])
+@pytest.mark.parametrize("words", [[], ["scale"], ["sample"]])
 def test_help_of_every_word(mpirun, words):
     result = mpirun(1, "-m", "hpcgnn.bench", *words, "--help")
     assert ("--max_ranks" in result.stdout) == (words == ["scale"])
-    assert ("--peer" in result.stdout) == (words != ["scale"])
+    assert ("--peer" in result.stdout) == (words == [])
+    assert ("--fanouts" in result.stdout) == (words == ["sample"])
 
 
 @pytest.mark.launcher
@@ -212,12 +213,42 @@ def test_help_of_every_word(mpirun, words):
         (1, ["scale", "--bandwidth=0"], "--bandwidth must be positive"),
         (1, ["scale", "--model.layers=2"], "the cost model knows model.layers 1 only, got 2"),
         (2, ["epoch", "--peer=pyg"], "on one rank, not on 2"),
+        (2, ["sample", "--threads=0"], "--threads must be at least 1, got 0"),
+        (1, ["sample", "--nodes=100"], "--batch_size not above --nodes"),
+        (1, ["sample", "--fanouts", "5", "0"], "fanout must be in"),
     ],
 )
 def test_wrong_options(mpirun, ranks, words, message):
     result = mpirun(ranks, "-m", "hpcgnn.bench", *words, check=False)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_power_law_graph():
+    indptr, src = neighbors.power_law_graph(1000, 50_000, 0.5, 3)
+    assert (indptr[0], indptr[-1], len(indptr), len(src)) == (0, 50_000, 1001, 50_000)
+    assert (src.min(), src.max()) == (0, 999)
+    # By the Zipf law the k most popular of n nodes have about sqrt(k / n) of the edges, in any order of the nodes.
+    degree = np.diff(indptr)
+    assert np.sort(degree)[-100:].sum() == pytest.approx(50_000 * np.sqrt(0.1), rel=0.1)
+    assert np.abs(np.corrcoef(np.arange(1000), degree)[0, 1]) < 0.1
+    again = neighbors.power_law_graph(1000, 50_000, 0.5, 3)
+    assert all(map(np.array_equal, again, (indptr, src)))
+
+
+@pytest.mark.launcher
+def test_sample_reports_rates(mpirun, tmp_path):
+    out = tmp_path / "sample.json"
+    small = ["--nodes=2000", "--edges=20000", "--batch_size=50", "--batches=3", "--repeat=2", "--fanouts", "4", "-1"]
+    result = mpirun(
+        1, "-m", "hpcgnn.bench", "sample", *small, f"--out={out}", "--mode=replace", "--weighted", "--hashed"
+    )
+    report = json.loads(out.read_text())
+    assert report["options"]["fanouts"] == [4, -1]
+    assert report["edges_per_batch"] > 50 * 4
+    assert 50 < report["nodes_per_batch"] <= 2000
+    assert all(0 < rate["median"] <= rate["best"] for rate in report["edges_per_second"].values())
+    assert "batch by batch" in result.stdout
 
 
 @pytest.mark.launcher

@@ -10,7 +10,6 @@ import pytest
 import torch
 from compiled_elements import compile_elements
 
-from hpcgnn import native
 from hpcgnn.bench.neighbors import power_law_graph
 from hpcgnn.native import Random, Relabel, Stream, sample_layers, sample_neighbors
 from hpcgnn.native.neighbors import MODES
@@ -434,10 +433,3 @@ def test_device_equals_the_cpu(size, fanout, mode, weighted):
     for mine, theirs in zip(device, expected, strict=True):
         assert mine.is_cuda
         assert np.array_equal(mine.cpu().numpy(), theirs)
-
-
-def test_cuda_build_has_the_samplers():
-    if not native.features()["cuda"]:
-        pytest.skip("built without CUDA")
-    assert hasattr(native.build._native.cuda, "count_neighbors")
-    assert hasattr(native.build._native.cuda, "sample_neighbors")

@@ -30,7 +30,7 @@ class Options:
 
     nodes: int = 1_000_000
     edges: int = 20_000_000
-    exponent: float = 0.8
+    exponent: float = 0.5
     batch_size: int = 1024
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
     batches: int = 100

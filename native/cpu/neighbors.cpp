@@ -13,6 +13,7 @@ namespace {
 
 using simd::kLanes32, simd::U32;
 
+constexpr int64_t kAhead = 32;      // rows by which row bounds are fetched ahead
 constexpr int32_t kLaneFanout = 64; // draws are kept in registers and the nearest cache up to here
 
 // Rows of more than `fanout` entries, Floyd's algorithm for all of them at once.
@@ -90,7 +91,9 @@ private:
     for (int lane = 0; lane < size_; ++lane) {
       for (int32_t slot = 0; slot < fanout_; ++slot) {
         const int64_t position = begin_[lane] + chosen[slot * kLanes32 + lane];
-        __builtin_prefetch(source_ + position);
+        if (source_ != nullptr) {
+          __builtin_prefetch(source_ + position);
+        }
         out_[lane][slot] = position;
       }
     }
@@ -116,7 +119,6 @@ void sample_distinct_rows(const NeighborSampler &sampler, const int64_t *nodes, 
     if (row.degree > sampler.fanout) {
       lanes.add(static_cast<uint64_t>(sampler.identity[nodes[i]]), row, out);
     } else {
-      __builtin_prefetch(sampler.source + row.begin);
       take_all(nullptr, row, row.degree, out);
     }
   }
@@ -174,6 +176,7 @@ void count_neighbors(const NeighborSampler &sampler, int64_t rows, const int64_t
     if (nodes[i] < 0 || nodes[i] >= rows) {
       wrong = std::min(wrong, i);
     } else {
+      __builtin_prefetch(sampler.indptr + nodes[std::min(i + kAhead, n - 1)]);
       count[i] = neighbor_count(sampler, neighbor_row(sampler, nodes[i]));
     }
   }
@@ -189,6 +192,10 @@ void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int6
   in_parallel(threads, [&](const Team &) {
     blocks.each([&](int64_t block) {
       const int64_t begin = block * kSampleRows, size = std::min(kSampleRows, n - begin);
+      for (int64_t i = begin; i < begin + size; ++i) {
+        __builtin_prefetch(sampler.indptr + nodes[i]);
+        __builtin_prefetch(sampler.identity + nodes[i]);
+      }
       sample_rows(sampler, nodes + begin, size, offsets + begin, positions + offsets[begin],
                   keys == nullptr ? nullptr : keys + offsets[begin]);
     });

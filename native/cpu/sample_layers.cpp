@@ -15,8 +15,9 @@
 namespace hpcgnn::cpu {
 namespace {
 
-constexpr int64_t kFetched = 32, kLine = 8;
-constexpr int64_t kAhead = 48; // rows by which row bounds and identities are fetched ahead
+constexpr int64_t kAhead = 48;   // rows by which row bounds are fetched ahead
+constexpr int64_t kFetched = 32; // entries of a row whose sources are fetched before it is known which are drawn
+constexpr int64_t kLine = 8;     // entries of a cache line
 
 // One thread's scratch: positions and LABOR's keys of a block.
 struct Scratch {
@@ -92,17 +93,23 @@ private:
     const int64_t *nodes = relabeler_.unique().get();
     int64_t sum = 0;
     for (int64_t i = rows.begin; i < rows.end; ++i) {
-      const int64_t later = nodes[std::min(i + kAhead, layer_.nodes - 1)];
-      __builtin_prefetch(sampler_.indptr + later);
-      __builtin_prefetch(sampler_.identity + later);
+      __builtin_prefetch(sampler_.indptr + nodes[std::min(i + kAhead, layer_.nodes - 1)]);
       const NeighborRow row = neighbor_row(sampler_, nodes[i]);
-      for (int64_t at = row.begin; at < row.begin + std::min(row.degree, kFetched); at += kLine) {
-        __builtin_prefetch(job_.src + at);
-      }
+      fetch(nodes[i], row);
       sum += neighbor_count(sampler_, row);
       layer_.offsets[i + 1] = sum;
     }
     return sum;
+  }
+
+  // Starts to load what sampling the row will read.
+  void fetch(int64_t node, const NeighborRow &row) const {
+    if (row.degree > sampler_.fanout) {
+      __builtin_prefetch(sampler_.identity + node);
+    }
+    for (int64_t at = row.begin; at < row.begin + std::min(row.degree, kFetched); at += kLine) {
+      __builtin_prefetch(job_.src + at);
+    }
   }
 
   void sample_block(int64_t block, Scratch &scratch) {

@@ -15,7 +15,7 @@ struct NeighborSampler {
   const int64_t *indptr;          // [rows + 1]
   const int64_t *identity;        // [rows], keys the draws of a row; not read by LABOR
   const uint32_t *weight;         // [entries], null where all entries weigh the same; null for LABOR
-  const int64_t *source;          // LABOR: [entries], row of source_identity, null where that is by entry
+  const int64_t *source;          // [entries] rows of source_identity, null where that is by entry
   const int64_t *source_identity; // LABOR: keys the draw of a source
   int32_t fanout;
   NeighborMode mode;
