@@ -24,18 +24,19 @@ struct Product32 {
 };
 
 inline Product32 multiply(U32 a, U32 b) {
+  const U64 wide_a = (U64)a, wide_b = (U64)b, high_a = wide_a >> 32, high_b = wide_b >> 32;
 #if defined(__AVX512F__)
-  const __m512i odd_a = _mm512_srli_epi64((__m512i)a, 32), odd_b = _mm512_srli_epi64((__m512i)b, 32);
-  const U64 even = (U64)_mm512_mul_epu32((__m512i)a, (__m512i)b), odd = (U64)_mm512_mul_epu32(odd_a, odd_b);
+  // The masked form, all lanes wanted: GCC 12 warns of the other's undefined operand.
+  const U64 even = (U64)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, (__m512i)b);
+  const U64 odd = (U64)_mm512_maskz_mul_epu32(0xFF, (__m512i)high_a, (__m512i)high_b);
   return {(U32)_mm512_mask_blend_epi32(0xAAAA, (__m512i)(even >> 32), (__m512i)odd),
           (U32)_mm512_mask_blend_epi32(0xAAAA, (__m512i)even, (__m512i)(odd << 32))};
 #else
-  const U64 wide_a = (U64)a, wide_b = (U64)b;
 #if defined(__AVX2__) && defined(__FMA__)
   const U64 even = (U64)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-  const U64 odd = (U64)_mm256_mul_epu32((__m256i)(wide_a >> 32), (__m256i)(wide_b >> 32));
+  const U64 odd = (U64)_mm256_mul_epu32((__m256i)high_a, (__m256i)high_b);
 #else
-  const U64 even = (wide_a & 0xFFFFFFFFu) * (wide_b & 0xFFFFFFFFu), odd = (wide_a >> 32) * (wide_b >> 32);
+  const U64 even = (wide_a & 0xFFFFFFFFu) * (wide_b & 0xFFFFFFFFu), odd = high_a * high_b;
 #endif
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #error "the even lanes are taken to be the low halves"
