@@ -197,7 +197,7 @@ def test_sage_is_the_mean_of_neighbours():
 def test_gat_weighs_neighbours_by_attention():
     graph, model, (table,) = make_case(False, config_of(kind="gat", layers=1))
     (layer,), (lists,) = model.layers, graph.neighbours
-    heads = (table @ layer.weight.T).view(len(table), layer.heads, -1)
+    heads = (table @ layer.weight).view(len(table), layer.heads, -1)
     expected = []
     for node, sources in enumerate(lists):
         around = heads[[*sources, node]]
@@ -230,7 +230,7 @@ def test_rgat_of_one_relation_is_gat():
     graph, gat, (table,) = make_case(False, config_of(kind="gat", self_loop=False))
     rgat = make_model(config_of(kind="rgat", self_loop=False), gat.sizes).double()
     for ours, theirs in zip(rgat.layers, gat.layers, strict=True):
-        ours.weights.matrices.data[0] = theirs.weight.data.T
+        ours.weights.matrices.data[0] = theirs.weight.data
         ours.source.data[0], ours.target.data[0], ours.own.bias.data = theirs.source, theirs.target, theirs.bias.data
     batch = whole_graph_batch(graph, 2)
     assert_alike(rgat(batch, [table]), gat(batch, [table]), 1e-10)

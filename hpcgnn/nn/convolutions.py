@@ -56,6 +56,11 @@ def glorot(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
+def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """rows [n, I] @ matrix [I, O], for many rows of few columns: neither they nor their gradients are copied."""
+    return native.grouped_linear(rows, torch.tensor([0, len(rows)]), matrix.unsqueeze(0))
+
+
 class SageConv(nn.Module):
     """weight [own row | aggregated neighbours] + bias (Hamilton et al., Inductive representation learning on large
     graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
@@ -97,7 +102,7 @@ class GcnConv(nn.Module):
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
         lists, edge_weight = self._edges(block, degree, self.product.weight.dtype)
         if self.first:
-            out = native.segment_sum(linear(rows, self.product.weight), lists, edge_weight) + self.product.bias
+            out = native.segment_sum(product(rows, self.product.weight.t()), lists, edge_weight) + self.product.bias
         else:
             out = linear(native.segment_sum(rows, lists, edge_weight), self.product.weight, self.product.bias)
         return torch.relu(out) if rectify else out
@@ -128,7 +133,7 @@ class GatConv(nn.Module):
     def __init__(self, in_width: int, head_width: int, heads: int, self_loop: bool, concat: bool):
         super().__init__()
         self.heads, self.self_loop, self.concat = heads, self_loop, concat
-        self.weight = glorot(heads * head_width, in_width)
+        self.weight = glorot(in_width, heads * head_width)
         self.source, self.target = glorot(heads, head_width), glorot(heads, head_width)
         self.bias = nn.Parameter(torch.zeros(heads * head_width if concat else head_width))
 
@@ -136,14 +141,16 @@ class GatConv(nn.Module):
         if block.weight is not None:
             raise ValueError("model.kind gat weighs edges itself: leave edge weights out, or use sage or gcn")
         lists = with_loops(block.lists) if self.self_loop else block.lists
-        source, target = self._scores(rows, self.source), self._scores(rows[: len(lists)], self.target)
-        out = native.graph_attention(linear(rows, self.weight), source, target, lists)
+        source, target = product(rows, self._score_weights()).split(self.heads, dim=1)
+        out = native.graph_attention(product(rows, self.weight), source, target[: len(lists)], lists)
         out = _join_heads(out, self.heads, self.concat) + self.bias
         return torch.relu(out) if rectify else out
 
-    def _scores(self, rows, vectors) -> torch.Tensor:
-        """Rows through the matrix times the vectors of the heads, through the product of both: [., H]."""
-        return linear(rows, torch.einsum("hci,hc->hi", self.weight.unflatten(0, vectors.shape), vectors))
+    def _score_weights(self) -> torch.Tensor:
+        """The matrix times the heads' vectors [I, 2 H]: scores need the rows alone, not what the matrix makes
+        of them."""
+        vectors = torch.stack([self.source, self.target])
+        return torch.einsum("ihc,shc->ish", self.weight.unflatten(1, self.source.shape), vectors).flatten(1)
 
 
 def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:
