@@ -16,6 +16,9 @@ from hpcgnn.native import Random, Stream
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep count_neighbors sample_neighbors random_integers dropout_mask "
     "gather_rows scatter_rows segment_sum_rows unique_relabel last_event transpose_index "
+    "sample_recent sample_uniform decay_keep random_integers dropout_mask gather_rows scatter_rows segment_sum_rows "
+    "segment_sum segment_max segment_max_backward edge_products edge_attention edge_attention_backward "
+    "unique_relabel last_event transpose_index "
     "attention_forward attention_backward "
     "unique_relabel_scratch_bytes last_event_scratch_bytes transpose_index_scratch_bytes"
 ).split()
