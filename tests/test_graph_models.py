@@ -12,7 +12,7 @@ from hpcgnn.nn import graph_decoders
 from hpcgnn.nn.convolutions import SageConv, aggregate
 from hpcgnn.nn.graph_config import GraphModelConfig
 from hpcgnn.nn.graph_models import GraphSizes, make_model
-from hpcgnn.nn.message_blocks import Adjacency, Batch, Block, IndexedRows
+from hpcgnn.nn.message_blocks import Adjacency, Block, IndexedRows
 
 SIMPLE = ("sage", "gcn", "gat")
 TYPED = ("sage", "rgcn", "rgat")
@@ -110,12 +110,19 @@ def test_single_precision(typed, config):
     seeds = seeds_of(graph, 9, np.random.default_rng(2))
     expected = run(case, seeds)
     assert_alike(
-        run((graph, model.float(), [table.float() for table in tables]), seeds), expected_float(expected), 2e-4
+        run((graph, model.float(), [table.float() for table in tables]), seeds),
+        [rows.float() for rows in expected],
+        2e-4,
     )
 
 
-def expected_float(rows):
-    return [of_type.float() for of_type in rows]
+@ALL
+def test_a_block_without_relations_has_nodes_without_neighbours(typed, config):
+    graph, model, tables = make_case(typed, config)
+    batch = sample_batch(graph, seeds_of(graph, 5, np.random.default_rng(0)), (3, 0))
+    bare = [Block((), block.num_src, block.num_dst) for block in batch.blocks[:1]]
+    rows = input_rows(graph, batch, tables)
+    assert_alike(model(dataclasses.replace(batch, blocks=(*bare, *batch.blocks[1:])), rows), model(batch, rows), 1e-12)
 
 
 @pytest.mark.parametrize(("typed", "kind"), [(False, kind) for kind in SIMPLE] + [(True, kind) for kind in TYPED])
@@ -314,10 +321,6 @@ class OwnModel(torch.nn.Module):
 def test_own_class():
     config, sizes = config_of(class_path=f"{__name__}.OwnModel"), GraphSizes((4,), ((0, 0),), 3)
     assert make_model(config, sizes).given == (config, sizes)
-
-
-def test_batch_is_plain_data():
-    assert {field.name for field in dataclasses.fields(Batch)} >= {"blocks", "identity", "degree", "seed", "training"}
 
 
 @pytest.mark.parametrize("kind", graph_decoders.DECODERS)
