@@ -37,14 +37,15 @@ A spec is a YAML file; the presets are just such files::
         columns: {label: 3, feat: "4:"}
         types: predicate          # a column whose every value makes a relation of its own, named by the last part of
         left_out: [employs]       # the value, in place of * in `relation: entity.*.entity` and `reverse: "*_of"`;
-                                  # rows with these values are not read
+                                  # rows with these values make no edges
 
 The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
 layout: their rows follow each other, and a column `split` says from which they come.
 
 Formats: text, parquet; npz, npy; mat (MATLAB up to v7; a sparse matrix X is the arrays X_data, X_row, X_col, X_shape);
-lists (a line `a b c ...` is the rows (a, b), (a, c), ...); triples (N-Triples, .nt: subject, predicate, object);
-idlists (JSON {row: [column, ...]}: the arrays data, row, col, shape of a matrix of 0 and 1).
+lists (a line `a b c ...` is the rows (a, b), (a, c), ...); idlists (JSON {row: [column, ...]}: the arrays data, row,
+col, shape of a matrix of 0 and 1); triples (N-Triples, .nt) and turtle (.ttl, and .n3 as far as it is Turtle): subject,
+predicate, object.
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing)
 or a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
@@ -65,7 +66,7 @@ from hpcgnn.store.files import KINDS, relation_name, split_relation
 
 SPLITS = {"train": 0, "val": 1, "test": 2}
 DTYPES = ("int8", "int16", "int32", "int64", "float32", "float64")
-FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "lists", "triples", "idlists")
+FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "lists", "triples", "turtle", "idlists")
 POLICIES = ("keep", "drop", "error")
 
 Reference = int | str | list

@@ -22,11 +22,20 @@ from data_tools.selection import pick, select_all
 from data_tools.source_spec import FileSpec, Reference
 from data_tools.text_stream import CleanText, Source
 from data_tools.triples import TriplesTable
+from data_tools.turtle import TurtleTable
 from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError
 
 PARQUET_ROWS = 1 << 17
-SUFFIXES = {".npz": "npz", ".npy": "npy", ".parquet": "parquet", ".mat": "mat", ".nt": "triples"}
+SUFFIXES = {
+    ".npz": "npz",
+    ".npy": "npy",
+    ".parquet": "parquet",
+    ".mat": "mat",
+    ".nt": "triples",
+    ".ttl": "turtle",
+    ".n3": "turtle",
+}
 
 
 class Table(Protocol):
@@ -52,6 +61,8 @@ def open_table(spec: FileSpec) -> Table:
         return ListsTable(source, spec)
     if kind == "triples":
         return TriplesTable(source, spec.comment)
+    if kind == "turtle":
+        return TurtleTable(source)
     if kind == "idlists":
         return ArraysTable(source.name, load_id_lists(source))
     return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))

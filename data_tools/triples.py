@@ -1,8 +1,8 @@
 """N-Triples (RDF) as a table: subject, predicate, object.
 
 A term is its text: an IRI without its angle brackets, a blank node ``_:x``, a literal as it stands in the file with
-quotes, language and type. So equal literals are one node, as in R-GCN (Schlichtkrull et al. 2018). A term beyond 255
-bytes is cut, and told from others by its hash.
+quotes, language and type, but for numbered characters (``\\u00E9``), which are put in. So equal literals are one node,
+as in R-GCN (Schlichtkrull et al. 2018). A term beyond 255 bytes is cut, and told from others by its hash.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError
 
 COLUMNS = ["subject", "predicate", "object"]
-NODE = rb"<([^<>\s]*)>|(_:[^\s<>\"]+)"
+NODE = rb"<([^<>\s]+)>|(_:[^\s<>\"]+)"
 LITERAL = rb'("(?:[^"\\\n]|\\.)*"(?:\^\^<[^<>\s]*>|@[A-Za-z0-9-]+)?)'
 TRIPLE = re.compile(
-    rb"^[ \t]*(?:" + NODE + rb")[ \t]*<([^<>\s]*)>[ \t]*(?:" + NODE + rb"|" + LITERAL + rb")[ \t]*\.[ \t]*(?:#.*)?\n",
+    rb"^[ \t]*(?:" + NODE + rb")[ \t]*<([^<>\s]+)>[ \t]*(?:" + NODE + rb"|" + LITERAL + rb")[ \t]*\.[ \t]*(?:#.*)?\n",
     re.MULTILINE,
 )
 LONGEST, KEPT = 255, 190
+NUMBERED = re.compile(rb"\\(?:u([0-9A-Fa-f]{4})|U(00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4})|.)")
+WRITTEN = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
 class TriplesTable:
@@ -53,7 +55,7 @@ class TriplesTable:
 
     def _text(self, terms: list[bytes]) -> pa.Array:
         try:
-            return pa.array(list(map(shorten, terms)), pa.binary()).cast(pa.string())
+            return pa.array([shorten(put_in_numbered(term)) for term in terms], pa.binary()).cast(pa.string())
         except pa.ArrowInvalid as error:
             raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
 
@@ -63,8 +65,20 @@ class TriplesTable:
         text = lines[row][:100].decode("utf-8", "replace").strip()
         return FileFormatError(
             f"{self.name}: row {first_row + row + 1}: {text!r} is not a triple '<subject> <predicate> object .'; mend "
-            "or remove it (Turtle and N3 are to be converted to N-Triples first)"
+            "or remove it (for Turtle set format: turtle)"
         )
+
+
+def put_in_numbered(term: bytes) -> bytes:
+    """A term with its numbered characters in UTF-8; other escapes stay."""
+    if b"\\u" not in term and b"\\U" not in term:
+        return term
+
+    def put_in(found: re.Match[bytes]) -> bytes:
+        number = found[1] or found[2]
+        return chr(int(number, 16)).translate(WRITTEN).encode("utf-8", "surrogatepass") if number else found[0]
+
+    return NUMBERED.sub(put_in, term)
 
 
 def shorten(term: bytes) -> bytes:
