@@ -85,14 +85,18 @@ def read_table(
     if not isinstance(file, dict):
         return read_fields(spec, fields, folder)
     spools: dict[str, Spool] = {}
+    empty: dict[str, np.ndarray] = {}
     for split, name in file.items():
         piece = read_fields(spec, [dataclasses.replace(field, file=name) for field in fields], folder)
         piece["split"] = np.full(len(piece[fields[0].name]), SPLITS[split], np.int8)
+        if not len(piece["split"]):
+            empty = piece
+            continue
         if spools and spools.keys() != piece.keys():
             raise FileFormatError(f"{spec.files[name].path}: its columns {sorted(piece)} are not {sorted(spools)}")
         for key, column in piece.items():
             append_all(spools.setdefault(key, Spool(folder)), column, spec.files[name])
-    return {key: spool.column() for key, spool in spools.items()}
+    return {key: spool.column() for key, spool in spools.items()} or empty
 
 
 def append_all(spool: Spool, column: np.ndarray, file: FileSpec) -> None:

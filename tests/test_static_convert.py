@@ -505,6 +505,15 @@ def test_archives_name_what_is_missing(tmp_path, capsys, members, words):
     assert "damaged or truncated" in message
 
 
+def test_empty_files_among_several(convert, tmp_path, capsys):
+    for name, text in {"train": "", "valid": "a\tr\tb\n", "test": ""}.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    facts = convert("kg-links", facts=tmp_path)["edges/entity.fact.entity"]
+    assert facts["split"][...].tolist() == [1]
+    (tmp_path / "valid.txt").write_text("")
+    assert "no edges in train.txt" in refused(tmp_path, capsys, "--preset", "kg-links", "--set", f"facts={tmp_path}")
+
+
 def test_facts_of_a_folder_with_crlf_are_those_of_an_archive(convert, tmp_path):
     (tmp_path / "kg").mkdir()
     for name, lines in {"train": ["a\tr\tb", "b\tq\tc"], "valid": ["c\tr\ta"], "test": ["a\tq\tc"]}.items():
