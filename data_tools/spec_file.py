@@ -58,15 +58,24 @@ def apply_settings(data: Mapping, assigned: Mapping[str, str]) -> tuple[dict, di
     """The spec without its settings, every ``$name`` replaced; and those of ``assigned`` that name files."""
     settings = dict(items("settings", data.get("settings") or {}))
     files = items("files", data.get("files"))
+    own = [name for name, value in files if not (isinstance(value, Mapping) and value.get("archive"))]
     for name, text in assigned.items():
-        one_of("--set", name, (*(file for file, value in files if not (value or {}).get("archive")), *settings))
+        one_of("--set", name, (*own, *settings))
         if name in settings:
-            settings[name] = yaml.safe_load(text)
+            settings[name] = parse_value(name, text)
     for name, value in settings.items():
         if value is None:
             raise ValueError(f"settings.{name} has no value; pass --set {name}=VALUE")
     rest = {key: value for key, value in data.items() if key != "settings"}
     return substitute(rest, settings), {name: path for name, path in assigned.items() if name not in settings}
+
+
+def parse_value(name: str, text: str) -> Any:
+    """The value of a setting, in YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError(f"--set {name}={text}: not a YAML value; quote it") from None
 
 
 def substitute(data: Any, settings: Mapping[str, Any]) -> Any:

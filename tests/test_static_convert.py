@@ -411,6 +411,7 @@ def test_settings(tmp_path, capsys, convert):
     assert convert("heterophilous", graph=tmp_path / "g.npz", fold=2)["nodes/node/split"][...].tolist() == [2, -1, 0, 1]
     base = ["--preset", "heterophilous", *assignments({"graph": tmp_path / "g.npz"})]
     assert "'train_masks[7]' of an array of shape" in refused(tmp_path, capsys, *base, "--set", "fold=7")
+    assert "--set fold=[1: not a YAML value" in refused(tmp_path, capsys, *base, "--set", "fold=[1")
     assert "not one of graph, fold" in refused(tmp_path, capsys, *base, "--set", "folds=7")
     assert "settings.label has no value; pass --set label=VALUE" in refused(
         tmp_path, capsys, "--preset", "rdf", "--set", "id=person"
