@@ -133,8 +133,8 @@ class Targets:
         cursor = self.indptr[self.starts[:-1]].copy()
         for start, owner in owners.slabs(row_bytes):
             bucket = np.searchsorted(self.starts, owner, side="right") - 1
-            bucket[owner >= self.starts[-1]] = -1
-            order = np.argsort(bucket, kind="stable")
+            bucket[bucket < 0] = len(cursor)  # of another group
+            order = stable_order(bucket, len(cursor))
             bounds = np.searchsorted(bucket[order], np.arange(len(self.starts)))
             moves = []
             for index in np.flatnonzero(np.diff(bounds)):
@@ -174,10 +174,15 @@ class Targets:
         for bucket in np.flatnonzero((np.diff(edges) > 1) & (np.diff(self.starts) > 1)):
             begin, end = int(edges[bucket]), int(edges[bucket + 1])
             owner = np.frombuffer(os.pread(keys.fileno(), 8 * (end - begin), 8 * begin), np.int64)
-            order = np.argsort(owner, kind="stable")
+            order = stable_order(owner - self.starts[bucket], int(self.starts[bucket + 1] - self.starts[bucket]))
             first = int(self.indptr[self.offsets[part[bucket]]])
             for name in names:
                 permute(self.group.files[part[bucket]][path][name], begin - first, end - first, order)
+
+
+def stable_order(keys: np.ndarray, largest: int) -> np.ndarray:
+    """Order that sorts keys [k] in 0 .. largest, equal ones as they are; NumPy sorts 16 bits much faster than 64."""
+    return np.argsort(keys.astype(np.uint16) if largest < 1 << 16 else keys, kind="stable")
 
 
 def permute(dataset: h5py.Dataset, begin: int, end: int, order: np.ndarray) -> None:
