@@ -7,6 +7,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from partition_sets import assert_same_content, content
 from random_graphs import random_graph, write_graph
 
 from data_tools import part_writer, partition_source
@@ -17,26 +18,6 @@ from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 
 SIZES = [(9, 7, 0), (1, 1, 1), (30, 0, 2), (40, 25, 3)]
-
-
-def content(folder, num_parts):
-    """All datasets of all part files: part -> path -> values."""
-    parts = []
-    for part in range(num_parts):
-        with h5py.File(files.part_path(folder, part)) as file:
-            paths = []
-            file.visititems(lambda name, item, paths=paths: paths.append(name) if hasattr(item, "dtype") else None)
-            parts.append({name: file[name][:] for name in paths})
-    return parts
-
-
-def assert_same_content(left, right):
-    """Two sets of parts hold the same datasets."""
-    for one, other in zip(left, right, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert one[name].dtype == other[name].dtype
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def check_against_plain_loops(graph, folder, num_parts):

@@ -6,8 +6,8 @@ import json
 import h5py
 import numpy as np
 import pytest
+from partition_sets import assert_same_content, content
 from random_graphs import random_graph, random_static, static_edges, write_graph
-from test_partition import assert_same_content, content
 
 from data_tools import part_access, part_writer, partition_source, quality
 from data_tools.part_access import access_probability

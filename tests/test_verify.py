@@ -7,6 +7,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from partition_sets import each_column, offsets_of, refresh, replace
 from random_graphs import random_graph
 
 from data_tools import verify_rows
@@ -34,37 +35,10 @@ def planted(made, tmp_path):
     return made[0], tmp_path / "p"
 
 
-def refresh(folder):
-    """Make the book's hashes and sizes fit the part files, so that only their content can give them away."""
-    with h5py.File(files.book_path(folder), "r+") as book:
-        for part in range(book.attrs["num_parts"]):
-            path = files.part_path(folder, part)
-            book["parts/hash"][part] = files.file_hash(path).encode()
-            book["parts/bytes"][part] = path.stat().st_size
-
-
-def replace(group, name, values):
-    """Give a column other values, of any length."""
-    del group[name]
-    files.create_column(group, name, len(values), values.shape[1:], values.dtype)[:] = values
-
-
-def each_column(group, change):
-    """Apply a change of arrays to all columns of a group."""
-    for name in list(group):
-        replace(group, name, change(group[name][:]))
-
-
 def row_where(file, condition):
     """First position in the events of a.meets.a for which condition(src, dst) holds."""
     edges = file["edges/a.meets.a"]
     return int(np.argmax(condition(edges["src"][:], edges["dst"][:])))
-
-
-def offsets_of(folder):
-    """Offsets of type a."""
-    with h5py.File(files.book_path(folder)) as book:
-        return book["nodes/a/offsets"][:]
 
 
 def test_right_sets_pass(made, capsys):

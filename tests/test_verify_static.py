@@ -6,8 +6,8 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from partition_sets import each_column, offsets_of, refresh, replace
 from random_graphs import random_static
-from test_verify import each_column, offsets_of, refresh, replace
 
 from data_tools import verify_spool
 from data_tools.inspect import main as inspect

@@ -1,0 +1,55 @@
+"""What tests read from partition sets, and how they spoil them."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+
+from hpcgnn.store import files
+
+
+def content(folder, num_parts):
+    """All datasets of all part files: part -> path -> values."""
+    parts = []
+    for part in range(num_parts):
+        with h5py.File(files.part_path(folder, part)) as file:
+            paths = []
+            file.visititems(lambda name, item, paths=paths: paths.append(name) if hasattr(item, "dtype") else None)
+            parts.append({name: file[name][:] for name in paths})
+    return parts
+
+
+def assert_same_content(left, right):
+    """Two sets of parts hold the same datasets."""
+    for one, other in zip(left, right, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name].dtype == other[name].dtype
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def refresh(folder):
+    """Make the book's hashes and sizes fit the part files, so that only their content can give them away."""
+    with h5py.File(files.book_path(folder), "r+") as book:
+        for part in range(book.attrs["num_parts"]):
+            path = files.part_path(folder, part)
+            book["parts/hash"][part] = files.file_hash(path).encode()
+            book["parts/bytes"][part] = path.stat().st_size
+
+
+def replace(group, name, values):
+    """Give a column other values, of any length."""
+    del group[name]
+    files.create_column(group, name, len(values), values.shape[1:], values.dtype)[:] = values
+
+
+def each_column(group, change):
+    """Apply a change of arrays to all columns of a group."""
+    for name in list(group):
+        replace(group, name, change(group[name][:]))
+
+
+def offsets_of(folder):
+    """Offsets of type a."""
+    with h5py.File(files.book_path(folder)) as book:
+        return book["nodes/a/offsets"][:]
