@@ -181,9 +181,7 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
     """A parser of all configuration keys of runs on a kind of graph, plus ``--config``."""
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
-    result.add_argument(
-        "--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below"
-    )
+    result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below")
     for name, section in KINDS[kind].sections().items():
         result.add_class_arguments(section, name)
     return result

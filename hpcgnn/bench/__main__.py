@@ -1,14 +1,14 @@
-"""``python -m hpcgnn.bench [epoch | scale | sample] ...``; without a word: ``epoch``."""
+"""``python -m hpcgnn.bench [epoch | scale | sample | sage] ...``; without a word: ``epoch``."""
 
 from __future__ import annotations
 
 import sys
 
-from hpcgnn.bench import epoch, neighbors, scale
+from hpcgnn.bench import epoch, neighbors, sage, scale
 from hpcgnn.comm.world import World
 from hpcgnn.run import launch
 
-COMMANDS = {"epoch": epoch.main, "scale": scale.main, "sample": neighbors.main}
+COMMANDS = {"epoch": epoch.main, "scale": scale.main, "sample": neighbors.main, "sage": sage.main}
 
 
 def main(world: World, argv: list[str]) -> int:

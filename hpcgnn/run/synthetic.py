@@ -22,5 +22,5 @@ def make_synthetic(parts: Path, num_events: int) -> None:
 def make_synthetic_graph(parts: Path, num_nodes: int) -> None:
     """A graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it."""
     graph = parts.parent / "synthetic.h5"
-    synthesize_static(graph, num_nodes, 20 * num_nodes, seed=1, feature_dim=16, num_classes=5)
+    synthesize_static(graph, num_nodes, 20 * num_nodes, seed=1, width=16, num_classes=5)
     partition(graph, parts, PARTS, method="metis")

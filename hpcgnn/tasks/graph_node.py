@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import cross_entropy
 
+from hpcgnn.nn.message_blocks import IndexedRows, rows_of
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.store.embeddings import EmbeddingStore
 from hpcgnn.store.features import NodeRows
@@ -12,6 +13,7 @@ from hpcgnn.tasks.temporal_label import LabelScores
 from hpcgnn.timers import Timers
 
 FEATURE = "feature"
+Rows = torch.Tensor | IndexedRows
 
 
 class GraphNodeTask:
@@ -53,21 +55,27 @@ class GraphNodeTask:
 
     evaluate = score
 
-    def _inputs(self, plan: GraphPlan) -> tuple[list[torch.Tensor | None], dict[int, torch.Tensor]]:
+    def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
         """Collective. Features by node type (None without), and learnable rows of the types that have them."""
         with self.timers("exchange"):
-            features = [
-                rows.fetch(fetch, FEATURE) if FEATURE in rows.tables else None
-                for rows, fetch in zip(self._rows, plan.fetches, strict=True)
-            ]
+            features = [self._features(plan, kind) for kind in range(len(self._rows))]
             learnt = {
                 kind: plan.fetches[kind].route.pull(table.weight)[0]
                 for kind, table in sorted(self._embeddings.tables.items())
             }
         return features, learnt
 
+    def _features(self, plan: GraphPlan, kind: int) -> Rows | None:
+        """Collective. A type's features [U, F]; on one rank where they lie."""
+        rows, fetch = self._rows[kind], plan.fetches[kind]
+        if FEATURE not in rows.tables:
+            return None
+        if fetch.route.channel.size == 1:
+            return IndexedRows(rows.tables[FEATURE], fetch.route.requests)
+        return rows.fetch(fetch, FEATURE)
+
     def _score(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> LabelScores:
-        inputs = [_joined(feature, learnt.get(kind), plan, kind) for kind, feature in enumerate(features)]
+        inputs = [_joined(feature, learnt.get(kind)) for kind, feature in enumerate(features)]
         output = self.model(plan.batch, inputs)[self._seed_type]
         return LabelScores(output[plan.seed], plan.columns["label"])
 
@@ -79,10 +87,8 @@ class GraphNodeTask:
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
 
 
-def _joined(feature: torch.Tensor | None, learnt: torch.Tensor | None, plan: GraphPlan, kind: int) -> torch.Tensor:
-    """A type's input rows [U, F]: features, then learnable rows; F = 0 where it has neither."""
-    pieces = [piece for piece in (feature, learnt) if piece is not None]
-    if not pieces:
-        identity = plan.batch.identity[kind]
-        return torch.empty((len(identity), 0), device=identity.device)
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+def _joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
+    """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
+    if feature is None or learnt is None:
+        return learnt if feature is None else feature
+    return torch.cat([rows_of(feature), learnt], dim=1)

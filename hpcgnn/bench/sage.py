@@ -1,0 +1,174 @@
+"""``python -m hpcgnn.bench sage``: training steps on a static graph timed by stage, with the bytes they move.
+
+Takes the options of ``hpcgnn.train --kind static`` (``--data.path``, ``--config``, ...); without a data path the
+built-in synthetic graph. The first step warms up. Any model will do; without options 3-layer GraphSAGE, hidden width
+256, 1,024 seeds. ``--peer pyg`` adds PyTorch Geometric's time for such steps, on one rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import resource
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn import config as configuration
+from hpcgnn.bench import peer_pyg_sage
+from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World
+from hpcgnn.config import StaticConfig
+from hpcgnn.run import launch
+from hpcgnn.run.graph_session import GraphSession
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.synthetic import make_synthetic_graph
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.tasks.graph_node import FEATURE
+
+STAGES = ("exchange", "compute", "gradient sum", "optimizer")
+DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
+PEERS = ("none", "pyg")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command takes beside the configuration."""
+
+    steps: int
+    out: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on this rank. seconds by stage; edges, nodes: sampled; sent, wanted: bytes of rows that this rank sent,
+    and that its misses should have others send."""
+
+    seconds: dict[str, float]
+    edges: int
+    nodes: int
+    sent: int
+    wanted: int
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective."""
+    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
+        folder = Path(world.broadcast(own))
+        result = _measure(config, folder, options, World(config.comm))
+        world.barrier()
+    if world.rank == 0:
+        print(table(result))
+        if options.out:
+            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    world.barrier()
+    return launch.EXIT_DONE
+
+
+def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
+    parser = configuration.parser("python -m hpcgnn.bench sage", __doc__, StaticConfig.KIND)
+    parser.add_argument("--steps", type=int, default=10, help="steps to report")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    parser.add_argument("--peer", choices=PEERS, default="none", help="another system to time on such steps")
+    config, namespace = configuration.parse(parser, [*DEFAULTS, *argv])
+    if namespace.steps < 1:
+        raise ValueError("--steps must be at least 1")
+    if namespace.peer == "pyg":
+        if world.size > 1:
+            raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")
+        peer_pyg_sage.check_installed()
+    return config, Options(namespace.steps, namespace.out, namespace.peer)
+
+
+def _measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
+    path = config.data.path or str(folder / "parts")
+    with together(world, "make the synthetic graph"):
+        if not config.data.path and world.local_size < world.size:
+            raise ValueError("the built-in graph is made on one node only: give --data.path on several")
+        if world.rank == 0 and not config.data.path:
+            make_synthetic_graph(Path(path), config.data.synthetic_nodes)
+    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
+        session = GraphSession(config, path, world, watchdog)
+        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
+        steps = list(itertools.islice(_steps(session, trainer), options.steps + 1))[1:]
+        trainer.close()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result = _summary(session, steps, world.allgather_array(np.array([peak])).ravel())
+    if options.peer == "pyg":
+        result["pyg_step_seconds"] = peer_pyg_sage.step_seconds(session)
+    return result
+
+
+def _steps(session: GraphSession, trainer: Trainer):
+    """Collective. Steps of training, epoch after epoch, each planned in its place."""
+    row_bytes = [t.element_size() * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
+                 for rows in session.rows]  # fmt: skip
+    for epoch in itertools.count():
+        trainer.start_epoch(epoch)
+        for step in range(session.batches["train"].num_steps):
+            session.timers.clear()
+            session.world.barrier()
+            before, misses = session.data_channel.sent_bytes, [rows.wanted - rows.hits for rows in session.rows]
+            begin = time.perf_counter()
+            plan = session.sampler.plan(session.batches["train"], epoch, step)
+            planned = time.perf_counter()
+            trainer.train_step(plan)
+            session.world.barrier()
+            seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
+            wanted = sum(
+                (rows.wanted - rows.hits - old) * width
+                for rows, old, width in zip(session.rows, misses, row_bytes, strict=True)
+            )
+            yield Step(
+                seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
+                sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
+                sum(plan.batch.blocks[0].num_src), session.data_channel.sent_bytes - before, wanted,
+            )  # fmt: skip
+
+
+def _summary(session: GraphSession, steps: list[Step], peaks: np.ndarray) -> dict:
+    """Collective. Medians over the steps; stages averaged over ranks, counts summed over them."""
+    world, config = session.world, session.config
+    names = list(steps[0].seconds)
+    seconds = world.allgather_array(np.array([[s.seconds[name] for name in names] for s in steps]))  # [R, steps, names]
+    counts = world.allgather_array(np.array([[s.edges, s.nodes, s.sent, s.wanted] for s in steps])).sum(axis=0)
+    edges, nodes, sent, wanted = np.median(counts, axis=0).tolist()
+    slowest = seconds[:, :, names.index("step")].max(axis=0)
+    return {
+        "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
+        "precision": config.train.precision, "seeds": config.train.batch_size, "steps": len(steps),
+        "step_seconds": float(np.median(slowest)), "step_seconds_best": float(slowest.min()),
+        "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
+        "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": wanted,
+        "hit_rate": session.hit_rate(), "predicted_hit_rate": session.predicted_hits,
+        "peak_memory_mib": [float(peak) for peak in peaks],
+    }  # fmt: skip
+
+
+def table(result: dict) -> str:
+    """The result as text."""
+    total, peaks = result["step_seconds"], result["peak_memory_mib"]
+    lines = [
+        f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['model']}, "
+        f"{result['precision']}, {result['seeds']} seeds a step",
+        f"step: {total:.3f} s (best {result['step_seconds_best']:.3f} s) over {result['steps']} steps; "
+        f"{result['sampled_edges']:.0f} edges sampled, {result['input_nodes']:.0f} input rows",
+    ]
+    stages = {name: seconds for name, seconds in result["stages"].items() if name != "step"}
+    lines += [f"  {name:14s} {seconds:7.3f} s  {100 * seconds / total:5.1f} %" for name, seconds in stages.items()]
+    lines.append(
+        f"rows sent per step by all ranks: {result['row_bytes_sent'] / 1024:.1f} KiB, expected "
+        f"{result['row_bytes_expected'] / 1024:.1f} KiB; found among copies {result['hit_rate']:.3f}, predicted "
+        f"{result['predicted_hit_rate']:.3f}; peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
+    )
+    if "pyg_step_seconds" in result:
+        seconds = result["pyg_step_seconds"]
+        lines.append(f"PyG, such steps with as many threads: {seconds:.2f} s, {seconds / total:.1f} times as long")
+    return "\n".join(lines)
