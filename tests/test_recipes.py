@@ -10,13 +10,16 @@ import yaml
 from run_commands import run
 
 from hpcgnn import config as configuration
-from hpcgnn.run.synthetic import make_synthetic
+from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 RECIPES = {path.stem.removeprefix("train_"): path for path in sorted(JOBS.glob("train_*.yaml"))}
-LINKS = [name for name, path in RECIPES.items() if "task" not in yaml.safe_load(path.read_text())]
+KEYS = {name: yaml.safe_load(path.read_text()) for name, path in RECIPES.items()}
+STATIC = [name for name, keys in KEYS.items() if keys.get("kind") == "static"]
+LINKS = [name for name, keys in KEYS.items() if "task" not in keys and name not in STATIC]
 SMALL = ["--train.epochs=1", "--train.batch_size=100", "--model.memory_dim=8", "--model.time_dim=8",
          "--model.embed_dim=8", "--comm.threads=1"]  # fmt: skip
+SMALL_STATIC = ["--train.epochs=2", "--model.hidden=8", "--comm.threads=1"]
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline=time_window"],
                ["edgebank"]]  # fmt: skip
@@ -31,8 +34,14 @@ def folder(tmp_path_factory):
 def evaluated(mpirun, folder):
     """What two ranks print for EVALUATIONS, after they have trained all recipes on the built-in events in one job."""
     make_synthetic(folder / "parts", 600)
-    given = [*SMALL, f"--data.path={folder / 'parts'}"]
-    commands = [["train", f"--config={RECIPES[name]}", *given, f"--output.dir={folder / name}"] for name in LINKS]
+    make_synthetic_graph(folder / "static-parts", 400)
+    temporal = [*SMALL, f"--data.path={folder / 'parts'}"]
+    static = [*SMALL_STATIC, f"--data.path={folder / 'static-parts'}"]
+    commands = [
+        ["train", f"--config={RECIPES[name]}", *given, f"--output.dir={folder / name}"]
+        for names, given in ((LINKS, temporal), (STATIC, static))
+        for name in names
+    ]
     commands += [["evaluate", str(folder / name), *options] for name, *options in EVALUATIONS]
     (folder / "commands.json").write_text(json.dumps(commands))
     result = mpirun(2, JOBS.parent / "tests" / "run_commands.py", folder / "commands.json")
@@ -46,6 +55,14 @@ def test_recipe_trains(folder, evaluated, recipe):
     (test,) = [line for line in lines if line["kind"] == "test"]
     assert 0 < test["test_ap"] <= 1
     assert ("epoch" in {line["kind"] for line in lines}) == (recipe != "edgebank")
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("recipe", STATIC)
+def test_recipe_of_a_static_graph_trains(folder, evaluated, recipe):
+    *_, test = [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
+    assert test["kind"] == "test"
+    assert 0 < test["test_accuracy"] <= 1
 
 
 @pytest.mark.launcher
@@ -89,10 +106,11 @@ def test_predict_refuses_the_run_of_a_baseline(folder, evaluated, capsys):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_keys_of_a_recipe_exist(recipe):
-    config, _ = configuration.parse(configuration.parser("test", ""), ["--config", str(RECIPES[recipe])])
+    given = ["--config", str(RECIPES[recipe])]
+    config, _ = configuration.parse(configuration.parser("test", "", configuration.kind_of(given)), given)
     resolved = config.to_dict()
-    for section, keys in yaml.safe_load(RECIPES[recipe].read_text()).items():
-        for key, value in keys.items():
+    for section, keys in KEYS[recipe].items():
+        for key, value in keys.items() if section != "kind" else ():
             assert resolved[section][key] == value
 
 

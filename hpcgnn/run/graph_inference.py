@@ -43,7 +43,9 @@ def exact_scores(session: GraphSession, split: str) -> LabelCollected:
     outputs = infer(session)[session.partition.of_type(kind)]
     place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
     label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
-    return LabelCollected(*([rows] for rows in LabelScores(outputs[place], label).arrays().values()))
+    collected = session.collector()
+    collected.add(None, LabelScores(outputs[place], label))
+    return collected
 
 
 def _inputs(session: GraphSession) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from hpcgnn.nn.graph_models import GraphSizes, make_model
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.graph_inference import exact_scores
 from hpcgnn.run.scoring import LabelCollected
-from hpcgnn.run.train_scores import Measure, measure_labels
+from hpcgnn.run.train_scores import Measure, measure_nodes
 from hpcgnn.sample.access import predicted_hit_rate, presample, stored_rankings
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.prefetch import Prefetcher
@@ -27,7 +27,7 @@ from hpcgnn.store.features import WIRES, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
 from hpcgnn.tasks.graph_node import FEATURE, GraphNodeTask
 from hpcgnn.tasks.labels import count_classes, node_labels
-from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES
+from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, node_metrics
 
 
 class GraphSession(BaseSession):
@@ -172,16 +172,16 @@ class GraphSession(BaseSession):
         return Prefetcher(make, start, batches.num_steps, self.prefetch)
 
     def metric_names(self) -> tuple[str, ...]:
-        """Of two classes auc and ap, of more accuracy and macro_f1."""
-        return BINARY_NAMES if self.classes == 2 else MULTICLASS_NAMES
+        """Accuracy and macro_f1; of two classes auc and ap too."""
+        return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.classes == 2 else ()))
 
     def collector(self) -> LabelCollected:
         """Outputs and labels."""
-        return LabelCollected()
+        return LabelCollected(measure=node_metrics)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """All metrics."""
-        return self.metric_names(), measure_labels
+        return self.metric_names(), measure_nodes
 
     def protocol(self) -> dict[str, str]:
         """Nothing to say."""

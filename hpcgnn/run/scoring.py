@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,10 +64,11 @@ class LinkCollected:
 
 @dataclass(slots=True)
 class LabelCollected:
-    """output [b, C] and label [b]."""
+    """output [b, C] and label [b]; measure: the metrics of all of them."""
 
     output: list[np.ndarray] = field(default_factory=list)
     label: list[np.ndarray] = field(default_factory=list)
+    measure: Callable[[np.ndarray, np.ndarray, World], dict[str, float]] = label_metrics
 
     def add(self, plan: StepPlan, scores: LabelScores) -> None:
         """Take a plan's scores."""
@@ -76,7 +78,7 @@ class LabelCollected:
 
     def metrics(self, batches: object, world: World) -> dict[str, float]:
         """Collective. Metrics of the labelled events or nodes."""
-        return label_metrics(np.concatenate(self.output), np.concatenate(self.label), world)
+        return self.measure(np.concatenate(self.output), np.concatenate(self.label), world)
 
 
 def split_metrics(session: BaseSession, split: str, collected: Collected) -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.run.scoring import concatenate
-from hpcgnn.tasks.metrics import link_metrics
+from hpcgnn.tasks.metrics import link_metrics, node_metrics
 from hpcgnn.tasks.temporal import StepScores
 from hpcgnn.tasks.temporal_label import label_metrics
 
@@ -23,6 +23,11 @@ Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
 def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
     """Collective. Metrics of link scores, positive [n] and negative [n, k]."""
     return link_metrics(scores["positive"], scores["negative"], np.zeros(len(scores["positive"]), bool), world)
+
+
+def measure_nodes(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. As ``measure_labels``, of the nodes of static graphs."""
+    return node_metrics(scores["output"], scores["label"], world)
 
 
 def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:

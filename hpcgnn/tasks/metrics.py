@@ -82,6 +82,14 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     return world.broadcast({"auc": auc, "ap": ap})
 
 
+def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Metrics of labels [n] in [0, c) by outputs [n, c]: ``accuracy``, which is also the micro F1 of one
+    label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes."""
+    _check_finite(np.isfinite(output).all(), world)
+    found = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
+    return found | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
+
+
 def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World) -> dict[str, float]:
     """Collective. ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n, D]; NaN
     when there is none."""
