@@ -45,7 +45,7 @@ mpi() {
         [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
     fi
     timeout --kill-after=10 "$LIMIT_MPI" mpirun "${flags[@]}" python -m pytest --with-mpi -p no:cacheprovider \
-        -m "not launcher" --color=no --timeout=240 -o faulthandler_timeout=200
+        -m "not launcher and not serial" --color=no --timeout=240 -o faulthandler_timeout=200
 }
 
 slurm() {

@@ -14,6 +14,8 @@ from convert_sources import contents, random_table, refused, run_preset, run_spe
 from data_tools import text_stream
 from hpcgnn.store.files import file_hash, node_types, relations
 
+pytestmark = pytest.mark.serial
+
 
 def write_csv(folder, table):
     return spec_for(write_text(folder / "e.csv", table, ","))

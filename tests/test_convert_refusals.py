@@ -11,6 +11,8 @@ from convert_sources import EDGE, SPEC_BY_NAME, random_table, refused, refused_t
 from data_tools.values import Raw, parse_times
 from hpcgnn.store.files import FileFormatError
 
+pytestmark = pytest.mark.serial
+
 
 def test_unsorted_times_name_row_values_and_remedy(tmp_path, capsys):
     text = "src,dst,time\n" + "".join(f"1,2,{t}\n" for t in [1, 5, 5, 7, 4, 9])

@@ -13,6 +13,8 @@ from convert_sources import refused, run_spec, spec_for
 
 from hpcgnn.store.files import relations
 
+pytestmark = pytest.mark.serial
+
 
 def convert_edges(folder: Path, pairs, **options) -> dict[str, list]:
     """src, dst and label (the source row) of each relation that comes from these pairs of row ids."""

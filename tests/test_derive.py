@@ -10,6 +10,8 @@ from data_tools.convert import main as convert
 from data_tools.derive import Options, cut, derive, main
 from hpcgnn.store.files import relations
 
+pytestmark = pytest.mark.serial
+
 USERS, ITEMS = 50, 30
 
 

@@ -14,6 +14,8 @@ from hpcgnn.nn.graph_config import GraphModelConfig
 from hpcgnn.nn.graph_models import GraphSizes, make_model
 from hpcgnn.nn.message_blocks import Adjacency, Block, IndexedRows
 
+pytestmark = pytest.mark.serial
+
 SIMPLE = ("sage", "gcn", "gat")
 TYPED = ("sage", "rgcn", "rgat")
 COUNTS, RELATIONS = (30, 20, 0), ((0, 0), (0, 1), (1, 0), (2, 0), (1, 2), (1, 1))

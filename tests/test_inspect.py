@@ -9,6 +9,8 @@ import pytest
 from data_tools.inspect import main
 from hpcgnn.store import files
 
+pytestmark = pytest.mark.serial
+
 
 def write_graph(path, num_nodes=5, num_edges=4):
     """A small temporal graph file; may be empty."""

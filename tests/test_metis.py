@@ -13,6 +13,8 @@ from data_tools.part_order import order_parts, part_ties
 from data_tools.partition_source import open_source
 from data_tools.rebalance import TARGET, rebalance
 
+pytestmark = pytest.mark.serial
+
 
 def graph_of(low, high, num_nodes, weight=None) -> PairGraph:
     """A pair graph from edges low < high."""

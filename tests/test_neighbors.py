@@ -14,6 +14,8 @@ from hpcgnn.bench.neighbors import power_law_graph
 from hpcgnn.native import Random, Relabel, Stream, sample_layers, sample_neighbors
 from hpcgnn.native.neighbors import MODES
 
+pytestmark = pytest.mark.serial
+
 KEY = Random(seed=(1 << 50) + 77, stream=Stream.NEIGHBOR, step=5, epoch=3, hop=1, relation=9)
 LOW = 0xFFFFFFFF
 

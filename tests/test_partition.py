@@ -17,6 +17,8 @@ from data_tools.synthesize import synthesize_events
 from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 
+pytestmark = pytest.mark.serial
+
 SIZES = [(9, 7, 0), (1, 1, 1), (30, 0, 2), (40, 25, 3)]
 
 

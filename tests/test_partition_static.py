@@ -18,6 +18,8 @@ from data_tools.quality import unmet
 from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 
+pytestmark = pytest.mark.serial
+
 CASES = [
     (1, (30, 12, 0)),
     (2, (30, 12, 0)),

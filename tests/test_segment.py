@@ -12,6 +12,8 @@ from test_native_layers import assert_alike, gradients, leaf
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
 
+pytestmark = pytest.mark.serial
+
 # (destinations, sources, mean degree, width, heads)
 SHAPES = pytest.mark.parametrize(
     "shape", [(300, 500, 6, 64, 4), (17, 40, 3, 9, 3), (5, 1, 2, 130, 1), (0, 3, 0, 4, 2), (40, 50, 0, 6, 1)]

@@ -11,6 +11,8 @@ from data_tools import split as split_module
 from data_tools.order_statistic import select_keys
 from data_tools.split import Options, main, split_graph
 
+pytestmark = pytest.mark.serial
+
 
 def make_graph(path, seed: int = 0, num_edges: int = 3000, **columns):
     """Users, items, and pages that link to each other in both directions, one after the other."""

@@ -18,6 +18,8 @@ from data_tools.convert import main
 from data_tools.spec_file import preset_names
 from hpcgnn.store.files import relations
 
+pytestmark = pytest.mark.serial
+
 
 def assignments(sources: dict) -> list[str]:
     return [text for name, value in sources.items() for text in ("--set", f"{name}={value}")]

@@ -12,6 +12,8 @@ from data_tools.partition_source import open_source, validate
 from data_tools.synthesize import main, synthesize_events
 from data_tools.synthetic_static import synthesize_static
 
+pytestmark = pytest.mark.serial
+
 
 def load(path):
     """Node ids and event columns of a file."""

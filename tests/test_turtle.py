@@ -10,6 +10,8 @@ from data_tools.source_spec import FileSpec
 from data_tools.tables import open_table
 from hpcgnn.store.files import FileFormatError, relations
 
+pytestmark = pytest.mark.serial
+
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 XSD = "http://www.w3.org/2001/XMLSchema#"
 

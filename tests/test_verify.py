@@ -16,6 +16,8 @@ from data_tools.synthesize import synthesize_events
 from data_tools.verify import main, verify
 from hpcgnn.store import files
 
+pytestmark = pytest.mark.serial
+
 NUM_PARTS = 4
 
 

@@ -15,6 +15,8 @@ from data_tools.partition import partition
 from data_tools.verify import main, verify
 from hpcgnn.store import files
 
+pytestmark = pytest.mark.serial
+
 NUM_PARTS = 4
 CITES, OUT = "edges/a.cites.a", "out/a.cites.a"
 
