@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from hpcgnn import evaluate, predict, train
+from hpcgnn.bench import __main__ as bench
 from hpcgnn.run import launch
 
-MAINS = {"train": train.main, "evaluate": evaluate.main, "predict": predict.main}
+MAINS = {"train": train.main, "evaluate": evaluate.main, "predict": predict.main, "bench": bench.main}
 
 
 def run(commands: list[list[str]]) -> int:

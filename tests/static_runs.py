@@ -42,14 +42,15 @@ def typed(path, seed: int = 3):
 
 
 def plain(path, num_nodes: int = 150, num_edges: int = 900, seed: int = 4):
-    """One node type and one relation, stored in both directions; four classes."""
+    """One node type and one relation, stored in both directions, a tenth of its weights 0; four classes."""
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 4, num_nodes)
     feat = rng.standard_normal((num_nodes, 6)).astype(np.float32)
     feat[:, 1] += label
     split = rng.choice([0, 0, 1, 2], num_nodes).astype(np.int8)
     edges = _edges(rng, num_nodes, num_nodes, num_edges)
-    both = {"src": np.r_[edges["src"], edges["dst"]], "dst": np.r_[edges["dst"], edges["src"]]}
+    weight = np.where(rng.random(2 * num_edges) < 0.1, 0, rng.random(2 * num_edges)).astype(np.float32)
+    both = {"src": np.r_[edges["src"], edges["dst"]], "dst": np.r_[edges["dst"], edges["src"]], "weight": weight}
     nodes = {"node": {"feat": feat, "label": label, "split": split}}
     return write_graph(path, nodes, {("node", "meets", "node"): both}, "static")
 

@@ -94,6 +94,7 @@ PLAIN = {
     "gat": {"model__kind": "gat"},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
     "labor": {"sampling__mode": "labor"},
+    "weighted": {"sampling__mode": "weighted"},
     "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
 }
 

@@ -62,7 +62,7 @@ def main(world: World, argv: list[str]) -> int:
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
         folder = Path(world.broadcast(own))
-        result = _measure(config, folder, options, World(config.comm))
+        result = measure(config, folder, options, World(config.comm))
         world.barrier()
     if world.rank == 0:
         print(table(result))
@@ -87,7 +87,8 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
     return config, Options(namespace.steps, namespace.out, namespace.peer)
 
 
-def _measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
+def measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
+    """Collective. What the command reports."""
     path = config.data.path or str(folder / "parts")
     with together(world, "make the synthetic graph"):
         if not config.data.path and world.local_size < world.size:

@@ -1,0 +1,42 @@
+"""The benchmark of training steps on static graphs: what it counts, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from run_commands import run
+from static_runs import make_static_parts, plain, static_config
+
+from hpcgnn.bench.sage import Options, measure, table
+from hpcgnn.comm.world import CommConfig, World
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3])
+def test_rows_that_travel_are_those_expected(comm, mpi_tmp_path, ratio):
+    """Unique remote rows without those found among the copies, to the byte."""
+    config = static_config(features__cache_ratio=ratio)
+    config.data.path = str(make_static_parts(comm, plain, mpi_tmp_path))
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    result = measure(config, mpi_tmp_path, Options(4, "", "none"), world)
+    assert result["ranks"] == comm.size
+    assert result["row_bytes_sent"] == result["row_bytes_expected"]
+    assert (result["row_bytes_sent"] > 0) == (comm.size > 1)
+    if comm.size == 1 or ratio == 0:
+        assert result["hit_rate"] == 0
+    else:
+        assert result["hit_rate"] == pytest.approx(result["predicted_hit_rate"], abs=0.2)
+    assert f"{comm.size} ranks x 1 threads" in table(result)
+
+
+@pytest.mark.launcher
+def test_command_prints_the_stages_of_a_step(capsys):
+    small = ["--data.synthetic_nodes=400", "--model.hidden=8", "--train.batch_size=16", "--steps=2"]
+    assert run([["bench", "sage", *small]]) == 0
+    printed = capsys.readouterr().out
+    assert all(stage in printed for stage in ("plan", "exchange", "compute", "optimizer", "edges sampled"))
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("option", "message"), [("--steps=0", "--steps"), ("--peer=dgl", "--peer")])
+def test_wrong_options_are_refused(capsys, option, message):
+    assert run([["bench", "sage", option]]) == 2
+    assert message in capsys.readouterr().err
