@@ -31,18 +31,21 @@ class EmbeddingConfig:
         types: node types that have them besides their features; those without features always do.
         optimizer: "adam" or "adagrad"; both move only the rows that a step looked at.
         lr: learning rate; 0: that of train.lr.
+        weight_decay: added to the gradient of a row that is looked at, times the row.
         scale: rows start uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of unit length on average.
     """
 
     types: list[str] = field(default_factory=list)
     optimizer: str = "adam"
     lr: float = 0.0
+    weight_decay: float = 0.0
     scale: float = 0.0
 
     def __post_init__(self):
         check_choices("embedding", self, {"optimizer": OPTIMIZERS})
-        if not 0 <= self.lr < math.inf or not 0 <= self.scale < math.inf:
-            raise ValueError(f"embedding.lr and embedding.scale must be at least 0, got {self.lr} and {self.scale}")
+        for name in ("lr", "weight_decay", "scale"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"embedding.{name} must be at least 0, got {getattr(self, name)}")
 
 
 class SparseEmbedding:
@@ -72,6 +75,7 @@ class SparseEmbedding:
         if len(rows) == 0:
             return
         weight, state = native.gather_rows(self.weight, rows), self._rows_of(rows)
+        total = total + self._config.weight_decay * weight if self._config.weight_decay else total
         step = self._adam if self._config.optimizer == "adam" else self._adagrad
         native.scatter_rows(self.weight, rows, weight - step(total, state))
         for name, values in state.items():
