@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
+from static_runs import make_static_parts, plain
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, record_epoch
 
 from hpcgnn import config as configuration
@@ -20,10 +21,10 @@ from hpcgnn.sample.config import SamplingConfig
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
-def program(page: str, folder: Path):
-    """The one Python block of a page, imported as a module."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
-    path = folder / f"documented_{page}.py"
+def program(page: str, folder: Path, number: int = 0):
+    """A Python block of a page, imported as a module."""
+    code = re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)[number]
+    path = folder / f"documented_{page}_{number}.py"
     path.write_text(code)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
@@ -50,6 +51,15 @@ def test_own_loop(comm, parts, tmp_path):
     assert np.mean(losses[-7:]) < np.mean(losses[:7])
     if comm.rank == 0:
         np.testing.assert_allclose(losses, loop.train(parts, 3, 50, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+
+
+def test_own_loop_on_a_static_graph(comm, mpi_tmp_path, tmp_path):
+    """Likewise."""
+    loop, parts = program("library", tmp_path, 1), make_static_parts(comm, plain, mpi_tmp_path)
+    losses = loop.train(parts, 4, epochs=10, batch_size=16, world=world_of(comm))
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    if comm.rank == 0:
+        np.testing.assert_allclose(losses, loop.train(parts, 4, 10, 16, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["BilinearTGN", "Activity"])

@@ -119,9 +119,9 @@ def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_
     session = cached.session
     if comm.size > 1:
         assert session.rows[0].num_copies == 30  # a fifth of 150 nodes
-        assert 0 < session.hit_rate() < 1
+        assert 0 < session.tables.hit_rate() < 1
         if cache == "presample":
-            assert session.hit_rate() == pytest.approx(session.predicted_hits, abs=1e-6)
+            assert session.tables.hit_rate() == pytest.approx(session.tables.predicted_hits, abs=1e-6)
 
 
 def test_rows_travel_narrow(comm, plain_parts):

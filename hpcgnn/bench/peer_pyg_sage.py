@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcgnn.run.graph_session import GraphSession
-from hpcgnn.tasks.graph_node import FEATURE
+from hpcgnn.store.features import FEATURE
 
 STEPS = 3
 

@@ -29,7 +29,7 @@ from hpcgnn.run.logs import RunLog
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.synthetic import make_synthetic_graph
 from hpcgnn.run.trainer import Trainer
-from hpcgnn.tasks.graph_node import FEATURE
+from hpcgnn.store.features import FEATURE
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
@@ -148,7 +148,7 @@ def _summary(session: GraphSession, steps: list[Step], peaks: np.ndarray) -> dic
         "step_seconds": float(np.median(slowest)), "step_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
         "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": wanted,
-        "hit_rate": session.hit_rate(), "predicted_hit_rate": session.predicted_hits,
+        "hit_rate": session.tables.hit_rate(), "predicted_hit_rate": session.tables.predicted_hits,
         "peak_memory_mib": [float(peak) for peak in peaks],
     }  # fmt: skip
 

@@ -15,8 +15,8 @@ from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
 from hpcgnn.run.scoring import LabelCollected
+from hpcgnn.store.features import FEATURE
 from hpcgnn.store.graph_partition import GraphPartition
-from hpcgnn.tasks.graph_node import FEATURE
 from hpcgnn.tasks.temporal_label import LabelScores
 
 if TYPE_CHECKING:

@@ -16,17 +16,16 @@ from hpcgnn.run.base import BaseSession
 from hpcgnn.run.graph_inference import exact_scores
 from hpcgnn.run.scoring import LabelCollected
 from hpcgnn.run.train_scores import Measure, measure_nodes
-from hpcgnn.sample.access import predicted_hit_rate, presample, stored_rankings
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
+from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.seeds import SeedBatches, SeedPool, epoch_shuffle, make_pool, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
-from hpcgnn.store import files
 from hpcgnn.store.embeddings import EmbeddingStore, SparseEmbedding
-from hpcgnn.store.features import WIRES, NodeRows
+from hpcgnn.store.features import FEATURE, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
-from hpcgnn.tasks.graph_node import FEATURE, GraphNodeTask
-from hpcgnn.tasks.labels import count_classes, node_labels
+from hpcgnn.tasks.graph_node import GraphNodeTask
+from hpcgnn.tasks.labels import count_classes, labelled_type, node_labels
 from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, node_metrics
 
 
@@ -39,16 +38,15 @@ class GraphSession(BaseSession):
         super().__init__(config, world, watchdog)
         with together(world, "open the partition set"):
             self.partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash)
-            self.seed_type = _labelled_type(self.partition, config.task.node_type)
+            self.seed_type = labelled_type(self.partition, config.task.node_type, "task.node_type")
             self.learnt = _learnt_types(self.partition, config.embedding.types)
-            _check_relations(self.partition, config.sampling.relation_fanouts)
+            config.sampling.check_relations([relation.name for relation in self.partition.relations])
         self._make_pools()
-        tables, nothing = self._tables(), np.empty(0, np.int64)
-        self.rows = self._make_rows(tables, [nothing] * len(tables))
+        self.tables = NodeTables(self.partition, config.features, world, self.data_channel, self.dtype)
         self.sampler = self._make_sampler()
-        self.predicted_hits = 0.0
-        if config.features.cache_ratio and world.size > 1:
-            self._make_copies(tables)
+        if self.tables.wants_copies:
+            self.tables.keep_copies(self.sampler, self.batches["train"], self.learnt)
+            self.sampler = self._make_sampler()
         self._build_model()
         self.task = GraphNodeTask(self.model, self.rows, self.memory, self.seed_type, self.timers)
 
@@ -80,24 +78,10 @@ class GraphSession(BaseSession):
         shared = (self.world, self.plan_channel, train.drop_last)
         self.batches["train"] = make_seed_batches(self.pools["train"], train.batch_size, shuffle, *shared)
 
-    def _tables(self) -> list[dict[str, torch.Tensor]]:
-        """By node type what steps fetch of nodes: features, row ids, degrees."""
-        partition, degree, tables = self.partition, self.partition.in_degree(), []
-        for kind, columns in enumerate(partition.columns):
-            mine = partition.of_type(kind)
-            found = {"identity": torch.from_numpy(partition.flat_row[mine]), "degree": torch.from_numpy(degree[mine])}
-            if "feat" in columns:
-                found[FEATURE] = self._features(columns["feat"])
-            tables.append(found)
-        return tables
-
-    def _make_rows(self, tables: list[dict[str, torch.Tensor]], hot: list[np.ndarray]) -> tuple[NodeRows, ...]:
-        """Collective. The tables, with copies of the ``hot`` global ids of each type."""
-        wire, book = WIRES[self.config.features.wire], self.partition.book
-        return tuple(
-            NodeRows(book.of_type(kind), found, ids, self.data_channel, wire)
-            for kind, (found, ids) in enumerate(zip(tables, hot, strict=True))
-        )
+    @property
+    def rows(self) -> tuple[NodeRows, ...]:
+        """What steps fetch of nodes, by type."""
+        return self.tables.rows
 
     def _make_sampler(self) -> GraphSampler:
         config = self.config
@@ -105,33 +89,6 @@ class GraphSession(BaseSession):
             self.partition, self.rows, config.sampling, config.train.seed, self.seed_type, self.plan_channel,
             self.data_channel, self.world.device, self.plan_threads,
         )  # fmt: skip
-
-    def _make_copies(self, tables: list[dict[str, torch.Tensor]]) -> None:
-        """Collective. Copies of the remote rows that this rank wants most, of the types with features."""
-        config, book = self.config.features, self.partition.book
-        if config.cache == "stored":
-            with together(self.world, "read the cache ranking"):
-                rankings = stored_rankings(self.partition)
-        else:
-            rankings = presample(self.sampler, self.batches["train"], self.partition)
-        counts = np.diff(book.type_base())
-        room = [int(config.cache_ratio * counts[kind]) * (FEATURE in found and kind not in self.learnt)
-                for kind, found in enumerate(tables)]  # fmt: skip
-        self.predicted_hits = predicted_hit_rate(rankings, room, self.world)
-        hot = [ranking.id[:count] for ranking, count in zip(rankings, room, strict=True)]
-        self.rows = self._make_rows(tables, hot)
-        self.sampler = self._make_sampler()
-
-    def hit_rate(self) -> float:
-        """Collective. Share of the remote rows wanted so far that were found among the copies."""
-        wanted, hits = (self.world.total(sum(getattr(rows, name) for rows in self.rows)) for name in ("wanted", "hits"))
-        return hits / max(1, wanted)
-
-    def _features(self, column: np.ndarray) -> torch.Tensor:
-        features = torch.from_numpy(files.as_matrix(column)).to(self.dtype)
-        if self.config.features.normalize:
-            features = features / features.sum(dim=1, keepdim=True).clamp(min=1e-12)
-        return features.to(self.world.device)
 
     def _build_model(self) -> None:
         """Collective. The model, and learnable rows of the types that need them."""
@@ -206,35 +163,13 @@ class GraphSession(BaseSession):
 
     def _describe_copies(self) -> list[str]:
         """Collective."""
-        if not self.config.features.cache_ratio or self.world.size == 1:
+        if not self.tables.wants_copies:
             return []
-        copies = int(self.world.total(sum(rows.num_copies for rows in self.rows)))
-        return [f"copies of {copies} remote rows on all ranks together, predicted hit rate {self.predicted_hits:.3f}"]
+        copies, predicted = self.tables.num_copies(), self.tables.predicted_hits
+        return [f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}"]
 
 
 def _learnt_types(partition: GraphPartition, names: list[str]) -> tuple[int, ...]:
     """Node types with learnable rows: those named, by default those without features. Raises ValueError."""
     bare = [kind for kind, columns in enumerate(partition.columns) if "feat" not in columns]
     return tuple(sorted(set(bare) | {partition.type_of(name) for name in names}))
-
-
-def _check_relations(partition: GraphPartition, fanouts: dict[str, list[int]]) -> None:
-    """Raises ValueError for fanouts of a relation that the graph has not."""
-    known = [relation.name for relation in partition.relations]
-    for name in fanouts:
-        if name not in known:
-            raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(known)}")
-
-
-def _labelled_type(partition: GraphPartition, name: str) -> int:
-    """The node type to learn the labels of. Raises ValueError."""
-    labelled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
-    found = ", ".join(partition.types[kind] for kind in labelled) or "none"
-    if name:
-        kind = partition.type_of(name)
-        if kind not in labelled:
-            raise ValueError(f"task.node_type {name} has no column label; types with labels: {found}")
-        return kind
-    if len(labelled) != 1:
-        raise ValueError(f"task.node_type must name the type to learn labels of; types with labels: {found}")
-    return labelled[0]

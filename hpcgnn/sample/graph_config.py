@@ -45,6 +45,12 @@ class GraphSamplingConfig:
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
 
+    def check_relations(self, known: list[str]) -> None:
+        """Raises ValueError for fanouts of a relation that is none of the graph's."""
+        for name in self.relation_fanouts:
+            if name not in known:
+                raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(known)}")
+
 
 @dataclass
 class GraphEvalConfig:

@@ -41,10 +41,12 @@ class GraphSampler:
     def __init__(
         self, partition: GraphPartition, rows: tuple[NodeRows, ...], config: GraphSamplingConfig, seed: int,
         seed_type: int, channel: Channel, move_channel: Channel, device: torch.device, threads: int = 1,
+        neighbors: type[NeighborSampler] = NeighborSampler,
     ):  # fmt: skip
+        """neighbors: the sampling method, a class that is made as NeighborSampler is."""
         self._partition, self._rows, self._config, self._seed = partition, rows, config, seed
         self._seed_type, self._channel, self._move_channel, self._device = seed_type, channel, move_channel, device
-        self._neighbors = NeighborSampler(partition, config.mode, channel, threads)
+        self._neighbors = neighbors(partition, config.mode, channel, threads)
         base = partition.book.type_base()
         self._base = base
         self._relabel = [native.Relabel(int(count)) for count in np.diff(base)]

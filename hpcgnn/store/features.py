@@ -17,6 +17,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.store.book import BlockOwnership
 
+FEATURE = "feature"  # the table of input rows
 CACHES = ("presample", "stored")
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -8,11 +8,10 @@ from torch.nn.functional import cross_entropy
 from hpcgnn.nn.message_blocks import IndexedRows, rows_of
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.store.embeddings import EmbeddingStore
-from hpcgnn.store.features import NodeRows
+from hpcgnn.store.features import FEATURE, NodeRows
 from hpcgnn.tasks.temporal_label import LabelScores
 from hpcgnn.timers import Timers
 
-FEATURE = "feature"
 Rows = torch.Tensor | IndexedRows
 
 

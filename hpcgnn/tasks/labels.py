@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.comm.world import World
+from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.store.partition import Events
 from hpcgnn.tasks.config import TaskConfig
 
@@ -90,3 +91,18 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
         where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most"
         raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
     return np.where(label >= 0, label, MISSING), columns["split"].astype(np.int64)
+
+
+def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:
+    """The node type to learn the labels of: the one named by a setting, else the only one with labels. Raises
+    ValueError."""
+    labelled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
+    found = ", ".join(partition.types[kind] for kind in labelled) or "none"
+    if name:
+        kind = partition.type_of(name)
+        if kind not in labelled:
+            raise ValueError(f"{setting} {name} has no column label; types with labels: {found}")
+        return kind
+    if len(labelled) != 1:
+        raise ValueError(f"{setting} must name the type to learn labels of; types with labels: {found}")
+    return labelled[0]

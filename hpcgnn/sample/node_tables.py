@@ -1,0 +1,86 @@
+"""What steps fetch of nodes, by type: features, row ids, degrees; at their owners, with copies of hot remote rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.sample.access import predicted_hit_rate, presample, stored_rankings
+from hpcgnn.sample.graph_plan import GraphSampler
+from hpcgnn.sample.seeds import SeedBatches
+from hpcgnn.store import files
+from hpcgnn.store.features import FEATURE, WIRES, FeatureConfig, NodeRows
+from hpcgnn.store.graph_partition import GraphPartition
+
+
+class NodeTables:
+    """Collective to create. rows: by node type, without copies until ``keep_copies`` makes them anew; predicted_hits:
+    share of the remote rows that the copies should answer."""
+
+    def __init__(
+        self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype
+    ):
+        self._partition, self._config, self._world, self._channel = partition, config, world, channel
+        self._tables = _make_tables(partition, config, dtype, world.device)
+        self.predicted_hits = 0.0
+        self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
+
+    @property
+    def wants_copies(self) -> bool:
+        """Whether copies are configured and there is anything remote."""
+        return self._config.cache_ratio > 0 and self._world.size > 1
+
+    def _make_rows(self, hot: list[np.ndarray]) -> tuple[NodeRows, ...]:
+        """Collective. The tables, with copies of the ``hot`` global ids of each type."""
+        wire, book = WIRES[self._config.wire], self._partition.book
+        return tuple(
+            NodeRows(book.of_type(kind), found, ids, self._channel, wire)
+            for kind, (found, ids) in enumerate(zip(self._tables, hot, strict=True))
+        )
+
+    def keep_copies(self, sampler: GraphSampler, batches: SeedBatches, without: Collection[int] = ()) -> None:
+        """Collective. Copies of the remote rows that this rank wants most, of the types with features but ``without``
+        some; which those are, the plans of ``batches`` tell or the parts."""
+        config, partition = self._config, self._partition
+        if config.cache == "stored":
+            with together(self._world, "read the cache ranking"):
+                rankings = stored_rankings(partition)
+        else:
+            rankings = presample(sampler, batches, partition)
+        counts = np.diff(partition.book.type_base())
+        room = [int(config.cache_ratio * counts[kind]) * (FEATURE in found and kind not in without)
+                for kind, found in enumerate(self._tables)]  # fmt: skip
+        self.predicted_hits = predicted_hit_rate(rankings, room, self._world)
+        self.rows = self._make_rows([ranking.id[:count] for ranking, count in zip(rankings, room, strict=True)])
+
+    def num_copies(self) -> int:
+        """Collective. Copied rows on all ranks together."""
+        return int(self._world.total(sum(rows.num_copies for rows in self.rows)))
+
+    def hit_rate(self) -> float:
+        """Collective. Share of the remote rows wanted so far that were found among the copies."""
+        wanted, hits = (
+            self._world.total(sum(getattr(rows, name) for rows in self.rows)) for name in ("wanted", "hits")
+        )
+        return hits / max(1, wanted)
+
+
+def _make_tables(
+    partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, device: torch.device
+) -> list[dict[str, torch.Tensor]]:
+    degree, tables = partition.in_degree(), []
+    for kind, columns in enumerate(partition.columns):
+        mine = partition.of_type(kind)
+        found = {"identity": torch.from_numpy(partition.flat_row[mine]), "degree": torch.from_numpy(degree[mine])}
+        if "feat" in columns:
+            features = torch.from_numpy(files.as_matrix(columns["feat"])).to(dtype)
+            if config.normalize:
+                features = features / features.sum(dim=1, keepdim=True).clamp(min=1e-12)
+            found[FEATURE] = features.to(device)
+        tables.append(found)
+    return tables

@@ -1,0 +1,231 @@
+"""The loader of a training loop of one's own: the same batches on any number of ranks, new ones every epoch, as PyG's
+data too, by a sampler of one's own too."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from static_runs import make_static_parts, plain, typed
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph_loader import NeighborBatch, NeighborLoader, StaticGraph
+from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.store.features import FeatureConfig
+
+FANOUTS = [3, 2]
+
+
+class FirstNeighbors(NeighborSampler):
+    """The first ``fanout`` in-neighbours in order of edge row."""
+
+    def sample(self, relation, nodes, fanout, random):
+        indptr = self.partition.edges[relation].indptr
+        count = np.minimum(indptr[nodes + 1] - indptr[nodes], fanout)
+        offsets = np.concatenate(([0], np.cumsum(count)))
+        return offsets, np.repeat(indptr[nodes] - offsets[:-1], count) + np.arange(offsets[-1])
+
+
+@pytest.fixture(params=[typed, plain], ids=["typed", "plain"])
+def parts(comm, mpi_tmp_path, request):
+    """A typed graph, and one of one type, in 8 parts."""
+    return make_static_parts(comm, request.param, mpi_tmp_path)
+
+
+@pytest.fixture
+def plain_parts(comm, mpi_tmp_path):
+    """A graph of one type in 8 parts."""
+    return make_static_parts(comm, plain, mpi_tmp_path)
+
+
+@pytest.fixture
+def typed_parts(comm, mpi_tmp_path):
+    """A typed graph in 8 parts."""
+    return make_static_parts(comm, typed, mpi_tmp_path)
+
+
+def open_graph(comm, parts, features: FeatureConfig | None = None) -> StaticGraph:
+    """Collective."""
+    return StaticGraph(parts, World(CommConfig(device="cpu", threads=1), comm), features, torch.float64)
+
+
+def describe(batches: list[NeighborBatch]) -> set:
+    """Every seed of a step, its label and input row, and what its hops sampled (of a batch's blocks the last is the
+    seeds' own)."""
+    found = set()
+    for step, batch in enumerate(batches):
+        neighbors = [[] for _ in batch.seeds]
+        for relation in batch.batch.blocks[-1].relations:
+            if relation.dst_type == batch.seed_type:
+                source = batch.n_id[relation.src_type][relation.source].tolist()
+                for seed in range(len(batch.seeds)):
+                    begin, end = relation.indptr[seed : seed + 2].tolist()
+                    neighbors[seed].append((relation.relation, *source[begin:end]))
+        rows = batch.x[batch.seed_type][: len(batch.seeds)]
+        found |= {
+            (step, seed, label, place, *row, *sampled)
+            for seed, label, place, row, sampled in zip(
+                batch.seeds.tolist(), batch.y.tolist(), batch.input_id.tolist(), rows.tolist(), neighbors, strict=True
+            )
+        }
+    return found
+
+
+def union(comm, found: set) -> set:
+    """Collective. Of all ranks, with no element twice."""
+    everyone = comm.allgather(found)
+    assert sum(map(len, everyone)) == len(set().union(*everyone))
+    return set().union(*everyone)
+
+
+@pytest.mark.parametrize("case", ["uniform", "labor", "own", "copies"])
+def test_batches_of_all_ranks_are_those_of_one(comm, parts, case):
+    """In two epochs, with plans ahead and without; with copies of hot rows; by a sampler of one's own."""
+    options = {"mode": "labor"} if case == "labor" else {"sampler": FirstNeighbors} if case == "own" else {}
+    features = FeatureConfig(cache_ratio=0.3) if case == "copies" else None
+
+    def epochs(communicator, prefetch: int) -> list[set]:
+        graph = open_graph(communicator, parts, features)
+        loader = NeighborLoader(graph, "train", FANOUTS, 16, prefetch=prefetch, seed=4, **options)
+        return [union(communicator, describe(list(loader))) for _ in range(2)]
+
+    found = epochs(comm, 0)
+    assert found == epochs(comm, 3) == epochs(MPI.COMM_SELF, 0)
+    assert found[0] != found[1]
+
+
+def test_a_sampler_of_ones_own_decides(comm, plain_parts, mpi_tmp_path):
+    with h5py.File(mpi_tmp_path / "graph.h5") as file:
+        src, dst = (file["edges/node.meets.node"][name][()] for name in ("src", "dst"))
+    loader = NeighborLoader(open_graph(comm, plain_parts), "test", FANOUTS, 16, sampler=FirstNeighbors)
+    for batch in loader:
+        (relation,) = batch.batch.blocks[-1].relations
+        source = batch.n_id[0][relation.source].numpy()
+        for number, seed in enumerate(batch.seeds.tolist()):
+            found = source[relation.indptr[number] : relation.indptr[number + 1]]
+            assert np.array_equal(found, src[dst == seed][: FANOUTS[0]])
+
+
+def test_epochs_repeat_by_number_and_seed(comm, parts):
+    graph = open_graph(comm, parts)
+    loader = NeighborLoader(graph, "train", FANOUTS, 16, prefetch=2)
+    first, second = describe(list(loader)), describe(list(loader))
+    loader.set_epoch(0)
+    for _ in loader:  # an iteration left behind, then another one
+        break
+    assert describe(list(loader)) == second
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(0)
+    assert describe(list(loader)) == first
+    assert list(iterator) == []  # the later one ended it
+    other = NeighborLoader(graph, "train", FANOUTS, 16, seed=1)
+    assert union(comm, describe(list(other))) != union(comm, first)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_steps_and_their_sizes(comm, plain_parts, drop_last):
+    graph = open_graph(comm, plain_parts)
+    total = comm.allreduce(int((graph.partition.columns[0]["split"] == 0).sum()))
+    loader = NeighborLoader(graph, "train", FANOUTS, 16, drop_last=drop_last)
+    batches = list(loader)
+    sizes = [sum(comm.allgather(len(batch.seeds))) for batch in batches]
+    assert sizes == [batch.batch_size for batch in batches]
+    assert len(loader) == len(sizes)
+    assert sizes == [16] * (total // 16) + [total % 16] * (not drop_last)
+
+
+def test_nodes_of_ones_choice(comm, typed_parts):
+    """By mask and by row; without shuffling in order of row; a type without labels and features."""
+    graph = open_graph(comm, typed_parts)
+    mine = graph.nodes("author")
+    chosen = mine[mine % 3 == 0]
+    for given in (mine % 3 == 0, torch.from_numpy(chosen[::-1].copy())):
+        batches = list(NeighborLoader(graph, ("author", given), FANOUTS, 8))
+        steps = [np.sort(np.concatenate(comm.allgather(batch.seeds.numpy()))) for batch in batches]
+        assert np.array_equal(np.concatenate(steps), np.arange(0, 70, 3))
+        assert all(batch.y is None and batch.x[1] is None and not batch.batch.training for batch in batches)
+    assert NeighborLoader(graph, ("paper", "val"), FANOUTS, 8).seed_type == 0
+
+
+def test_ranks_without_seeds_know_the_widths(comm, typed_parts):
+    """Batches of one seed: a lazy layer gets its width from any batch, and gradients are those of one rank."""
+
+    def train(communicator) -> torch.Tensor:
+        graph = open_graph(communicator, typed_parts)
+        loader = NeighborLoader(graph, "train", FANOUTS, 1)
+        torch.manual_seed(0)
+        lazy, gradient = torch.nn.LazyLinear(3, dtype=torch.float64), 0.0
+        for _, batch in zip(range(5), loader, strict=False):
+            assert tuple(0 if x is None else x.shape[1] for x in batch.x) == graph.widths == (5, 0, 2)
+            lazy(batch.x[0][: len(batch.seeds)]).square().sum().backward()
+        gradient = lazy.weight.grad.numpy()
+        return graph.world.reduce_array(gradient)
+
+    np.testing.assert_allclose(train(comm), train(MPI.COMM_SELF), rtol=1e-12)
+
+
+def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
+    pytest.importorskip("torch_geometric")
+    graph = open_graph(comm, plain_parts)
+    with h5py.File(mpi_tmp_path / "graph.h5") as file:
+        src, dst = (file["edges/node.meets.node"][name][()] for name in ("src", "dst"))
+        pairs = set(zip(src.tolist(), dst.tolist(), strict=True))
+        feat, label = file["nodes/node/feat"][()], file["nodes/node/label"][()]
+    plainly = NeighborLoader(graph, "train", FANOUTS, 16)
+    for batch, data in zip(plainly, NeighborLoader(graph, "train", FANOUTS, 16, as_data="pyg"), strict=True):
+        assert data.validate()
+        assert data.batch_size == len(batch.seeds)
+        assert data.num_seeds == batch.batch_size
+        assert torch.equal(data.n_id[: data.batch_size], batch.seeds)
+        assert np.array_equal(data.x.numpy(), feat[data.n_id])
+        assert np.array_equal(data.y.numpy(), label[batch.seeds])
+        found = [tuple(pair) for pair in data.n_id[data.edge_index].T.tolist()]
+        assert len(found) == len(set(found))
+        assert set(found) <= pairs
+        layered = {tuple(pair) for edges, _ in data.adjs for pair in data.n_id[edges].T.tolist()}
+        assert layered == set(found)
+        sizes = [size for _, size in data.adjs]
+        assert sizes == [(block.num_src[0], block.num_dst[0]) for block in batch.batch.blocks]
+        assert sizes[0][0] == data.num_nodes
+
+
+def test_data_of_several_types(comm, typed_parts):
+    pytest.importorskip("torch_geometric")
+    graph = open_graph(comm, typed_parts)
+    plainly = NeighborLoader(graph, "train", FANOUTS, 16)
+    for batch, data in zip(plainly, NeighborLoader(graph, "train", FANOUTS, 16, as_data="pyg"), strict=True):
+        assert data.validate()
+        assert data["paper"].batch_size == len(batch.seeds)
+        assert torch.equal(data["paper"].y, batch.y)
+        assert "x" not in data["author"]
+        assert data["author"].num_nodes == len(batch.n_id[1])
+        assert [".".join(name) for name in data.edge_types] == list(graph.relations)
+        for name in data.edge_types:
+            pieces = [adjs[name][0] for adjs in data.adjs]
+            expected = torch.unique(torch.cat(pieces, dim=1), dim=1)
+            assert torch.equal(torch.unique(data[name].edge_index, dim=1), expected)
+            assert data[name].edge_index.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "message"),
+    [
+        ("all", {}, "train, val, test, got 'all'"),
+        (("writer", "train"), {}, "no node type 'writer'"),
+        (("author", "train"), {}, "input_nodes author has no column label"),
+        (("venue", np.array([77])), {}, "venue 77 is not at this rank"),
+        (("author", np.array([True] * 99)), {}, "entries at this rank, got"),
+        ("train", {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ("train", {"as_data": "dgl"}, "as_data must be '' or 'pyg', got 'dgl'"),
+        ("train", {"relation_fanouts": {"a.b.c": [1, 1]}}, "no relation a.b.c"),
+        ("train", {"mode": "best"}, "sampling.mode"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(comm, typed_parts, given, changes, message):
+    graph = open_graph(comm, typed_parts)
+    with pytest.raises(DistributedError, match=message):
+        NeighborLoader(graph, given, FANOUTS, **({"batch_size": 8} | changes))
