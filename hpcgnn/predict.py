@@ -3,12 +3,16 @@ graph. ``--nodes nodes.csv --out embeddings.csv`` (or ``.npz``): embeddings of n
 
 Loads the best epoch, moves node memory through validation and test events, and answers for each (src, dst[, time]) or
 (node[, type][, time]) of the file. Ids are those of the source data.
+
+Of a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv`` (or ``.npz``): class and outputs, or
+``--embeddings``, of all nodes of the learnt type, with all their neighbours.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jsonargparse
@@ -16,7 +20,10 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.config import Sections, StaticConfig
 from hpcgnn.run import launch
+from hpcgnn.run.graph_predict import predict_nodes, write_nodes
+from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse, replay
@@ -32,19 +39,47 @@ def main(world: World, argv: list[str]) -> int:
         "--nodes", type=str, default="",
         help="CSV with columns node, type (of graphs with several) and optionally time",
     )  # fmt: skip
+    parser.add_argument("--embeddings", action="store_true", help="of static graphs: embeddings in place of outputs")
     parser.add_argument(
         "--out", type=str, required=True,
-        help="CSV to write: src, dst, time, score, or node, type, time and the embedding; .npz: arrays of the same",
+        help="CSV to write: src, dst, time, score, or node, type, time and the embedding, or node, class and outputs; "
+        ".npz: arrays of the same",
     )  # fmt: skip
     arguments, comm = parse(parser, argv, world)
-    with together(world, "arguments"):
-        if bool(arguments.pairs) == bool(arguments.nodes):
-            raise ValueError("give either --pairs or --nodes")
-    with open_run(arguments.run, arguments.data.path, comm, world) as (session, _):
+    change = partial(_checked, arguments)
+    with open_run(arguments.run, arguments.data.path, comm, world, change) as (session, _):
+        if isinstance(session, GraphSession):
+            _classify(session, arguments)
+            return launch.EXIT_DONE
         last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), world)[0])
         answer = _score if arguments.pairs else _embed
         answer(session, arguments, last)
     return launch.EXIT_DONE
+
+
+def _checked(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
+    """The run's configuration. Raises ValueError for options that are not for its kind of graph."""
+    if isinstance(config, StaticConfig):
+        if arguments.pairs or arguments.nodes:
+            raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
+        return config
+    if arguments.embeddings:
+        raise ValueError("--embeddings is for runs on static graphs; this one embeds the nodes of a file: --nodes")
+    if bool(arguments.pairs) == bool(arguments.nodes):
+        raise ValueError("give either --pairs or --nodes")
+    return config
+
+
+def _classify(session: GraphSession, arguments: jsonargparse.Namespace) -> None:
+    """Collective. Classes and outputs, or embeddings, of all nodes of the learnt type."""
+    world, path = session.world, arguments.out
+    nodes = predict_nodes(session, arguments.embeddings)
+    with together(world, f"write {path}"):
+        if world.rank == 0:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_nodes(path, nodes, world)
+    if world.rank == 0:
+        print(f"{path}: {nodes.total} nodes")
 
 
 def _score(session: Session, arguments: jsonargparse.Namespace, last: int) -> None:

@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def infer(session: GraphSession) -> torch.Tensor:
-    """Collective. Outputs of all local nodes [n, C], in order of local row."""
+def infer(session: GraphSession, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """Collective. Outputs of all local nodes [n, C], in order of local row; with ``rows``, from their last ones."""
+    return session.model.last(last_rows(session) if rows is None else rows)
+
+
+@torch.no_grad()
+def last_rows(session: GraphSession) -> torch.Tensor:
+    """Collective. Rows of all local nodes [n, W] after the last layer, in order of local row: what the output layer
+    takes, or, in models without one, the outputs."""
     model, partition = session.model, session.partition
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
@@ -33,7 +40,7 @@ def infer(session: GraphSession) -> torch.Tensor:
     rows = model.first(_batch(Block((), counts, counts), *known), _inputs(session))
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, *known)
-    return model.last(rows)
+    return rows
 
 
 def exact_scores(session: GraphSession, split: str) -> LabelCollected:

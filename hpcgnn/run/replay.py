@@ -44,9 +44,12 @@ def parse(
 
 
 @contextmanager
-def open_run(folder: str, path: str, comm: CommConfig, world: World) -> Iterator[tuple[BaseSession, Progress]]:
-    """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph."""
-    with open_session(folder, path, comm, world) as session:
+def open_run(
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
+) -> Iterator[tuple[BaseSession, Progress]]:
+    """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph;
+    ``change``: as in ``open_session``."""
+    with open_session(folder, path, comm, world, change) as session:
         yield session, load_best(session, folder)
 
 

@@ -1,0 +1,123 @@
+"""Predictions and evaluation of runs on static graphs: the same on any number of ranks, by original ids, in order."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from run_commands import run
+from static_runs import make_static_parts, open_graph_session, static_config, typed
+from training_runs import on_rank_0
+
+from hpcgnn import config as configuration
+from hpcgnn.run import graph_predict
+from hpcgnn.run.graph_inference import infer, last_rows
+from hpcgnn.run.graph_predict import predict_nodes, write_nodes
+
+OPTIONS = ["--kind=static", "--train.epochs=2", "--train.precision=float64", "--sampling.fanouts=[3,2]",
+           "--model.layers=2", "--model.hidden=8", "--train.batch_size=32", "--eval.exact=true",
+           "--comm.threads=1"]  # fmt: skip
+
+
+def with_ids(path):
+    """The typed graph, its papers named by text in another order than their rows'."""
+    typed(path)
+    with h5py.File(path, "r+") as file:
+        count = file["nodes/paper"].attrs["num_nodes"]
+        file["nodes/paper/id"] = np.array([f"P{(7 * row) % count}ä".encode() for row in range(count)])
+
+
+def read_csv(path) -> tuple[list[str], list[str], np.ndarray]:
+    """Heading, ids, and the numbers beside them."""
+    with open(path, newline="") as file:
+        heading, *rows = csv.reader(file)
+    return heading, [row[0] for row in rows], np.array([row[1:] for row in rows], float)
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+@pytest.mark.parametrize("name", ["nodes.csv", "nodes.npz"])
+def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path, monkeypatch, name, embeddings):
+    """In slabs of a few nodes, and what is in it is what inference says."""
+    monkeypatch.setattr(graph_predict, "SLAB", 50)
+    parts = make_static_parts(comm, with_ids, mpi_tmp_path)
+    config = static_config(model__residual=True, model__hidden=4)
+
+    def write(communicator, path):
+        session = open_graph_session(communicator, parts, config)
+        write_nodes(str(path), predict_nodes(session, embeddings), session.world)
+        return session
+
+    write(comm, mpi_tmp_path / name)
+    alone = write(MPI.COMM_SELF, tmp_path / name)
+    if comm.rank:
+        return
+    outputs, rows, order = infer(alone), last_rows(alone), np.argsort(alone.partition.flat_row[:120])
+    values = (rows if embeddings else outputs)[:120][torch.from_numpy(order)].numpy()
+    classes = outputs[:120].argmax(dim=1).numpy()[order]
+    ids, column = [f"P{(7 * row) % 120}ä" for row in range(120)], "embedding" if embeddings else "output"
+    for path in (mpi_tmp_path / name, tmp_path / name):
+        if name.endswith(".npz"):
+            found = np.load(path)
+            assert list(found) == ["node", "class", column]
+            assert found["node"].tolist() == ids
+            found = np.column_stack([found["class"], found[column]])
+        else:
+            heading, nodes, found = read_csv(path)
+            assert heading == ["node", "class", *(f"{column}_{place}" for place in range(values.shape[1]))]
+            assert nodes == ids
+        assert np.array_equal(found[:, 0], classes)
+        np.testing.assert_allclose(found[:, 1:], values, rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a graph, its parts, and a run on them in this process."""
+    folder = tmp_path_factory.mktemp("static")
+    parts = make_static_parts(MPI.COMM_SELF, with_ids, folder)
+    assert run([["train", *OPTIONS, f"--data.path={parts}", f"--output.dir={folder / 'run'}"]]) == 0
+    return folder
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_commands_agree_with_the_run_and_with_each_other(mpirun, finished, tmp_path, capsys, ranks):
+    folder, out = str(finished / "run"), tmp_path / "deep" / "nodes.npz"
+    commands = [["evaluate", folder], ["predict", folder, f"--out={out}"]]
+    if ranks == 1:
+        assert run(commands) == 0
+        printed = capsys.readouterr().out
+    else:
+        (tmp_path / "commands.json").write_text(json.dumps(commands))
+        printed = mpirun(ranks, Path(__file__).parent / "run_commands.py", tmp_path / "commands.json").stdout
+    (found,) = (json.loads(line) for line in printed.splitlines() if line.startswith("{"))
+    lines = [json.loads(line) for line in (finished / "run" / "metrics.jsonl").read_text().splitlines()]
+    (own,) = (line for line in lines if line["kind"] == "test")
+    scores = {name: value for name, value in own.items() if name.startswith(("val_", "test_"))}
+    assert {name: found[name] for name in scores} == pytest.approx(scores, rel=1e-9)
+    with h5py.File(finished / "graph.h5") as file:
+        label, split = (file["nodes/paper"][name][()] for name in ("label", "split"))
+    right = np.load(out)["class"] == label
+    assert found["test_accuracy"] == pytest.approx(right[split == 2].mean(), rel=1e-12)
+    assert found["val_accuracy"] == pytest.approx(right[split == 1].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("static", ["--pairs=pairs.csv"], "--pairs and --nodes are for runs on temporal graphs"),
+        ("static", ["--nodes=nodes.csv"], "--pairs and --nodes are for runs on temporal graphs"),
+        ("temporal", ["--embeddings"], "--embeddings is for runs on static graphs"),
+        ("temporal", [], "give either --pairs or --nodes"),
+    ],
+)
+def test_options_of_the_other_kind_are_refused(comm, mpi_tmp_path, capsys, kind, options, message):
+    on_rank_0(comm, lambda: configuration.save(configuration.KINDS[kind](), {}, mpi_tmp_path / "config.yaml"))
+    assert run([["predict", str(mpi_tmp_path), *options, f"--out={mpi_tmp_path / 'out.csv'}"]]) == 2
+    assert comm.rank or message in capsys.readouterr().err
+    assert not (mpi_tmp_path / "out.csv").exists()
