@@ -151,9 +151,9 @@ class NeighborLoader:
         """Collective."""
         graph, world = self._graph, self._graph.world
         return GraphSampler(
-            graph.partition, graph.tables.rows, config, self._seed, self.seed_type,
+            graph.partition, graph.tables.rows, config, self._seed, ((self.seed_type, "id"),),
             world.channel(polite=self._prefetch > 0), graph.channel, world.device,
-            1 if self._prefetch else world.threads, neighbors,
+            1 if self._prefetch else world.threads, neighbors=neighbors,
         )  # fmt: skip
 
     def _batches(self, epoch: int) -> SeedBatches:
@@ -200,7 +200,7 @@ class NeighborLoader:
             for found, fetch in zip(rows, plan.fetches, strict=True)
         )
         n_id = tuple(identity - int(first) for identity, first in zip(plan.batch.identity, base, strict=False))
-        seeds = n_id[self.seed_type][plan.seed]
+        seeds = n_id[self.seed_type][plan.roots[0]]
         label = plan.columns.get("label")
         return NeighborBatch(
             plan.batch, x, n_id, self.seed_type, seeds, label, plan.columns["input_id"], plan.batch_size

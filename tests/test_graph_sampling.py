@@ -46,7 +46,7 @@ def test_every_seed_is_in_one_batch_of_one_rank(comm, session):
         session.start_epoch(epoch)
         batches = session.batches["train"]
         position = np.concatenate(comm.allgather(batches.position))
-        assert np.array_equal(np.sort(position), np.arange(session.pools["train"].total))
+        assert np.array_equal(np.sort(position), np.arange(session.goal.pools["train"].total))
         for step in range(batches.num_steps):
             sizes = comm.allgather(batches.at(step).stop - batches.at(step).start)
             assert sum(sizes) == batches.sizes[step]

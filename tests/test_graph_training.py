@@ -165,14 +165,14 @@ def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
 def test_exact_inference_is_sampling_with_all_neighbours(comm, typed_parts, case):
     config = static_config(**{**TYPED[case], "sampling__mode": "full"}, eval__chunk=17)
     session = open_graph_session(comm, typed_parts, config)
-    outputs = infer(session)[session.partition.of_type(session.seed_type)]
+    outputs = infer(session)[session.partition.of_type(session.goal.node_type)]
     collected = session.scores("test")
     exact = open_graph_session(comm, typed_parts, static_config(**TYPED[case], eval__exact=True, eval__chunk=17))
     exact.model.load_state_dict(session.model.state_dict())
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(session, "test", collected), rel=1e-9)
-    pool = session.pools["test"]
-    mine = pool.columns["id"] - session.partition.book.of_type(session.seed_type).starts[comm.rank]
+    pool = session.goal.pools["test"]
+    mine = pool.columns["id"] - session.partition.book.of_type(session.goal.node_type).starts[comm.rank]
     gathered = comm.allgather(outputs[torch.from_numpy(mine)].sum().item())
     total = comm.allgather(sum(float(np.sum(values)) for values in collected.output))
     assert sum(gathered) == pytest.approx(sum(total), rel=1e-9)

@@ -35,12 +35,12 @@ def step_seconds(session: GraphSession) -> float:
     dst = np.repeat(np.arange(partition.num_nodes), np.diff(edges.indptr))
     label = torch.from_numpy(partition.columns[0]["label"].astype(np.int64))
     data = Data(x=rows.tables[FEATURE], edge_index=torch.from_numpy(np.stack([edges.src, dst])), y=label)
-    seeds = torch.from_numpy(session.pools["train"].columns["id"])
+    seeds = torch.from_numpy(session.goal.pools["train"].columns["id"])
     loader = NeighborLoader(
         data, config.sampling.fanouts, seeds, batch_size=config.train.batch_size, shuffle=True, num_workers=0
     )
     width = rows.tables[FEATURE].shape[1]
-    model = GraphSAGE(width, config.model.hidden, config.model.layers, session.classes).to(session.dtype)
+    model = GraphSAGE(width, config.model.hidden, config.model.layers, session.goal.num_outputs).to(session.dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.train.lr)
     batches, seconds = iter(loader), []
     for _ in range(STEPS + 1):

@@ -14,10 +14,8 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
-from hpcgnn.run.scoring import LabelCollected
 from hpcgnn.store.features import FEATURE
 from hpcgnn.store.graph_partition import GraphPartition
-from hpcgnn.tasks.temporal_label import LabelScores
 
 if TYPE_CHECKING:
     from hpcgnn.run.graph_session import GraphSession
@@ -41,18 +39,6 @@ def last_rows(session: GraphSession) -> torch.Tensor:
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, *known)
     return rows
-
-
-def exact_scores(session: GraphSession, split: str) -> LabelCollected:
-    """Collective. Outputs and labels of a split's nodes, at their owners."""
-    pool, kind = session.pools[split], session.seed_type
-    first = int(session.partition.book.of_type(kind).starts[session.world.rank])
-    outputs = infer(session)[session.partition.of_type(kind)]
-    place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
-    label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
-    collected = session.collector()
-    collected.add(None, LabelScores(outputs[place], label))
-    return collected
 
 
 def _inputs(session: GraphSession) -> list[torch.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
@@ -13,20 +12,22 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
 from hpcgnn.nn.graph_models import GraphSizes, make_model
 from hpcgnn.run.base import BaseSession
-from hpcgnn.run.graph_inference import exact_scores
-from hpcgnn.run.scoring import LabelCollected
-from hpcgnn.run.train_scores import Measure, measure_nodes
+from hpcgnn.run.graph_goal import Goal, NodeGoal
+from hpcgnn.run.graph_inference import infer
+from hpcgnn.run.graph_link_goal import LinkGoal
+from hpcgnn.run.scoring import Collected
+from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.seeds import SeedBatches, SeedPool, epoch_shuffle, make_pool, make_seed_batches
+from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingStore, SparseEmbedding
 from hpcgnn.store.features import FEATURE, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
-from hpcgnn.tasks.graph_node import GraphNodeTask
-from hpcgnn.tasks.labels import count_classes, labelled_type, node_labels
-from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, node_metrics
+from hpcgnn.tasks.graph_config import LINK, NODE
+
+GOALS: dict[str, type[Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
 
 
 class GraphSession(BaseSession):
@@ -37,46 +38,38 @@ class GraphSession(BaseSession):
     def __init__(self, config: StaticConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
         with together(world, "open the partition set"):
-            self.partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash)
-            self.seed_type = labelled_type(self.partition, config.task.node_type, "task.node_type")
-            self.learnt = _learnt_types(self.partition, config.embedding.types)
-            config.sampling.check_relations([relation.name for relation in self.partition.relations])
-        self._make_pools()
+            partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash)
+            self.learnt = _learnt_types(partition, config.embedding.types)
+            config.sampling.check_relations([relation.name for relation in partition.relations])
+        self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)
+        self.partition = self.goal.partition
+        self._make_batches()
         self.tables = NodeTables(self.partition, config.features, world, self.data_channel, self.dtype)
         self.sampler = self._make_sampler()
         if self.tables.wants_copies:
             self.tables.keep_copies(self.sampler, self.batches["train"], self.learnt)
             self.sampler = self._make_sampler()
         self._build_model()
-        self.task = GraphNodeTask(self.model, self.rows, self.memory, self.seed_type, self.timers)
+        self.task = self.goal.task(self.model, self.rows, self.memory, self.timers)
 
-    def _make_pools(self) -> None:
-        """Collective. Seeds of the splits: nodes with a label, at their owners."""
-        partition, kind, world = self.partition, self.seed_type, self.world
-        columns, mine = partition.columns[kind], partition.of_type(kind)
-        with together(world, "read the labels"):
-            label, split = node_labels(columns, partition.types[kind], self.config.task.classes)
-        self.classes = count_classes(label, self.config.task.classes, world)
-        ids, num_keys = partition.global_ids(kind), partition.book.num_nodes
-        self.pools: dict[str, SeedPool] = {}
-        for number, name in enumerate(SPLITS):
-            chosen = np.flatnonzero((split == number) & (label >= 0))
-            seeds = {"id": ids[chosen], "label": label[chosen]}
-            self.pools[name] = make_pool(
-                name, partition.flat_row[mine][chosen], num_keys, seeds, world, self.plan_channel
-            )  # fmt: skip
+    def _make_batches(self) -> None:
+        """Collective."""
         self.batches: dict[str, SeedBatches] = {}
         self.start_epoch(0)
         for name in SPLITS[1:]:
             size = self.config.eval.batch_size or self.config.train.batch_size
-            self.batches[name] = make_seed_batches(self.pools[name], size, None, world, self.plan_channel)
+            batches = make_seed_batches(self.goal.pools[name], size, None, self.world, self.plan_channel)
+            self.batches[name] = self.goal.complete(batches, 0)
 
     def start_epoch(self, epoch: int) -> None:
         """Collective. The seeds of training in an order of their own."""
         train = self.config.train
         shuffle = epoch_shuffle(train.seed, epoch)
         shared = (self.world, self.plan_channel, train.drop_last)
-        self.batches["train"] = make_seed_batches(self.pools["train"], train.batch_size, shuffle, *shared)
+        batches = make_seed_batches(self.goal.pools["train"], train.batch_size, shuffle, *shared)
+        self.batches["train"] = self.goal.complete(batches, epoch)
+        if self.goal.excluded is not None:
+            self.goal.excluded.start_epoch(shuffle)
 
     @property
     def rows(self) -> tuple[NodeRows, ...]:
@@ -86,8 +79,8 @@ class GraphSession(BaseSession):
     def _make_sampler(self) -> GraphSampler:
         config = self.config
         return GraphSampler(
-            self.partition, self.rows, config.sampling, config.train.seed, self.seed_type, self.plan_channel,
-            self.data_channel, self.world.device, self.plan_threads,
+            self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, self.plan_channel,
+            self.data_channel, self.world.device, self.plan_threads, self.goal.excluded,
         )  # fmt: skip
 
     def _build_model(self) -> None:
@@ -104,7 +97,7 @@ class GraphSession(BaseSession):
             }  # fmt: skip
             relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
             widths = tuple(self._input_width(kind) for kind in range(len(partition.types)))
-            model = make_model(config.model, GraphSizes(widths, relations, self.classes))
+            model = self.goal.extend(make_model(config.model, GraphSizes(widths, relations, self.goal.num_outputs)))
         self.model = model.to(device=self.world.device, dtype=self.dtype)
         self.memory = EmbeddingStore(tables, partition.type_start)
 
@@ -114,9 +107,11 @@ class GraphSession(BaseSession):
         width = rows.tables[FEATURE].shape[1] if FEATURE in rows.tables else 0
         return width + self.config.model.hidden * (kind in self.learnt)
 
-    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> LabelCollected | None:
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
         """As for all sessions, or exact."""
-        return exact_scores(self, split) if self.config.eval.exact else super().scores(split, stop)
+        if not self.config.eval.exact:
+            return super().scores(split, stop)
+        return self.goal.exact_scores(infer(self), self.batches[split], self.model, self.data_channel)
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[GraphPlan]:
         """Collective. The plans of a split's steps from ``start`` on."""
@@ -129,16 +124,16 @@ class GraphSession(BaseSession):
         return Prefetcher(make, start, batches.num_steps, self.prefetch)
 
     def metric_names(self) -> tuple[str, ...]:
-        """Accuracy and macro_f1; of two classes auc and ap too."""
-        return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.classes == 2 else ()))
+        """Those of the task."""
+        return self.goal.metric_names()
 
-    def collector(self) -> LabelCollected:
-        """Outputs and labels."""
-        return LabelCollected(measure=node_metrics)
+    def collector(self) -> Collected:
+        """That of the task."""
+        return self.goal.collector()
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """All metrics."""
-        return self.metric_names(), measure_nodes
+        """Those of the task."""
+        return self.goal.train_measure()
 
     def protocol(self) -> dict[str, str]:
         """Nothing to say."""
@@ -147,14 +142,14 @@ class GraphSession(BaseSession):
     def describe(self) -> list[str]:
         """Collective. What is about to run, line by line."""
         world, book, partition = self.world, self.partition.book, self.partition
-        seeds = ", ".join(f"{name} {pool.total}" for name, pool in self.pools.items())
+        seeds = ", ".join(f"{name} {pool.total}" for name, pool in self.goal.pools.items())
         edges = sum(relation.num_edges for relation in partition.relations)
         learnt = int(world.total(sum(table.weight.numel() for table in self.memory.tables.values())))
         return [
             f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
             f"{book.num_nodes} nodes of {len(partition.types)} types, {edges} edges of {len(partition.relations)} "
             f"relations in {book.offsets.shape[1] - 1} parts",
-            f"{partition.types[self.seed_type]} labels, {self.classes} classes: {seeds}",
+            f"{self.goal.describe()}: {seeds}",
             f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
             f"{self.batches['train'].num_steps} steps an epoch",
             *self._describe_copies(),

@@ -58,14 +58,16 @@ class GraphEvalConfig:
 
     Attributes:
         batch_size: seeds of a batch; 0: as in training.
+        negatives: of link prediction: destinations drawn for an edge, the same in all epochs; 0: as in training.
         exact: score with all neighbours, layer by layer over the whole graph, instead of sampled batches.
         chunk: nodes of a rank that such a layer works on at once; bounds memory.
     """
 
     batch_size: int = 0
+    negatives: int = 0
     exact: bool = False
     chunk: int = 10_000
 
     def __post_init__(self):
-        if self.batch_size < 0 or self.chunk < 1:
-            raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
+        if min(self.batch_size, self.negatives) < 0 or self.chunk < 1:
+            raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.chunk at least 1")

@@ -14,6 +14,7 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.native import Random
+from hpcgnn.sample.exclusion import Exclusion, InLists, splice, without
 from hpcgnn.store.graph_partition import GraphPartition
 
 
@@ -34,29 +35,34 @@ class NeighborSampler:
     """
 
     def __init__(
-        self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_rows: bool = False
+        self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_rows: bool = False,
+        excluded: Exclusion | None = None,
     ):  # fmt: skip
-        self.partition, self.threads = partition, threads
+        self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_rows = channel, with_rows
-        self._identity = [partition.flat_row[partition.of_type(t)] for t in range(len(partition.types))]
-        self._weight = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
-        self._source = [None] * len(partition.edges)
-        if mode == "labor":
-            self._source = [self._source_identity(edges.src) for edges in partition.edges]
+        weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
+        self._lists = [
+            InLists(
+                edges.indptr, partition.flat_row[partition.of_type(relation.dst_type)], weight,
+                self._source_identity(edges.src) if mode == "labor" else None,
+            )
+            for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True)
+        ]  # fmt: skip
 
     @property
     def alone(self) -> bool:
         """Whether this rank has the whole of a graph of one type and one relation: a batch is then one native call."""
         one = len(self.partition.types) == len(self.partition.relations) == 1
-        return one and self._channel.size == 1 and self.mode != "labor" and type(self) is NeighborSampler
+        plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
+        return one and plain and self._channel.size == 1
 
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
         """All hops of a batch where ``alone``: (offsets, source positions) a hop; the same as asking hop by hop."""
-        edges = self.partition.edges[0]
+        lists = self._lists[0]
         drawn = native.sample_layers(
-            edges.indptr, edges.src, seeds, self._identity[0], fanouts, random, relabel, mode=self.mode,
-            weight=self._weight[0], threads=self.threads,
+            lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
+            weight=lists.weight, threads=self.threads,
         )  # fmt: skip
         return [(offsets, source) for offsets, source, _ in drawn]
 
@@ -69,10 +75,19 @@ class NeighborSampler:
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
         destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
-        edges, target = self.partition.edges[relation], self.partition.relations[relation].dst_type
+        lists = self._lists[relation]
+        lost = None if self._excluded is None else self._excluded.at(relation, random)
+        if lost is None or len(lost) == 0:
+            return self._draw(lists, nodes, fanout, random)
+        touched = np.isin(nodes, np.searchsorted(lists.indptr, lost, side="right") - 1)
+        kept, position = without(lists, nodes[touched], lost)
+        offsets, positions = self._draw(kept, np.arange(len(kept.identity)), fanout, random)
+        return splice(touched, self._draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
+
+    def _draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         return native.sample_neighbors(
-            edges.indptr, nodes, self._identity[target], fanout, random, mode=self.mode,
-            weight=self._weight[relation], source_identity=self._source[relation], threads=self.threads,
+            lists.indptr, nodes, lists.identity, fanout, random, mode=self.mode, weight=lists.weight,
+            source_identity=lists.source_identity, threads=self.threads,
         )  # fmt: skip
 
     def ask(self, frontier: list[np.ndarray], fanouts: list[int], random: Random) -> list[Sampled]:

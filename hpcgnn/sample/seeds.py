@@ -1,4 +1,4 @@
-"""Seeds of static graphs: which nodes a split has, how an epoch shuffles them, and which rank handles which.
+"""Seeds of static graphs: which nodes or edges a split has, how an epoch shuffles them, and which rank handles which.
 
 s seeds of this rank, S steps, R ranks.
 """
@@ -20,7 +20,7 @@ from hpcgnn.sample.permutation import permute
 @dataclass(frozen=True, slots=True)
 class SeedPool:
     """A split's seeds at their owners: place [s] among all ``total`` of them in order of row id; columns [s, ...] by
-    name, among them ``id``, global ids int64."""
+    name, among them the global ids int64 of their nodes."""
 
     name: str
     place: np.ndarray

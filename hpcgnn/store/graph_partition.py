@@ -39,6 +39,17 @@ class InEdges:
     row: np.ndarray
     columns: dict[str, np.ndarray]
 
+    @property
+    def dst(self) -> np.ndarray:
+        """The node [m] of each edge, counted from this rank's first one of the type."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    def take(self, kept: np.ndarray) -> InEdges:
+        """Only the edges where kept [m] bool."""
+        below = np.concatenate(([0], np.cumsum(kept)))
+        columns = {name: column[kept] for name, column in self.columns.items()}
+        return InEdges(below[self.indptr], self.src[kept], self.row[kept], columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -89,6 +100,13 @@ class GraphPartition:
         for relation, edges in zip(self.relations, self.edges, strict=True):
             degree[self.of_type(relation.dst_type)] += np.diff(edges.indptr)
         return degree
+
+    def relation_of(self, name: str) -> int:
+        """Number of a relation. Raises ValueError naming the relations there are."""
+        known = [relation.name for relation in self.relations]
+        if name not in known:
+            raise ValueError(f"no relation {name}; the graph has {', '.join(known)}")
+        return known.index(name)
 
     def type_of(self, name: str) -> int:
         """Number of a node type. Raises ValueError naming the types there are."""

@@ -1,93 +1,25 @@
-"""Node classification on static graphs. s seeds of this rank, C classes."""
+"""Node classification on static graphs."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcgnn.nn.message_blocks import IndexedRows, rows_of
 from hpcgnn.sample.graph_plan import GraphPlan
-from hpcgnn.store.embeddings import EmbeddingStore
-from hpcgnn.store.features import FEATURE, NodeRows
+from hpcgnn.tasks.graph_task import GraphTask
 from hpcgnn.tasks.temporal_label import LabelScores
-from hpcgnn.timers import Timers
-
-Rows = torch.Tensor | IndexedRows
 
 
-class GraphNodeTask:
-    """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective. last_scores: of the newest training
-    step.
+class GraphNodeTask(GraphTask):
+    """Scores the classes of every seed, a node. The loss is the cross entropy."""
 
-    The loss is the cross entropy summed over a rank's seeds, divided by the number of seeds of all ranks. The graph of
-    the backward pass ends at the pulled input rows: gradients of learnable ones go to their owners on every rank.
-    """
+    def __init__(self, seed_type: int, *shared):
+        """shared: as GraphTask."""
+        super().__init__(*shared)
+        self._seed_type = seed_type
 
-    def __init__(
-        self, model: torch.nn.Module, rows: tuple[NodeRows, ...], embeddings: EmbeddingStore, seed_type: int,
-        timers: Timers,
-    ):  # fmt: skip
-        self.model, self._rows, self._embeddings = model, rows, embeddings
-        self._seed_type, self.timers = seed_type, timers
-        self.last_scores: LabelScores | None = None
+    def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LabelScores:
+        return LabelScores(outputs[self._seed_type][plan.roots[0]], plan.columns["label"])
 
-    def train(self, plan: GraphPlan) -> torch.Tensor:
-        """Collective. Gradients of one step; returns this rank's part of the loss."""
-        self.model.train()
-        inputs, learnt = self._inputs(plan)
-        with self.timers("compute"):
-            for rows in learnt.values():
-                rows.requires_grad_()
-            scores = self._score(plan, inputs, learnt)
-            known = plan.columns["label"]
-            loss = cross_entropy(scores.output, known, reduction="sum") / max(1, plan.batch_size)
-            loss.backward()
-        self._push(plan, learnt)
-        self.last_scores = scores
-        return loss.detach()
-
-    @torch.no_grad()
-    def score(self, plan: GraphPlan) -> LabelScores:
-        """Collective. Outputs of one step."""
-        self.model.eval()
-        return self._score(plan, *self._inputs(plan))
-
-    evaluate = score
-
-    def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
-        """Collective. Features by node type (None without), and learnable rows of the types that have them."""
-        with self.timers("exchange"):
-            features = [self._features(plan, kind) for kind in range(len(self._rows))]
-            learnt = {
-                kind: plan.fetches[kind].route.pull(table.weight)[0]
-                for kind, table in sorted(self._embeddings.tables.items())
-            }
-        return features, learnt
-
-    def _features(self, plan: GraphPlan, kind: int) -> Rows | None:
-        """Collective. A type's features [U, F]; on one rank where they lie."""
-        rows, fetch = self._rows[kind], plan.fetches[kind]
-        if FEATURE not in rows.tables:
-            return None
-        if fetch.route.channel.size == 1:
-            return IndexedRows(rows.tables[FEATURE], fetch.route.requests)
-        return rows.fetch(fetch, FEATURE)
-
-    def _score(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> LabelScores:
-        inputs = [_joined(feature, learnt.get(kind)) for kind, feature in enumerate(features)]
-        output = self.model(plan.batch, inputs)[self._seed_type]
-        return LabelScores(output[plan.seed], plan.columns["label"])
-
-    def _push(self, plan: GraphPlan, learnt: dict[int, torch.Tensor]) -> None:
-        """Collective. Gradients of learnable rows to their owners, whose optimizer moves them."""
-        with self.timers("exchange"):
-            for kind, rows in learnt.items():
-                gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
-                self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
-
-
-def _joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
-    """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
-    if feature is None or learnt is None:
-        return learnt if feature is None else feature
-    return torch.cat([rows_of(feature), learnt], dim=1)
+    def _loss(self, scores: LabelScores) -> torch.Tensor:
+        return cross_entropy(scores.output, scores.label, reduction="sum")

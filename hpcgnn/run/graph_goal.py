@@ -1,0 +1,115 @@
+"""What runs on a static graph learn: the seeds, what becomes of them, how results are measured."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.config import StaticConfig
+from hpcgnn.run.scoring import Collected, LabelCollected
+from hpcgnn.run.train_scores import Measure, measure_nodes
+from hpcgnn.sample.exclusion import Exclusion
+from hpcgnn.sample.seeds import SeedBatches, SeedPool, make_pool
+from hpcgnn.sample.splits import SPLITS
+from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.tasks.graph_node import GraphNodeTask
+from hpcgnn.tasks.graph_task import GraphTask
+from hpcgnn.tasks.labels import count_classes, labelled_type, node_labels
+from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, node_metrics
+from hpcgnn.tasks.temporal_label import LabelScores
+
+
+class Goal(ABC):
+    """Collective to create. Kinds of tasks fill in: partition, the graph that carries messages; pools, the seeds of
+    every split; roots, the nodes that a seed needs, as (node type, column); num_outputs of the model; excluded, the
+    edges that a step leaves out, if any."""
+
+    partition: GraphPartition
+    pools: dict[str, SeedPool]
+    roots: tuple[tuple[int, str], ...]
+    num_outputs: int
+    excluded: Exclusion | None = None
+
+    def complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
+        """Collective. The batches with all columns of ``roots``."""
+        return batches
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model with the parts that the task adds to it."""
+        return model
+
+    @abstractmethod
+    def task(self, *shared) -> GraphTask:
+        """Executes plans; shared: as GraphTask takes it."""
+
+    @abstractmethod
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
+        """Collective. Scores of a split from the model's outputs [n, C] of all local nodes."""
+
+    @abstractmethod
+    def collector(self) -> Collected:
+        """What gathers a split's scores."""
+
+    @abstractmethod
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics of a split."""
+
+    @abstractmethod
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Names and function of the metrics of training scores."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The seeds in a few words."""
+
+
+class NodeGoal(Goal):
+    """Labels of the nodes of one type."""
+
+    def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
+        with together(world, "read the labels"):
+            self.node_type = kind = labelled_type(partition, config.task.node_type, "task.node_type")
+            label, split = node_labels(partition.columns[kind], partition.types[kind], config.task.classes)
+        self.partition, self.roots = partition, ((kind, "id"),)
+        self.num_outputs = count_classes(label, config.task.classes, world)
+        ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
+        self.pools = {}
+        for number, name in enumerate(SPLITS):
+            chosen = np.flatnonzero((split == number) & (label >= 0))
+            seeds = {"id": ids[chosen], "label": label[chosen]}
+            self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
+
+    def task(self, *shared) -> GraphNodeTask:
+        """As in Goal."""
+        return GraphNodeTask(self.node_type, *shared)
+
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> LabelCollected:
+        """As in Goal; seeds are scored at their owners."""
+        pool, partition = self.pools[batches.name], self.partition
+        first = int(partition.book.of_type(self.node_type).starts[partition.rank])
+        place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
+        label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
+        collected = self.collector()
+        collected.add(None, LabelScores(outputs[partition.of_type(self.node_type)][place], label))
+        return collected
+
+    def collector(self) -> LabelCollected:
+        """Outputs and labels."""
+        return LabelCollected(measure=node_metrics)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Accuracy and macro_f1; of two classes auc and ap too."""
+        return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.num_outputs == 2 else ()))
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """All metrics."""
+        return self.metric_names(), measure_nodes
+
+    def describe(self) -> str:
+        """As in Goal."""
+        return f"{self.partition.types[self.node_type]} labels, {self.num_outputs} classes"

@@ -1,0 +1,138 @@
+"""Link prediction on static graphs: edges of one relation against drawn destinations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.config import StaticConfig
+from hpcgnn.nn.graph_decoders import make_decoder
+from hpcgnn.run.graph_goal import Goal
+from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
+from hpcgnn.sample.exclusion import Exclusion
+from hpcgnn.sample.link_seeds import make_link_seeds, type_directory, with_negatives
+from hpcgnn.sample.seeds import SeedBatches
+from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.tasks.graph_link import GraphLinkTask, make_loss, score_links
+from hpcgnn.tasks.metrics import link_metrics, ranking_metrics, ranks_of
+from hpcgnn.tasks.temporal_link import Scores
+
+METRICS = ("ap", "auc", "mrr")
+
+
+@dataclass(slots=True)
+class PairCollected:
+    """positive [s] and negative [s, k] scores of this rank's seeds, step after step."""
+
+    positive: list[np.ndarray] = field(default_factory=list)
+    negative: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, plan: object, scores: Scores) -> None:
+        """Take a step's scores."""
+        positive, negative = scores.arrays().values()
+        self.positive.append(positive)
+        self.negative.append(negative)
+
+    def metrics(self, batches: object, world: World) -> dict[str, float]:
+        """Collective. Average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
+        positive, negative = np.concatenate(self.positive), np.concatenate(self.negative)
+        none = np.zeros(len(positive), bool)
+        found = link_metrics(positive, negative, none, world)
+        found |= ranking_metrics(ranks_of(positive, negative), none, world)
+        return {name: found[name] for name in METRICS}
+
+
+class LinkGoal(Goal):
+    """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
+
+    def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
+        self._config, self._world, self._channel = config, world, channel
+        with together(world, "choose the relation"):
+            relation = _split_relation(partition, config.task.relation)
+        self._kind = kind = partition.relations[relation]
+        seeds = make_link_seeds(partition, relation, config.task.reverse, world, channel)
+        self.partition, self.pools, self.num_outputs = seeds.partition, seeds.pools, config.model.hidden
+        self._reverses = [partition.relations[number].name for number in seeds.reverses]
+        self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), (kind.dst_type, "negative"))
+        self.excluded = Exclusion(seeds.edges, self.pools["train"].total, config.train.batch_size)
+        self._nodes = type_directory(partition, kind.dst_type, world, channel)
+        with together(world, "read the edge types"):
+            types = _edge_types(partition.edges[relation].columns.get("rel"), kind.name, config.task.decoder)
+        self._edge_types = max(world.allgather(types))
+
+    def complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
+        """As in Goal: with the negatives."""
+        config = self._config
+        count = config.task.negatives if batches.name == "train" else config.eval.negatives or config.task.negatives
+        return with_negatives(batches, self._nodes, count, config.train.seed, epoch)
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """As in Goal: the decoder."""
+        model.decoder = make_decoder(self._config.task.decoder, self.num_outputs, self._edge_types)
+        return model
+
+    def task(self, *shared) -> GraphLinkTask:
+        """As in Goal."""
+        return GraphLinkTask((self._kind.src_type, self._kind.dst_type), make_loss(self._config.task), *shared)
+
+    @torch.no_grad()
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> PairCollected:
+        """As in Goal; a batch at a time."""
+        collected = PairCollected()
+        for step in range(batches.num_steps):
+            columns = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            wanted = [columns[name] for _, name in self.roots]
+            ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
+            (rows,) = Route.plan(self.partition.book, ids, channel).to(outputs.device).pull(outputs)
+            pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
+            src, dst, negative = (
+                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, wanted, strict=True)
+            )
+            relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
+            collected.add(None, score_links(model.decoder, src, dst, negative, relation))
+        return collected
+
+    def collector(self) -> PairCollected:
+        """As in Goal."""
+        return PairCollected()
+
+    def metric_names(self) -> tuple[str, ...]:
+        """As in Goal."""
+        return METRICS
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """ap and auc."""
+        return LINK_NAMES, measure_links
+
+    def describe(self) -> str:
+        """As in Goal."""
+        reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
+        return f"links of {self._kind.name}{reverses}, {self._config.task.negatives} negatives each"
+
+
+def _split_relation(partition: GraphPartition, name: str) -> int:
+    """The relation to learn. Raises ValueError."""
+    if name:
+        return partition.relation_of(name)
+    split = [number for number, edges in enumerate(partition.edges) if "split" in edges.columns]
+    if len(split) != 1:
+        found = ", ".join(partition.relations[number].name for number in split) or "none"
+        raise ValueError(f"task.relation must name the relation to learn; with a column split: {found}")
+    return split[0]
+
+
+def _edge_types(rel: np.ndarray | None, name: str, decoder: str) -> int:
+    """How many edge types this rank knows of. Raises ValueError."""
+    if rel is None:
+        if decoder == "distmult":
+            raise ValueError(f"task.decoder distmult needs edge types: relation {name} has no column rel")
+        return 1
+    if rel.dtype.kind not in "iu" or np.any(rel < 0):
+        raise ValueError(f"column rel of relation {name} must hold edge types, integers from 0 on")
+    return int(rel.max(initial=0)) + 1

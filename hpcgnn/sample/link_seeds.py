@@ -1,0 +1,160 @@
+"""Seeds of link prediction: the edges of one relation by split, what of the graph may carry messages, negatives.
+
+m in-edges of the relation at this rank, e of all ranks that arrive here. An edge lies at the owner of its destination;
+its reverse, an edge between the same nodes the other way, at the owner of its source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.native import Random, Stream
+from hpcgnn.sample.batches import exchange_columns
+from hpcgnn.sample.directory import NodeDirectory
+from hpcgnn.sample.seeds import SeedBatches, SeedPool, make_pool
+from hpcgnn.sample.splits import SPLITS
+from hpcgnn.store.graph_partition import GraphPartition
+
+TRAIN, NONE = 0, "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSeeds:
+    """pools by split; partition: the graph without held-out edges and their reverses; edges: by relation, positions in
+    that graph, and the place in the training pool, of every training seed and its reverses; reverses: relations that
+    hold these."""
+
+    pools: dict[str, SeedPool]
+    partition: GraphPartition
+    edges: dict[int, tuple[np.ndarray, np.ndarray]]
+    reverses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """Reverses found at this rank: position [x] among a relation's in-edges, split [x] and place [x] of their edge;
+    whole: whether every edge of the graph has one."""
+
+    position: np.ndarray
+    split: np.ndarray
+    place: np.ndarray
+    whole: bool
+
+
+def make_link_seeds(
+    partition: GraphPartition, relation: int, reverse: str, world: World, channel: Channel
+) -> LinkSeeds:  # fmt: skip
+    """Collective. The seeds of a relation with a column ``split``. Raises DistributedError, on all ranks, for settings
+    that do not fit the graph."""
+    kind, edges = partition.relations[relation], partition.edges[relation]
+    with together(world, "read the splits"):
+        if "split" not in edges.columns:
+            raise ValueError(f"relation {kind.name} has no column split: run data_tools.split --relation {kind.name}")
+        candidates = _candidates(partition, relation, reverse)
+    split = edges.columns["split"].astype(np.int64)
+    dst = partition.global_ids(kind.dst_type)[edges.dst]
+    known = {"src": edges.src, "dst": dst, "row": edges.row}
+    if "rel" in edges.columns:
+        known["rel"] = edges.columns["rel"].astype(np.int64)
+    pools, place = {}, np.full(len(split), -1, np.int64)
+    for number, name in enumerate(SPLITS):
+        chosen = split == number
+        columns = {column: values[chosen] for column, values in known.items()}
+        pools[name] = make_pool(name, edges.row[chosen], kind.num_edges, columns, world, channel)
+        if number == TRAIN:
+            place[chosen] = pools[name].place
+    moved = _to_sources(partition, [edges.src, dst, edges.row, split, place], channel)
+    matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
+    if not reverse:
+        matched = {r: found for r, found in matched.items()
+                   if found.whole and partition.relations[r].num_edges == kind.num_edges}  # fmt: skip
+    with together(world, "match reverse edges"):
+        if relation in matched:
+            _check_splits(kind.name, split, matched[relation])
+    return _leave_out(pools, partition, relation, split, place, matched)
+
+
+def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[int]:
+    """Relations that may hold the reverse edges. Raises ValueError for one that cannot."""
+    kind = partition.relations[relation]
+    fitting = [number for number, other in enumerate(partition.relations)
+               if (other.src_type, other.dst_type) == (kind.dst_type, kind.src_type)]  # fmt: skip
+    if reverse == NONE:
+        return []
+    if not reverse:
+        return fitting
+    number = partition.relation_of(reverse)
+    if number not in fitting:
+        raise ValueError(f"task.reverse {reverse} does not lead from the destinations of {kind.name} to its sources")
+    return [number]
+
+
+def _to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: Channel) -> list[np.ndarray]:
+    """Collective. Rows of edges, source first, at the owners of their sources, in order of row ids (third)."""
+    owner, _ = partition.book.locate(columns[0])
+    moved = exchange_columns(columns, owner, channel)
+    order = np.argsort(moved[2], kind="stable")
+    return [column[order] for column in moved]
+
+
+def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], world: World) -> _Matched:
+    """Collective. Edges [e] as ``_to_sources`` gives them, and those of a relation that lead back: the first edge
+    between two nodes goes with the first one back, the second with the second, in order of row ids."""
+    src, dst, _, split, place = moved
+    kind, edges = partition.relations[candidate], partition.edges[candidate]
+    back = partition.global_ids(kind.dst_type)[edges.dst] * partition.book.num_nodes + edges.src
+    order = np.lexsort((edges.row, back))
+    key = src * partition.book.num_nodes + dst
+    by_key = np.argsort(key, kind="stable")
+    key, sorted_back = key[by_key], back[order]
+    at = np.searchsorted(sorted_back, key) + np.arange(len(key)) - np.searchsorted(key, key)
+    found = at < np.searchsorted(sorted_back, key, side="right")
+    chosen = by_key[found]
+    return _Matched(order[at[found]], split[chosen], place[chosen], not world.any(not found.all()))
+
+
+def _check_splits(name: str, split: np.ndarray, matched: _Matched) -> None:
+    if np.any(split[matched.position] != matched.split):
+        raise ValueError(
+            f"an edge of {name} and its reverse are in different splits: split with data_tools.split, which keeps them "
+            f"together, or set task.reverse {NONE} where the direction tells edges apart"
+        )
+
+
+def _leave_out(pools, partition: GraphPartition, relation: int, split, place, matched) -> LinkSeeds:
+    """The graph of training edges, and where in it the seeds and their reverses are."""
+    mine = np.arange(len(split)), split, place
+    pieces = {relation: [mine]}
+    for number, found in matched.items():
+        pieces.setdefault(number, []).append((found.position, found.split, found.place))
+    lists, excluded = list(partition.edges), {}
+    for number, columns in pieces.items():
+        position, of, at = (np.concatenate(column) for column in zip(*columns, strict=True))
+        kept = np.ones(len(lists[number].src), bool)
+        kept[position[of != TRAIN]] = False
+        seeds = (of == TRAIN) & kept[position]
+        excluded[number] = (np.cumsum(kept) - 1)[position[seeds]], at[seeds]
+        lists[number] = lists[number].take(kept)
+    return LinkSeeds(pools, replace(partition, edges=tuple(lists)), excluded, tuple(matched))
+
+
+def type_directory(partition: GraphPartition, kind: int, world: World, channel: Channel) -> NodeDirectory:
+    """Collective. The nodes of a type, by row id."""
+    mine, ids = partition.of_type(kind), partition.global_ids(kind)
+    return NodeDirectory(world, channel, partition.flat_row[mine], ids, partition.book.num_nodes)
+
+
+def with_negatives(batches: SeedBatches, nodes: NodeDirectory, per_seed: int, seed: int, epoch: int) -> SeedBatches:
+    """Collective. The batches with a column ``negative`` [s, per_seed]: global ids of uniform draws among ``nodes``, a
+    function of seed, epoch and edge alone; outside training the same in all epochs."""
+    random = Random(seed, Stream.NEGATIVE, epoch=epoch)
+    if batches.name != SPLITS[TRAIN]:
+        random = Random(seed, Stream.EVAL_NEGATIVE)
+    places = native.random_integers(random, batches.columns["row"], per_seed, nodes.size)
+    return replace(batches, columns=batches.columns | {"negative": nodes.lookup(places)})

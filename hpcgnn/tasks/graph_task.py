@@ -1,0 +1,97 @@
+"""A task on sampled blocks of a static graph: input rows, the backward pass, gradients of learnable rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from hpcgnn.nn.message_blocks import IndexedRows, rows_of
+from hpcgnn.sample.graph_plan import GraphPlan
+from hpcgnn.store.embeddings import EmbeddingStore
+from hpcgnn.store.features import FEATURE, NodeRows
+from hpcgnn.timers import Timers
+
+Rows = torch.Tensor | IndexedRows
+
+
+class GraphTask(ABC):
+    """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective. last_scores: of the newest training
+    step.
+
+    The loss is a sum over a rank's seeds, divided by the number of seeds of all ranks. The graph of the backward pass
+    ends at the pulled input rows: gradients of learnable ones go to their owners on every rank.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, rows: tuple[NodeRows, ...], embeddings: EmbeddingStore, timers: Timers
+    ):  # fmt: skip
+        self.model, self._rows, self._embeddings, self.timers = model, rows, embeddings, timers
+        self.last_scores = None
+
+    @abstractmethod
+    def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]):
+        """Scores of the seeds from the model's outputs by node type."""
+
+    @abstractmethod
+    def _loss(self, scores) -> torch.Tensor:
+        """The sum over the seeds."""
+
+    def train(self, plan: GraphPlan) -> torch.Tensor:
+        """Collective. Gradients of one step; returns this rank's part of the loss."""
+        self.model.train()
+        inputs, learnt = self._inputs(plan)
+        with self.timers("compute"):
+            for rows in learnt.values():
+                rows.requires_grad_()
+            scores = self._score(plan, self._outputs(plan, inputs, learnt))
+            loss = self._loss(scores) / max(1, plan.batch_size)
+            loss.backward()
+        self._push(plan, learnt)
+        self.last_scores = scores
+        return loss.detach()
+
+    @torch.no_grad()
+    def score(self, plan: GraphPlan):
+        """Collective. Scores of one step."""
+        self.model.eval()
+        return self._score(plan, self._outputs(plan, *self._inputs(plan)))
+
+    evaluate = score
+
+    def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
+        """Collective. Features by node type (None without), and learnable rows of the types that have them."""
+        with self.timers("exchange"):
+            features = [self._features(plan, kind) for kind in range(len(self._rows))]
+            learnt = {
+                kind: plan.fetches[kind].route.pull(table.weight)[0]
+                for kind, table in sorted(self._embeddings.tables.items())
+            }
+        return features, learnt
+
+    def _features(self, plan: GraphPlan, kind: int) -> Rows | None:
+        """Collective. A type's features [U, F]; on one rank where they lie."""
+        rows, fetch = self._rows[kind], plan.fetches[kind]
+        if FEATURE not in rows.tables:
+            return None
+        if fetch.route.channel.size == 1:
+            return IndexedRows(rows.tables[FEATURE], fetch.route.requests)
+        return rows.fetch(fetch, FEATURE)
+
+    def _outputs(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        inputs = [_joined(feature, learnt.get(kind)) for kind, feature in enumerate(features)]
+        return self.model(plan.batch, inputs)
+
+    def _push(self, plan: GraphPlan, learnt: dict[int, torch.Tensor]) -> None:
+        """Collective. Gradients of learnable rows to their owners, whose optimizer moves them."""
+        with self.timers("exchange"):
+            for kind, rows in learnt.items():
+                gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
+                self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
+
+
+def _joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
+    """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
+    if feature is None or learnt is None:
+        return learnt if feature is None else feature
+    return torch.cat([rows_of(feature), learnt], dim=1)

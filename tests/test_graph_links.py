@@ -1,0 +1,203 @@
+"""Link prediction on static graphs: one answer on any number of ranks, what a step may see, negatives, refusals."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import h5py
+import numpy as np
+import pytest
+from link_graphs import facts, friends, shop
+from mpi4py import MPI
+from static_runs import make_static_parts, open_graph_session, static_config
+from test_graph_training import run_both
+
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.run.scoring import split_metrics
+
+FRIENDS, BUYS, SOLD = "node.meets.node", "user.buys.item", "item.sold_to.user"
+
+
+def link_config(**changes):
+    """A small run of link prediction."""
+    return static_config(task__kind="link", **{"train__batch_size": 24, **changes})
+
+
+CASES = {
+    "friends": (friends, {"task__negatives": 2}),
+    "labor": (friends, {"sampling__mode": "labor", "task__loss": "softmax", "task__negatives": 3}),
+    "gcn": (friends, {"model__kind": "gcn", "task__decoder": "cosine", "task__loss": "margin"}),
+    "shop": (shop, {"task__decoder": "mlp", "eval__negatives": 5}),
+    "shop, exact": (shop, {"eval__exact": True, "train__accumulate": 2, "train__train_metrics": True}),
+    "facts": (facts, {"task__decoder": "distmult", "task__loss": "softmax", "task__negatives": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_links_give_one_answer(comm, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    run_both(comm, parts, mpi_tmp_path, link_config(**changes))
+
+
+def test_exact_scores_are_those_of_all_neighbours(comm, mpi_tmp_path):
+    """In the graph of training edges."""
+    parts = make_static_parts(comm, shop, mpi_tmp_path)
+    shared = {"task__negatives": 5, "task__decoder": "mlp"}
+    sampled = open_graph_session(comm, parts, link_config(**shared, sampling__mode="full"))
+    exact = open_graph_session(comm, parts, link_config(**shared, eval__exact=True, eval__chunk=17))
+    found = split_metrics(exact, "test", exact.scores("test"))
+    assert found == pytest.approx(split_metrics(sampled, "test", sampled.scores("test")), rel=1e-9)
+    assert list(found) == ["ap", "auc", "mrr"]
+
+
+def relation_rows(parts, name: str) -> dict[str, np.ndarray]:
+    """A relation's columns as the graph file has them."""
+    with h5py.File(parts.parent / "graph.h5") as file:
+        return {key: column[()] for key, column in file["edges"][name].items()}
+
+
+def reverse_rows(there: dict, back: dict) -> np.ndarray:
+    """Of every edge the row of its reverse: the first with the first, the second with the second; -1 without."""
+    waiting = defaultdict(list)
+    for row, pair in enumerate(zip(back["dst"], back["src"], strict=True)):
+        waiting[pair].append(row)
+    found = [waiting[pair].pop(0) if waiting[pair] else -1 for pair in zip(there["src"], there["dst"], strict=True)]
+    return np.array(found)
+
+
+def pairs_of(columns: dict, rows: np.ndarray) -> Counter:
+    """How often each (src, dst) occurs among rows."""
+    return Counter(zip(columns["src"][rows].tolist(), columns["dst"][rows].tolist(), strict=True))
+
+
+def block_pairs(session, plan, relation: int) -> list[tuple[Counter, set[int]]]:
+    """Of each block the edges as row ids of nodes, and the destinations it has lists of."""
+    kind, base, found = session.partition.relations[relation], session.partition.book.type_base(), []
+    for block in plan.batch.blocks:
+        (edges,) = [adjacency for adjacency in block.relations if adjacency.relation == relation]
+        src = plan.batch.identity[kind.src_type].numpy()[edges.source.numpy()] - base[kind.src_type]
+        nodes = plan.batch.identity[kind.dst_type].numpy()[: len(edges.indptr) - 1] - base[kind.dst_type]
+        dst = np.repeat(nodes, np.diff(edges.indptr.numpy()))
+        found.append((Counter(zip(src.tolist(), dst.tolist(), strict=True)), set(nodes.tolist())))
+    return found
+
+
+VISIBLE = {
+    "both ways": (friends, FRIENDS, FRIENDS, ""),
+    "a relation of reverses": (shop, BUYS, SOLD, ""),
+    "named": (shop, BUYS, SOLD, SOLD),
+    "no reverses": (facts, "entity.fact.entity", None, ""),
+    "reverses told apart": (friends, FRIENDS, None, "none"),
+}
+
+
+@pytest.mark.parametrize("mode", ["full", "uniform", "replace", "labor"])
+@pytest.mark.parametrize("case", VISIBLE)
+def test_a_step_sees_no_seed_and_no_reverse_of_one(comm, mpi_tmp_path, case, mode):
+    """Blocks of all neighbours hold exactly the training edges without these; sampled ones nothing else."""
+    make, task, reverse, setting = VISIBLE[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    session = open_graph_session(
+        comm, parts, link_config(task__relation=task, task__reverse=setting, sampling__mode=mode)
+    )
+    numbers = {name: session.partition.relation_of(name) for name in (task, reverse) if name}
+    columns = {name: relation_rows(parts, name) for name in numbers}
+    split = columns[task]["split"]
+    back = reverse_rows(columns[task], columns[reverse]) if reverse else np.full(len(split), -1)
+    for name in ("train", "val", "test"):
+        with session.plans(name, 0) as plans:
+            for plan in plans:
+                seeds = np.concatenate(comm.allgather(plan.columns["row"].numpy()))
+                assert set(split[seeds]) <= {("train", "val", "test").index(name)}
+                hidden = np.union1d(np.flatnonzero(split != 0), seeds if name == "train" else seeds[:0])
+                for relation, number in numbers.items():
+                    gone = [hidden] * (relation == task) + [back[hidden]] * (relation == reverse)
+                    rows = np.setdiff1d(np.arange(len(columns[relation]["src"])), np.concatenate(gone))
+                    check_blocks(block_pairs(session, plan, number), pairs_of(columns[relation], rows), mode)
+
+
+def check_blocks(blocks: list[tuple[Counter, set[int]]], visible: Counter, mode: str) -> None:
+    """All visible edges of a block's destinations, or a sample of them."""
+    for edges, nodes in blocks:
+        if mode == "full":
+            assert edges == Counter({pair: count for pair, count in visible.items() if pair[1] in nodes})
+        elif mode == "replace":
+            assert set(edges) <= set(visible)
+        else:
+            assert edges <= visible
+
+
+def by_edge(session, comm, split: str) -> dict[int, list[int]]:
+    """Collective. Negatives of every edge of a split on all ranks."""
+    columns = session.batches[split].columns
+    pieces = comm.allgather(dict(zip(columns["row"].tolist(), columns["negative"].tolist(), strict=True)))
+    return {row: ids for piece in pieces for row, ids in piece.items()}
+
+
+def test_negatives_are_nodes_of_the_type_and_the_same_on_any_ranks(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, shop, mpi_tmp_path)
+    config = link_config(task__negatives=3, eval__negatives=7)
+    session, alone = open_graph_session(comm, parts, config), open_graph_session(MPI.COMM_SELF, parts, config)
+    base = session.partition.book.type_base()
+    item = session.partition.type_of("item")
+    before = {split: by_edge(session, comm, split) for split in session.batches}
+    for split, per_edge in (("train", 3), ("val", 7), ("test", 7)):
+        drawn = before[split]
+        assert drawn == by_edge(alone, MPI.COMM_SELF, split)
+        values = np.array(list(drawn.values()))
+        assert values.shape == (session.goal.pools[split].total, per_edge)
+        assert values.min() >= base[item]
+        assert values.max() < base[item + 1]
+    assert len(np.unique(list(before["train"].values()))) > 25  # of 30 items
+    session.start_epoch(1)
+    assert by_edge(session, comm, "train").keys() == before["train"].keys()
+    assert by_edge(session, comm, "train") != before["train"]
+
+
+def mixed(path):
+    """Edges whose reverses are in other splits."""
+    friends(path)
+    with h5py.File(path, "r+") as file:
+        column = file["edges"][FRIENDS]["split"]
+        column[:] = np.arange(len(column)) % 3
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (shop, {"task__relation": "user.sells.item"}, "no relation user.sells.item"),
+        (shop, {"task__relation": "item.like.item"}, "item.like.item has no column split"),
+        (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
+        (shop, {"task__decoder": "distmult"}, "no column rel"),
+        (mixed, {}, "different splits"),
+    ],
+)
+def test_what_does_not_fit_the_graph_is_refused(comm, mpi_tmp_path, make, changes, message):
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    with pytest.raises(DistributedError, match=message):
+        open_graph_session(comm, parts, link_config(**changes))
+
+
+def test_directions_that_tell_edges_apart_may_be_split_apart(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, mixed, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__reverse="none"))
+    assert sum(pool.total for pool in session.goal.pools.values()) == 300
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task__negatives": 0}, "task.negatives"),
+        ({"task__margin": 0.0}, "task.margin"),
+        ({"task__loss": "hinge"}, "task.loss"),
+        ({"task__decoder": "bilinear"}, "task.decoder"),
+        ({"task__node_type": "user"}, "task.node_type"),
+        ({"task__kind": "node", "task__relation": BUYS}, "task.relation"),
+        ({"eval__negatives": -1}, "eval.negatives"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        static_config(**{"task__kind": "link", **changes})
