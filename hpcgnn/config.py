@@ -121,6 +121,8 @@ class StaticConfig(Sections):
     def __post_init__(self):
         if self.train.epoch_parallel > 1:
             raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
+        if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
+            raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
         if not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
             raise ValueError(
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "

@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 import h5py
 import numpy as np
 import pytest
+import torch
 from link_graphs import facts, friends, shop
 from mpi4py import MPI
 from static_runs import make_static_parts, open_graph_session, static_config
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.run.graph_inference import infer
 from hpcgnn.run.scoring import split_metrics
 
 FRIENDS, BUYS, SOLD = "node.meets.node", "user.buys.item", "item.sold_to.user"
@@ -30,6 +32,8 @@ CASES = {
     "shop": (shop, {"task__decoder": "mlp", "eval__negatives": 5}),
     "shop, exact": (shop, {"eval__exact": True, "train__accumulate": 2, "train__train_metrics": True}),
     "facts": (facts, {"task__decoder": "distmult", "task__loss": "softmax", "task__negatives": 4}),
+    "filtered": (facts, {"task__decoder": "distmult", "eval__ranking": "filtered", "eval__batch_size": 13}),
+    "full": (shop, {"eval__ranking": "full", "task__decoder": "cosine"}),
 }  # fmt: skip
 
 
@@ -49,6 +53,50 @@ def test_exact_scores_are_those_of_all_neighbours(comm, mpi_tmp_path):
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(sampled, "test", sampled.scores("test")), rel=1e-9)
     assert list(found) == ["ap", "auc", "mrr"]
+
+
+@pytest.mark.parametrize(("make", "name", "ranking"), [(facts, "entity.fact.entity", "filtered"), (shop, BUYS, "full")])
+def test_ranks_among_all_nodes_are_those_of_counting(comm, mpi_tmp_path, make, name, ranking):
+    """Pair by pair, from embeddings of all nodes."""
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    decoder = "distmult" if ranking == "filtered" else "dot"
+    config = link_config(eval__ranking=ranking, task__relation=name, task__decoder=decoder)
+    session = open_graph_session(comm, parts, config)
+    found = split_metrics(session, "test", session.scores("test"))
+    alone = open_graph_session(MPI.COMM_SELF, parts, config)
+    rows, book = torch.empty(infer(alone).shape, dtype=torch.float64), alone.partition.book
+    rows[torch.from_numpy(alone.partition.flat_row)] = infer(alone)
+    kind = alone.partition.relations[alone.partition.relation_of(name)]
+    source, target = (rows[book.type_base()[t] : book.type_base()[t + 1]] for t in (kind.src_type, kind.dst_type))
+    edges = relation_rows(parts, name)
+    types = edges.get("rel", np.zeros(len(edges["src"]), int))
+    weight = alone.model.decoder.relation.weight.detach() if ranking == "filtered" else torch.ones(1, 1)
+    ranks, test = defaultdict(list), np.flatnonzero(edges["split"] == 2)
+    for u, v, kind in zip(edges["src"][test], edges["dst"][test], types[test], strict=True):
+        same = (types == kind) & ((edges["split"] == 0) | (ranking == "filtered"))
+        tails = (source[u] * weight[kind] * target).sum(1)
+        ranks[u].append(rank_of(tails, v, edges["dst"][same & (edges["src"] == u)]))
+        if ranking == "filtered":
+            heads = (source * weight[kind] * target[v]).sum(1)
+            ranks[u].append(rank_of(heads, u, edges["src"][same & (edges["dst"] == v)]))
+    if ranking == "filtered":
+        every = np.concatenate(list(ranks.values()))
+        expected = {"mrr": (1 / every).mean(), "hits@1": (every <= 1).mean(), "hits@10": (every <= 10).mean()}
+    else:
+        gains = {u: sum(1 / np.log2(1 + r) for r in found if r <= 20) for u, found in ranks.items()}
+        ideal = {u: sum(1 / np.log2(2 + place) for place in range(min(20, len(found)))) for u, found in ranks.items()}
+        expected = {
+            "recall@20": np.mean([np.mean(np.array(found) <= 20) for found in ranks.values()]),
+            "ndcg@20": np.mean([gains[u] / ideal[u] for u in ranks]),
+        }
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def rank_of(scores: torch.Tensor, answer: int, known: np.ndarray) -> float:
+    """Among all that are not known, a tie counts half."""
+    others = np.setdiff1d(np.arange(len(scores)), np.append(known, answer))
+    values, right = scores.float().numpy()[others], scores.float().numpy()[answer]
+    return 1 + 0.5 * ((values > right).sum() + (values >= right).sum())
 
 
 def relation_rows(parts, name: str) -> dict[str, np.ndarray]:
@@ -196,6 +244,9 @@ def test_directions_that_tell_edges_apart_may_be_split_apart(comm, mpi_tmp_path)
         ({"task__node_type": "user"}, "task.node_type"),
         ({"task__kind": "node", "task__relation": BUYS}, "task.relation"),
         ({"eval__negatives": -1}, "eval.negatives"),
+        ({"eval__ranking": "best"}, "eval.ranking"),
+        ({"eval__ranking": "full", "task__decoder": "mlp"}, "eval.ranking"),
+        ({"task__kind": "node", "eval__ranking": "full"}, "eval.ranking"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

@@ -21,6 +21,10 @@ class DotProduct(nn.Module):
         """source [n, Z], destination [n, Z] or [k, n, Z]; returns scores [n] or [k, n]."""
         return (source * destination).sum(-1)
 
+    def all_pairs(self, query, candidate, relation=None) -> torch.Tensor:
+        """query [n, Z] with every candidate [m, Z], relation [n] of the queries; returns scores [n, m]."""
+        return query @ candidate.T
+
 
 class Cosine(nn.Module):
     """The cosine of the angle between both, over a temperature."""
@@ -34,6 +38,10 @@ class Cosine(nn.Module):
     def forward(self, source, destination, relation=None) -> torch.Tensor:
         """As DotProduct."""
         return functional.cosine_similarity(source.expand_as(destination), destination, dim=-1) / self.temperature
+
+    def all_pairs(self, query, candidate, relation=None) -> torch.Tensor:
+        """As DotProduct."""
+        return functional.normalize(query) @ functional.normalize(candidate).T / self.temperature
 
 
 class MlpDecoder(LinkDecoder):
@@ -56,6 +64,10 @@ class DistMult(nn.Module):
     def forward(self, source, destination, relation) -> torch.Tensor:
         """As DotProduct; relation [n] int64."""
         return (source * self.relation(relation) * destination).sum(-1)
+
+    def all_pairs(self, query, candidate, relation) -> torch.Tensor:
+        """As DotProduct; the same whichever of the two is the source."""
+        return (query * self.relation(relation)) @ candidate.T
 
 
 def make_decoder(kind: str, width: int, relations: int = 1) -> nn.Module:

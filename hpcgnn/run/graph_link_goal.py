@@ -13,10 +13,12 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
 from hpcgnn.nn.graph_decoders import make_decoder
+from hpcgnn.run.full_ranking import FILTERED_NAMES, FULL_NAMES, Candidates, RankCollected
 from hpcgnn.run.graph_goal import Goal
+from hpcgnn.run.scoring import Collected
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
 from hpcgnn.sample.exclusion import Exclusion
-from hpcgnn.sample.link_seeds import make_link_seeds, type_directory, with_negatives
+from hpcgnn.sample.link_seeds import TRAIN, make_link_seeds, to_sources, type_directory, with_negatives
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.tasks.graph_link import GraphLinkTask, make_loss, score_links
@@ -62,9 +64,31 @@ class LinkGoal(Goal):
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), (kind.dst_type, "negative"))
         self.excluded = Exclusion(seeds.edges, self.pools["train"].total, config.train.batch_size)
         self._nodes = type_directory(partition, kind.dst_type, world, channel)
+        self._candidates = self._ranked(partition, relation) if config.eval.ranking else ()
         with together(world, "read the edge types"):
             types = _edge_types(partition.edges[relation].columns.get("rel"), kind.name, config.task.decoder)
         self._edge_types = max(world.allgather(types))
+
+    def _ranked(self, partition: GraphPartition, relation: int) -> tuple[tuple[str, str, int, Candidates], ...]:
+        """Collective. What is asked for: names of the query's and the answer's column, the answer's type and all its
+        nodes."""
+        edges, filtered = partition.edges[relation], self._config.eval.ranking == "filtered"
+        known = edges if filtered else edges.take(edges.columns["split"] == TRAIN)
+        src, dst = known.src, partition.global_ids(self._kind.dst_type)[known.dst]
+        types = known.columns["rel"].astype(np.int64) if "rel" in known.columns else np.zeros(len(src), np.int64)
+        tails = ("src", "dst", self._kind.dst_type, self._nodes_of(partition, self._kind.dst_type, src, types, dst))
+        if not filtered:
+            return (tails,)
+        src, dst, _, types = to_sources(partition, [src, dst, known.row, types], self._channel)
+        return tails, (
+            "dst",
+            "src",
+            self._kind.src_type,
+            self._nodes_of(partition, self._kind.src_type, dst, types, src),
+        )
+
+    def _nodes_of(self, partition: GraphPartition, kind: int, query, types, node) -> Candidates:
+        return Candidates(partition.book.of_type(kind).starts, partition.rank, query, types, node)
 
     def complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
         """As in Goal: with the negatives."""
@@ -82,8 +106,10 @@ class LinkGoal(Goal):
         return GraphLinkTask((self._kind.src_type, self._kind.dst_type), make_loss(self._config.task), *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> PairCollected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
         """As in Goal; a batch at a time."""
+        if self._candidates:
+            return self._rank(outputs, batches, model.decoder, channel)
         collected = PairCollected()
         for step in range(batches.num_steps):
             columns = {name: column[batches.at(step)] for name, column in batches.columns.items()}
@@ -98,13 +124,35 @@ class LinkGoal(Goal):
             collected.add(None, score_links(model.decoder, src, dst, negative, relation))
         return collected
 
+    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, channel: Channel) -> RankCollected:
+        """Collective. Ranks of a split's seeds among all nodes."""
+        partition, world = self.partition, self._world
+        collected = RankCollected(self._config.eval.ranking == "filtered")
+        for step in range(batches.num_steps):
+            at = batches.at(step)
+            mine = {name: batches.columns[name][at] for name in ("src", "dst")}
+            mine["rel"] = batches.columns["rel"][at] if "rel" in batches.columns else np.zeros_like(mine["src"])
+            columns = {name: np.concatenate(world.allgather(values)) for name, values in mine.items()}
+            for asking, asked, kind, candidates in self._candidates:
+                query = columns[asking]
+                ids, place = np.unique(query, return_inverse=True)
+                (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
+                found = candidates.ranks(
+                    decoder, outputs[partition.of_type(kind)], rows[torch.from_numpy(place)], query, columns["rel"],
+                    columns[asked], world,
+                )  # fmt: skip
+                own = partition.book.locate(query)[0] == partition.rank
+                collected.query.append(query[own])
+                collected.rank.append(found[own])
+        return collected
+
     def collector(self) -> PairCollected:
         """As in Goal."""
         return PairCollected()
 
     def metric_names(self) -> tuple[str, ...]:
         """As in Goal."""
-        return METRICS
+        return {"": METRICS, "filtered": FILTERED_NAMES, "full": FULL_NAMES}[self._config.eval.ranking]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """ap and auc."""

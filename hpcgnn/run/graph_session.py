@@ -109,7 +109,7 @@ class GraphSession(BaseSession):
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
         """As for all sessions, or exact."""
-        if not self.config.eval.exact:
+        if not (self.config.eval.exact or self.config.eval.ranking):
             return super().scores(split, stop)
         return self.goal.exact_scores(infer(self), self.batches[split], self.model, self.data_channel)
 

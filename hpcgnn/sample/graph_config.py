@@ -8,6 +8,7 @@ from hpcgnn.choices import check_choices
 
 MODES = ("uniform", "replace", "weighted", "full", "labor")
 FULL = -1
+RANKINGS = ("", "filtered", "full")
 
 
 @dataclass
@@ -59,15 +60,20 @@ class GraphEvalConfig:
     Attributes:
         batch_size: seeds of a batch; 0: as in training.
         negatives: of link prediction: destinations drawn for an edge, the same in all epochs; 0: as in training.
+        ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
+            asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
+            of a source, those of its training edges left out.
         exact: score with all neighbours, layer by layer over the whole graph, instead of sampled batches.
         chunk: nodes of a rank that such a layer works on at once; bounds memory.
     """
 
     batch_size: int = 0
     negatives: int = 0
+    ranking: str = ""
     exact: bool = False
     chunk: int = 10_000
 
     def __post_init__(self):
+        check_choices("eval", self, {"ranking": RANKINGS})
         if min(self.batch_size, self.negatives) < 0 or self.chunk < 1:
             raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.chunk at least 1")

@@ -69,7 +69,7 @@ def make_link_seeds(
         pools[name] = make_pool(name, edges.row[chosen], kind.num_edges, columns, world, channel)
         if number == TRAIN:
             place[chosen] = pools[name].place
-    moved = _to_sources(partition, [edges.src, dst, edges.row, split, place], channel)
+    moved = to_sources(partition, [edges.src, dst, edges.row, split, place], channel)
     matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
     if not reverse:
         matched = {r: found for r, found in matched.items()
@@ -95,7 +95,7 @@ def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[
     return [number]
 
 
-def _to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: Channel) -> list[np.ndarray]:
+def to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: Channel) -> list[np.ndarray]:
     """Collective. Rows of edges, source first, at the owners of their sources, in order of row ids (third)."""
     owner, _ = partition.book.locate(columns[0])
     moved = exchange_columns(columns, owner, channel)
@@ -104,7 +104,7 @@ def _to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: C
 
 
 def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], world: World) -> _Matched:
-    """Collective. Edges [e] as ``_to_sources`` gives them, and those of a relation that lead back: the first edge
+    """Collective. Edges [e] as ``to_sources`` gives them, and those of a relation that lead back: the first edge
     between two nodes goes with the first one back, the second with the second, in order of row ids."""
     src, dst, _, split, place = moved
     kind, edges = partition.relations[candidate], partition.edges[candidate]

@@ -1,0 +1,100 @@
+"""Ranks of edges among all nodes, from exact embeddings at their owners.
+
+S seeds of a step on all ranks, c candidate nodes at this rank, m known edges at the owners of their candidate ends, Z
+embedding width. A seed asks with one end, the query, for the other, the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.comm.world import World
+
+TOP = 20
+FILTERED_NAMES = ("mrr", "hits@1", "hits@10")
+FULL_NAMES = (f"recall@{TOP}", f"ndcg@{TOP}")
+SCORES = 1 << 24  # of a rank at once
+
+
+class Candidates:
+    """The nodes of a type at this rank as answers, and the known edges: those that are no wrong answer."""
+
+    def __init__(self, starts: np.ndarray, rank: int, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray):
+        """starts [R + 1]: first global ids of the ranks' nodes; query, node [m] global ids, edge_type [m]."""
+        first = int(starts[rank])
+        self._first, self._count = first, int(starts[rank + 1]) - first
+        self._chunk = max(1, SCORES // int(np.diff(starts).max(initial=1)))
+        self._types = int(edge_type.max(initial=0)) + 1
+        key = query * self._types + edge_type
+        order = np.argsort(key, kind="stable")
+        self._key, self._node = key[order], (node - first)[order]
+
+    def ranks(
+        self, decoder: nn.Module, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, answer, world: World
+    ) -> np.ndarray:  # fmt: skip
+        """Collective. Rank [S] of every answer: 1 + the mean of the numbers of other candidates, known ones left out,
+        that score higher and that score at least as high. Compared in float32.
+
+        embeddings [c, Z] of the candidates; rows [S, Z] of the queries; query, edge_type, answer [S], on all ranks
+        alike.
+        """
+        found = []
+        for at in range(0, len(query), self._chunk):
+            part = slice(at, at + self._chunk)
+            relation = torch.from_numpy(edge_type[part]).to(rows.device)
+            score = decoder.all_pairs(rows[part], embeddings, relation).float().cpu().numpy()
+            found.append(self._count_better(score, query[part], edge_type[part], answer[part], world))
+        return np.concatenate(found) if found else np.empty(0)
+
+    def _count_better(self, score: np.ndarray, query, edge_type, answer, world: World) -> np.ndarray:
+        """Collective. From scores [S, c] of this rank's candidates."""
+        place = answer - self._first
+        here = np.flatnonzero((place >= 0) & (place < self._count))
+        right = np.full(len(answer), -np.inf, np.float32)
+        right[here] = score[here, place[here]]
+        right = world.reduce_array(right, "max")
+        score[here, place[here]] = -np.inf
+        score[self._known(query, edge_type)] = -np.inf
+        above, level = (score > right[:, None]).sum(1), (score >= right[:, None]).sum(1)
+        return 1 + 0.5 * world.reduce_array((above + level).astype(np.int64))
+
+    def _known(self, query, edge_type) -> tuple[np.ndarray, np.ndarray]:
+        """Places of the seeds' known answers among scores [S, c]."""
+        key = query * self._types + edge_type
+        key[edge_type >= self._types] = -1
+        first, last = np.searchsorted(self._key, key), np.searchsorted(self._key, key, side="right")
+        degree = last - first
+        index = np.repeat(first - (np.cumsum(degree) - degree), degree) + np.arange(degree.sum())
+        return np.repeat(np.arange(len(key)), degree), self._node[index]
+
+
+@dataclass(slots=True)
+class RankCollected:
+    """Ranks of the seeds whose query lies at this rank, and these queries; filtered: which metrics."""
+
+    filtered: bool
+    query: list[np.ndarray] = field(default_factory=list)
+    rank: list[np.ndarray] = field(default_factory=list)
+
+    def metrics(self, batches: object, world: World) -> dict[str, float]:
+        """Collective. Over all seeds ``FILTERED_NAMES``, or over all queries ``FULL_NAMES``."""
+        query, rank = np.concatenate(self.query), np.concatenate(self.rank)
+        if self.filtered:
+            return _means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
+        _, query, count = np.unique(query, return_inverse=True, return_counts=True)
+        top = rank <= TOP
+        gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))
+        ideal = np.cumsum(1 / np.log2(2 + np.arange(TOP)))[np.minimum(count, TOP) - 1]
+        return _means(FULL_NAMES, [np.bincount(query[top], minlength=len(count)) / count, gain / ideal], world)
+
+
+def _means(names: tuple[str, ...], values: list[np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Means over all ranks; NaN of nothing."""
+    total = world.total(len(values[0]))
+    sums = [math.fsum(world.allgather(math.fsum(column))) for column in values]
+    return {name: value / total if total else math.nan for name, value in zip(names, sums, strict=True)}
