@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.run.graph_goal import NodeGoal
 from hpcgnn.run.graph_inference import infer, last_rows
 from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.store import files
@@ -40,8 +41,14 @@ class NodeColumns:
 
 def predict_nodes(session: GraphSession, embeddings: bool = False) -> NodeColumns:
     """Collective. Original id (the row where the graph has none), predicted class, and outputs [n, C], or, with
-    ``embeddings``, the rows [n, W] before the output layer; of a model without such a layer these are the outputs."""
-    partition, kind = session.partition, session.seed_type
+    ``embeddings``, the rows [n, W] before the output layer; of a model without such a layer these are the outputs.
+
+    Raises DistributedError for a run that learnt links.
+    """
+    with together(session.world, "predict"):
+        if not isinstance(session.goal, NodeGoal):
+            raise ValueError("predict writes the nodes of runs with task.kind node; this one learnt links")
+    partition, kind = session.partition, session.goal.node_type
     mine, base = partition.of_type(kind), partition.book.type_base()
     rows = last_rows(session)
     outputs = infer(session, rows)[mine].cpu().numpy()
