@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.functional import embedding
 
 from hpcgnn.nn.graph_decoders import binary_loss, margin_loss, softmax_loss
 from hpcgnn.sample.graph_plan import GraphPlan
@@ -28,8 +29,8 @@ class GraphLinkTask(GraphTask):
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> Scores:
         (source, destination), (src, dst, negative) = self._types, plan.roots
         return score_links(
-            self.model.decoder, outputs[source][src], outputs[destination][dst], outputs[destination][negative.T],
-            plan.columns.get("rel"),
+            self.model.decoder, embedding(src, outputs[source]), embedding(dst, outputs[destination]),
+            embedding(negative.T, outputs[destination]), plan.columns.get("rel"),
         )  # fmt: skip
 
     def _loss(self, scores: Scores) -> torch.Tensor:
