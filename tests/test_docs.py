@@ -104,9 +104,17 @@ def test_loader_refuses(comm, parts):
         TemporalLoader(graph, "val", 0)
 
 
-def test_page_of_models_names_every_key():
-    """docs/models.md has a line for each key of the sections that it explains."""
-    text, keys = (DOCS / "models.md").read_text(), configuration.RunConfig().to_dict()
-    for section in ("task", "model", "memory", "sampling", "eval", "baseline"):
+PAGES = {
+    "models": (configuration.RunConfig, "task model memory sampling eval baseline"),
+    "static": (configuration.StaticConfig, "data task sampling features embedding model eval"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_names_every_key(page):
+    """A page has a line for each key of the sections that it explains."""
+    kind, sections = PAGES[page]
+    text, keys = (DOCS / f"{page}.md").read_text(), kind().to_dict()
+    for section in sections.split():
         missing = [key for key in keys[section] if f"`{section}.{key}`" not in text]
-        assert not missing, f"docs/models.md does not name {section}: {missing}"
+        assert not missing, f"docs/{page}.md does not name {section}: {missing}"
