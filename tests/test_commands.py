@@ -111,6 +111,13 @@ def test_bench_prints_stages_bytes_and_memory(mpirun, tmp_path):
         assert word in result.stdout
 
 
+def test_steps_use_memory_again(mpirun, tmp_path):
+    """A step's tensors take thousands of pages; in the long run the system is asked for next to none."""
+    out = tmp_path / "bench.json"
+    mpirun(1, "-m", "hpcgnn.bench", "--data.synthetic_events=6000", "--repeat=4", f"--out={out}")
+    assert json.loads(out.read_text())["pages_per_step"] < 64
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict", "info", "bench"])
 def test_every_command_has_help(mpirun, command):
     result = mpirun(1, "-m", f"hpcgnn.{command}", "--help")

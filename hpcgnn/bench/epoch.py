@@ -8,9 +8,7 @@ cost model of many ranks.
 
 from __future__ import annotations
 
-import json
-import resource
-import tempfile
+import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn import config as configuration
-from hpcgnn.bench import peer_pyg
-from hpcgnn.comm.together import together
+from hpcgnn.bench import command, peer_pyg
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
@@ -46,16 +43,7 @@ class Options:
 def main(world: World, argv: list[str]) -> int:
     """Collective."""
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
-    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
-        folder = Path(world.broadcast(own))
-        result = _measure(config, folder, options, World(config.comm))
-        world.barrier()
-    if world.rank == 0:
-        print(table(result))
-        if options.out:
-            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
-    world.barrier()
-    return launch.EXIT_DONE
+    return command.run(world, config, options, measure, table)
 
 
 def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
@@ -75,21 +63,17 @@ def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
     return config, Options(namespace.repeat, namespace.out, namespace.peer)
 
 
-def _measure(config: RunConfig, folder: Path, options: Options, world: World) -> dict:
-    path = config.data.path or str(folder / "parts")
-    with together(world, "make the synthetic graph"):
-        if not config.data.path and world.local_size < world.size:
-            raise ValueError("the built-in graph is made on one node only: give --data.path on several")
-        if world.rank == 0 and not config.data.path:
-            make_synthetic(Path(path), config.data.synthetic_events)
+def measure(config: RunConfig, folder: Path, options: Options, world: World) -> dict:
+    """Collective. What the command reports."""
+    make = functools.partial(make_synthetic, num_events=config.data.synthetic_events)
+    path = command.graph_path(config, folder, world, make)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         at_once = config.train.epoch_parallel
         session = Session(config, path, world.split(at_once), watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
         epochs = [_epoch(session, trainer, number * at_once) for number in range(options.repeat + 1)][1:]
         trainer.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    result = _summary(session, epochs, world.allgather_array(np.array([peak])).ravel())
+    result = _summary(session, epochs)
     if options.peer == "pyg":
         result["pyg_epoch_seconds"] = peer_pyg.epoch_seconds(session)
     return result
@@ -102,7 +86,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
     trainer.start_epoch(epoch)
     session.memory.reset()
     session.world.job.barrier()
-    begin, sent = time.perf_counter(), session.sent_bytes()
+    begin, sent, pages = time.perf_counter(), session.sent_bytes(), command.page_faults()
     with session.plans("train", epoch) as plans:
         waited = 0.0
         ready = time.perf_counter()
@@ -112,7 +96,10 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
             ready = time.perf_counter()
     session.memory.settle()
     session.world.job.barrier()
-    result = {"seconds": time.perf_counter() - begin, "wait for plan": waited, "bytes": session.sent_bytes() - sent}
+    result = {
+        "seconds": time.perf_counter() - begin, "wait for plan": waited, "bytes": session.sent_bytes() - sent,
+        "pages": command.page_faults() - pages,
+    }  # fmt: skip
     return (
         result
         | {stage: session.timers.seconds[stage] for stage in STAGES}
@@ -120,7 +107,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
     )
 
 
-def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray) -> dict:
+def _summary(session: Session, epochs: list[dict[str, float]]) -> dict:
     """Collective. Medians over the epochs, stages averaged over ranks."""
     world, config = session.world.job, session.config
     names = list(epochs[0])
@@ -143,7 +130,7 @@ def _summary(session: Session, epochs: list[dict[str, float]], peaks: np.ndarray
         "bytes_sent_per_rank_and_step": median["bytes"] / max(1, steps),
         "bytes_sent_by_busiest_rank_and_step": float(sent) / max(1, steps),
         "gradient_bytes_per_step": parameters * (8 if config.train.precision == "float64" else 4),
-        "peak_memory_mib": [float(p) for p in peaks],
+        "pages_per_step": median["pages"] / max(1, steps), "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip
 
 
@@ -166,7 +153,8 @@ def table(result: dict) -> str:
         f"sent per rank and step: {result['bytes_sent_per_rank_and_step'] / 1024:.1f} KiB in exchanges "
         f"({result['bytes_sent_by_busiest_rank_and_step'] / 1024:.1f} KiB by the busiest), "
         f"{result['gradient_bytes_per_step'] / 1024:.1f} KiB of gradients to sum; "
-        f"peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
+        f"peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB, "
+        f"{result['pages_per_step']:.1f} new pages a rank and step"
     )
     if "pyg_epoch_seconds" in result:
         seconds = result["pyg_epoch_seconds"]

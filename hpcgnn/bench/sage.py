@@ -7,10 +7,8 @@ built-in synthetic graph. The first step warms up. Any model will do; without op
 
 from __future__ import annotations
 
+import functools
 import itertools
-import json
-import resource
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn import config as configuration
-from hpcgnn.bench import peer_pyg_sage
-from hpcgnn.comm.together import together
+from hpcgnn.bench import command, peer_pyg_sage
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
@@ -48,28 +45,20 @@ class Options:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step on this rank. seconds by stage; edges, nodes: sampled; sent, wanted: bytes of rows that this rank sent,
-    and that its misses should have others send."""
+    and that its misses should have others send; pages: that the system gave."""
 
     seconds: dict[str, float]
     edges: int
     nodes: int
     sent: int
     wanted: int
+    pages: int
 
 
 def main(world: World, argv: list[str]) -> int:
     """Collective."""
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
-    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
-        folder = Path(world.broadcast(own))
-        result = measure(config, folder, options, World(config.comm))
-        world.barrier()
-    if world.rank == 0:
-        print(table(result))
-        if options.out:
-            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
-    world.barrier()
-    return launch.EXIT_DONE
+    return command.run(world, config, options, measure, table)
 
 
 def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
@@ -89,19 +78,14 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
 
 def measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
     """Collective. What the command reports."""
-    path = config.data.path or str(folder / "parts")
-    with together(world, "make the synthetic graph"):
-        if not config.data.path and world.local_size < world.size:
-            raise ValueError("the built-in graph is made on one node only: give --data.path on several")
-        if world.rank == 0 and not config.data.path:
-            make_synthetic_graph(Path(path), config.data.synthetic_nodes)
+    make = functools.partial(make_synthetic_graph, num_nodes=config.data.synthetic_nodes)
+    path = command.graph_path(config, folder, world, make)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         session = GraphSession(config, path, world, watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
         steps = list(itertools.islice(_steps(session, trainer), options.steps + 1))[1:]
         trainer.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    result = _summary(session, steps, world.allgather_array(np.array([peak])).ravel())
+    result = _summary(session, steps)
     if options.peer == "pyg":
         result["pyg_step_seconds"] = peer_pyg_sage.step_seconds(session)
     return result
@@ -117,7 +101,7 @@ def _steps(session: GraphSession, trainer: Trainer):
             session.timers.clear()
             session.world.barrier()
             before, misses = session.data_channel.sent_bytes, [rows.wanted - rows.hits for rows in session.rows]
-            begin = time.perf_counter()
+            begin, pages = time.perf_counter(), command.page_faults()
             plan = session.sampler.plan(session.batches["train"], epoch, step)
             planned = time.perf_counter()
             trainer.train_step(plan)
@@ -131,16 +115,17 @@ def _steps(session: GraphSession, trainer: Trainer):
                 seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
                 sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
                 sum(plan.batch.blocks[0].num_src), session.data_channel.sent_bytes - before, wanted,
+                command.page_faults() - pages,
             )  # fmt: skip
 
 
-def _summary(session: GraphSession, steps: list[Step], peaks: np.ndarray) -> dict:
+def _summary(session: GraphSession, steps: list[Step]) -> dict:
     """Collective. Medians over the steps; stages averaged over ranks, counts summed over them."""
     world, config = session.world, session.config
     names = list(steps[0].seconds)
     seconds = world.allgather_array(np.array([[s.seconds[name] for name in names] for s in steps]))  # [R, steps, names]
-    counts = world.allgather_array(np.array([[s.edges, s.nodes, s.sent, s.wanted] for s in steps])).sum(axis=0)
-    edges, nodes, sent, wanted = np.median(counts, axis=0).tolist()
+    counts = world.allgather_array(np.array([[s.edges, s.nodes, s.sent, s.wanted, s.pages] for s in steps])).sum(axis=0)
+    edges, nodes, sent, wanted, pages = np.median(counts, axis=0).tolist()
     slowest = seconds[:, :, names.index("step")].max(axis=0)
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
@@ -149,7 +134,7 @@ def _summary(session: GraphSession, steps: list[Step], peaks: np.ndarray) -> dic
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
         "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": wanted,
         "hit_rate": session.tables.hit_rate(), "predicted_hit_rate": session.tables.predicted_hits,
-        "peak_memory_mib": [float(peak) for peak in peaks],
+        "pages_per_step": pages / world.size, "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip
 
 
@@ -167,7 +152,8 @@ def table(result: dict) -> str:
     lines.append(
         f"rows sent per step by all ranks: {result['row_bytes_sent'] / 1024:.1f} KiB, expected "
         f"{result['row_bytes_expected'] / 1024:.1f} KiB; found among copies {result['hit_rate']:.3f}, predicted "
-        f"{result['predicted_hit_rate']:.3f}; peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
+        f"{result['predicted_hit_rate']:.3f}; peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB, "
+        f"{result['pages_per_step']:.0f} new pages a rank and step"
     )
     if "pyg_step_seconds" in result:
         seconds = result["pyg_step_seconds"]
