@@ -31,7 +31,7 @@ class ModelConfig:
         time_dim: width of the time encoding.
         embed_dim: width of an embedding.
         heads: attention heads; must divide embed_dim.
-        dropout: of "attention" and "mixer" embeddings, keyed by root and column.
+        dropout: of "attention", "time_projection" and "mixer" embeddings, keyed by root and column.
         time_encoding: "fixed" frequencies, or "learnable" ones, which need a time_unit.
         time_unit: time differences are divided by it when the frequencies are learnt; 100 or fewer units should pass
             between neighbouring events.

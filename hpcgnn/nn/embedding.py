@@ -92,7 +92,9 @@ class TimeProjection(nn.Module):
         since = last[query.root]
         dt = torch.where(since >= 0, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
         own = native.GatherRows.apply(node, query.root, *query.root_transpose)
-        return self.identity.project(own * (1 + dt.unsqueeze(1) * self.drift))
+        out = self.identity.project(own * (1 + dt.unsqueeze(1) * self.drift))
+        mask = _mask(dropout, out.dtype, out.shape[1])
+        return out if mask is None else out * mask
 
 
 class MixerEmbedding(nn.Module):
