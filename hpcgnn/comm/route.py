@@ -121,6 +121,11 @@ class Route:
         message."""
         return self._deliver([native.gather_rows(table, self.requests) for table in tables])
 
+    def start_pull(self, table: torch.Tensor) -> Pull:
+        """Collective. As ``pull`` of one table, without waiting for what arrives."""
+        rows = native.gather_rows(table, self.requests)
+        return Pull(self, self.channel.start(rows, self.serve_counts, self.want_counts))
+
     def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Collective. As ``pull`` for values [S, ...] that the owner has for its served rows only; on one rank the
         result may be the values themselves."""
@@ -142,7 +147,10 @@ class Route:
     def push_sum(self, rows: torch.Tensor) -> torch.Tensor:
         """Collective. Rows [W, D] summed at their owners over the users, in rank order: [S, D] in order of
         ``served``."""
-        received = self.push(rows)
+        return self.sum_requests(self.push(rows))
+
+    def sum_requests(self, received: torch.Tensor) -> torch.Tensor:
+        """Pushed rows [M, D] summed over the users, in rank order: [S, D] in order of ``served``."""
         if self.requests.shape == self.served.shape:
             return received  # every row has one user: requests and served agree
         return native.segment_sum_rows(received, self.indptr, self.members)
@@ -151,31 +159,30 @@ class Route:
         """Collective. As ``push_sum``, divided by the number of users."""
         return self.push_sum(rows) / (self.indptr[1:] - self.indptr[:-1]).unsqueeze(1)
 
-    def differentiable_pull(self, table: torch.Tensor) -> torch.Tensor:
-        """Collective, also in backward. ``pull`` of one table [rows, D] with gradient ``push_sum``."""
-        return _Pull.apply(table, self)
+    def reorder(self, received: torch.Tensor) -> torch.Tensor:
+        """Rows [W, ...] in owner order, in the order in which they were wanted."""
+        ordered = torch.empty_like(received)
+        native.scatter_rows(ordered, self.order, received)
+        return ordered
 
     def _deliver(self, rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         packed = rows[0] if len(rows) == 1 else _pack(rows)
         received = self.channel.rows(packed, self.serve_counts, self.want_counts)
         if self.order is not None:
-            ordered = torch.empty_like(received)
-            native.scatter_rows(ordered, self.order, received)
-            received = ordered
+            received = self.reorder(received)
         return (received,) if len(rows) == 1 else _unpack(received, rows)
 
 
-class _Pull(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, table, route: Route):
-        ctx.route, ctx.shape = route, table.shape
-        return route.pull(table.detach())[0]
+class Pull:
+    """Rows of one table under way, begun by ``Route.start_pull``."""
 
-    @staticmethod
-    def backward(ctx, gradient):
-        out = gradient.new_zeros(ctx.shape)
-        native.scatter_rows(out, ctx.route.served, ctx.route.push_sum(gradient.contiguous()))
-        return out, None
+    def __init__(self, route: Route, transfer: Transfer):
+        self._route, self._transfer = route, transfer
+
+    def wait(self) -> torch.Tensor:
+        """The wanted rows [W, ...], once they are there."""
+        received = self._transfer.wait()
+        return received if self._route.order is None else self._route.reorder(received)
 
 
 def _count_groups(mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
