@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ from contextlib import contextmanager
 
 
 class Timers:
-    """Seconds spent in named stages of the calling thread: ``with timers("exchange"): ...``."""
+    """Seconds spent in named stages: ``with timers("exchange"): ...``; those of several threads are added."""
 
     def __init__(self):
+        self._lock = threading.Lock()
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
@@ -20,7 +22,8 @@ class Timers:
         try:
             yield
         finally:
-            self.seconds[stage] += time.perf_counter() - begin
+            with self._lock:
+                self.seconds[stage] += time.perf_counter() - begin
 
     def clear(self) -> None:
         """Start anew."""

@@ -128,12 +128,21 @@ class World:
         """Whether MPI granted calls from several threads."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def plans_ahead(self, wanted: int) -> int:
-        """How many plans to make in a background thread when so many are wanted; -1: a few where every rank has a core
-        (or a GPU) besides its compute threads, else none, for the thread would only take turns with them."""
+    def plans_ahead(self, wanted: int, in_flight: int = 1) -> int:
+        """How many plans to make in the background when so many are wanted; -1: a few where every rank has a core (or a
+        GPU) besides its compute threads, or where several are to be ``in_flight``, else none, for a thread would only
+        take turns with them.
+
+        Raises DistributedError, on all ranks alike, for several in flight where MPI allows calls from one thread only.
+        """
         if not self.can_prefetch:
+            if in_flight > 1:
+                message = f"sampling.in_flight is {in_flight}, but MPI allows no calls from several threads: leave it 1"
+                raise DistributedError(message, user_error=True)
             return 0
-        return wanted if wanted >= 0 else PLANS_AHEAD * self._spare_cores
+        if wanted >= 0:
+            return wanted
+        return max(PLANS_AHEAD * self._spare_cores, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False) -> Channel:
         """Collective. A channel of its own communicator; ``polite`` for a background thread."""

@@ -33,9 +33,12 @@ class BaseSession(ABC):
         self.config, self.world, self.watchdog = config, world, watchdog
         self.timers, self.plan_timers = Timers(), Timers()
         self.data_channel = world.channel()
-        self.prefetch = world.plans_ahead(config.sampling.prefetch)
+        self.prefetch = self._plans_ahead()
         self.plan_channel = world.channel(polite=self.prefetch > 0)
         self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+
+    def _plans_ahead(self) -> int:
+        return self.world.plans_ahead(self.config.sampling.prefetch)
 
     @property
     def initial_run(self) -> str:

@@ -37,6 +37,8 @@ class GraphSession(BaseSession):
 
     def __init__(self, config: StaticConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
+        in_flight = config.sampling.in_flight if self.prefetch else 1
+        self._lanes = [self.plan_channel, *(world.channel(polite=True) for _ in range(1, in_flight))]
         with together(world, "open the partition set"):
             partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash)
             self.learnt = _learnt_types(partition, config.embedding.types)
@@ -45,12 +47,15 @@ class GraphSession(BaseSession):
         self.partition = self.goal.partition
         self._make_batches()
         self.tables = NodeTables(self.partition, config.features, world, self.data_channel, self.dtype)
-        self.sampler = self._make_sampler()
+        self.samplers = self._make_samplers()
         if self.tables.wants_copies:
             self.tables.keep_copies(self.sampler, self.batches["train"], self.learnt)
-            self.sampler = self._make_sampler()
+            self.samplers = self._make_samplers()
         self._build_model()
         self.task = self.goal.task(self.model, self.rows, self.memory, self.timers)
+
+    def _plans_ahead(self) -> int:
+        return self.world.plans_ahead(self.config.sampling.prefetch, self.config.sampling.in_flight)
 
     def _make_batches(self) -> None:
         """Collective."""
@@ -76,12 +81,19 @@ class GraphSession(BaseSession):
         """What steps fetch of nodes, by type."""
         return self.tables.rows
 
-    def _make_sampler(self) -> GraphSampler:
-        config = self.config
-        return GraphSampler(
-            self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, self.plan_channel,
+    @property
+    def sampler(self) -> GraphSampler:
+        """The first one."""
+        return self.samplers[0]
+
+    def _make_samplers(self) -> list[GraphSampler]:
+        """Collective. One for each plan in flight."""
+        config, (channel, *others) = self.config, self._lanes
+        first = GraphSampler(
+            self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, channel,
             self.data_channel, self.world.device, self.plan_threads, self.goal.excluded,
         )  # fmt: skip
+        return [first, *map(first.over, others)]
 
     def _build_model(self) -> None:
         """Collective. The model, and learnable rows of the types that need them."""
@@ -115,13 +127,20 @@ class GraphSession(BaseSession):
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[GraphPlan]:
         """Collective. The plans of a split's steps from ``start`` on."""
-        batches = self.batches[split]
+        batches, stride = self.batches[split], len(self.samplers)
 
-        def make(step: int) -> GraphPlan:
-            with self.plan_timers("plan"):
-                return self.sampler.plan(batches, epoch, step)
+        def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
+            def make(step: int) -> GraphPlan:
+                with self.plan_timers("plan"):
+                    return sampler.plan(batches, epoch, step, stride)
 
-        return Prefetcher(make, start, batches.num_steps, self.prefetch)
+            return make
+
+        return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
+
+    def sent_bytes(self) -> int:
+        """As for all sessions."""
+        return super().sent_bytes() + sum(channel.sent_bytes for channel in self._lanes[1:])
 
     def metric_names(self) -> tuple[str, ...]:
         """Those of the task."""
@@ -146,7 +165,8 @@ class GraphSession(BaseSession):
         edges = sum(relation.num_edges for relation in partition.relations)
         learnt = int(world.total(sum(table.weight.numel() for table in self.memory.tables.values())))
         return [
-            f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
+            f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}, "
+            f"in flight: {len(self.samplers)}",
             f"{book.num_nodes} nodes of {len(partition.types)} types, {edges} edges of {len(partition.relations)} "
             f"relations in {book.offsets.shape[1] - 1} parts",
             f"{self.goal.describe()}: {seeds}",

@@ -23,6 +23,7 @@ class GraphSamplingConfig:
         eval_fanouts: of validation and test; empty: as in training.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
+        in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
@@ -30,6 +31,7 @@ class GraphSamplingConfig:
     mode: str = "uniform"
     eval_fanouts: list[int] = field(default_factory=list)
     prefetch: int = -1
+    in_flight: int = 1
 
     def __post_init__(self):
         check_choices("sampling", self, {"mode": MODES})
@@ -45,6 +47,13 @@ class GraphSamplingConfig:
                 raise ValueError(f"sampling.{name} must be -1 (all), 0 (none) or more, got {values}")
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
+        if self.in_flight < 1:
+            raise ValueError(f"sampling.in_flight must be at least 1, got {self.in_flight}")
+        if self.in_flight > 1 and 0 <= self.prefetch < self.in_flight:
+            raise ValueError(
+                f"sampling.in_flight {self.in_flight} needs a sampling.prefetch of at least as many, or -1, got "
+                f"{self.prefetch}"
+            )
 
     def check_relations(self, known: list[str]) -> None:
         """Raises ValueError for fanouts of a relation that is none of the graph's."""

@@ -5,6 +5,7 @@ N frontier nodes of all types, D of one type, E sampled edges, R ranks.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,12 @@ class NeighborSampler:
             )
             for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True)
         ]  # fmt: skip
+
+    def over(self, channel: Channel) -> NeighborSampler:
+        """A twin that asks over another channel; the lists are shared."""
+        twin = copy.copy(self)
+        twin._channel = channel
+        return twin
 
     @property
     def alone(self) -> bool:

@@ -1,11 +1,11 @@
-"""Plans made ahead in a background thread, with a window that is the same on every rank."""
+"""Plans made ahead in background threads, with a window that is the same on every rank."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from hpcgnn.comm.world import DistributedError
@@ -16,48 +16,56 @@ Plan = TypeVar("Plan")
 class Prefetcher(Generic[Plan]):
     """Iterates over ``make(i)`` for i in ``range(start, stop)``, at most ``depth`` ahead of the consumer.
 
-    Making a plan is collective, so all ranks must make the same plans: when the consumer stops early, the thread still
-    finishes those that the window allows (every rank consumed equally many), and no other. depth 0 makes plans in
-    place, ``in_a_row`` at once: graph and code stay in the caches meanwhile.
+    Making a plan is collective, so all ranks must make the same plans: when the consumer stops early, the threads still
+    finish those that the window allows (every rank consumed equally many), and no other. Several ``make``, no more than
+    ``depth``: as many plans are made at once, the k-th one by number k modulo their count, in a thread of its own.
+    depth 0 makes plans in place, ``in_a_row`` at once: graph and code stay in the caches meanwhile.
     """
 
-    def __init__(self, make: Callable[[int], Plan], start: int, stop: int, depth: int, in_a_row: int = 1):
-        self._make, self._start, self._stop, self._in_a_row = make, start, stop, in_a_row
-        self._ready: queue.SimpleQueue = queue.SimpleQueue()
+    def __init__(
+        self, make: Callable[[int], Plan] | Sequence[Callable[[int], Plan]], start: int, stop: int, depth: int,
+        in_a_row: int = 1,
+    ):  # fmt: skip
+        self._make = [make] if callable(make) else list(make)
+        self._start, self._stop, self._in_a_row = start, stop, in_a_row
+        assert len(self._make) <= max(1, depth)
+        self._ready: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in self._make]
         self._window = threading.Condition()
         self._allowed, self._closing = depth, False
-        self._thread = (
-            threading.Thread(target=self._run, name="planner", daemon=True) if depth and stop > start else None
-        )
-        if self._thread:
-            self._thread.start()
+        numbers = range(min(len(self._make), stop - start)) if depth else ()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name="planner", daemon=True) for number in numbers
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __iter__(self) -> Iterator[Plan]:
-        if self._thread is None:
+        if not self._threads:
             yield from self._in_place()
             return
-        for _ in range(self._start, self._stop):
-            plan, error = self._ready.get()
+        for number in range(self._stop - self._start):
+            plan, error = self._ready[number % len(self._make)].get()
             if error is not None:
                 raise error
             with self._window:
                 self._allowed += 1
-                self._window.notify()
+                self._window.notify_all()
             yield plan
 
     def _in_place(self) -> Iterator[Plan]:
+        make = self._make[0]
         for begin in range(self._start, self._stop, self._in_a_row):
-            plans = deque(self._make(index) for index in range(begin, min(begin + self._in_a_row, self._stop)))
+            plans = deque(make(index) for index in range(begin, min(begin + self._in_a_row, self._stop)))
             while plans:
                 yield plans.popleft()
 
     def close(self) -> None:
-        """Let the thread finish its window and end."""
+        """Let the threads finish their window and end."""
         with self._window:
             self._closing = True
-            self._window.notify()
-        if self._thread:
-            self._thread.join()
+            self._window.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def __enter__(self) -> Prefetcher[Plan]:
         return self
@@ -66,14 +74,14 @@ class Prefetcher(Generic[Plan]):
         if kind is None or issubclass(kind, (GeneratorExit, DistributedError)):  # all ranks leave at the same step
             self.close()
 
-    def _run(self) -> None:
-        for made, index in enumerate(range(self._start, self._stop)):
+    def _run(self, number: int) -> None:
+        for made in range(number, self._stop - self._start, len(self._make)):
             with self._window:
                 self._window.wait_for(lambda made=made: made < self._allowed or self._closing)
                 if made >= self._allowed:
                     return
             try:
-                self._ready.put((self._make(index), None))
+                self._ready[number].put((self._make[number](self._start + made), None))
             except BaseException as error:
-                self._ready.put((None, error))
+                self._ready[number].put((None, error))
                 return

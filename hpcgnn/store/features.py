@@ -6,6 +6,7 @@ n nodes of the type at this rank, U wanted nodes, C copies.
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,6 +82,7 @@ class NodeRows:
     ):  # fmt: skip
         self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
         self.hits = self.wanted = 0
+        self._counting = threading.Lock()
         self._hot = np.sort(hot)
         route = Route.plan(ownership, self._hot, channel)
         self._copies = {name: self._pull(route, table) for name, table in tables.items()} if channel.size > 1 else {}
@@ -95,14 +97,20 @@ class NodeRows:
         if channel.size == 1:
             return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
         first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]
-        self.wanted += len(ids) - int(((ids >= first) & (ids < last)).sum())
+        remote = len(ids) - int(((ids >= first) & (ids < last)).sum())
         if len(self._hot) == 0:
+            self._count(remote, 0)
             return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
         copy = np.minimum(np.searchsorted(self._hot, ids), len(self._hot) - 1)
         found = self._hot[copy] == ids
-        self.hits += int(found.sum())
+        self._count(remote, int(found.sum()))
         index = [torch.from_numpy(array) for array in (np.flatnonzero(~found), np.flatnonzero(found), copy[found])]
         return Fetch(Route.plan(self._ownership, ids[~found], channel), len(ids), *index)
+
+    def _count(self, wanted: int, hits: int) -> None:
+        with self._counting:  # several threads may plan
+            self.wanted += wanted
+            self.hits += hits
 
     def fetch(self, fetch: Fetch, name: str) -> torch.Tensor:
         """Collective. The wanted rows [U, ...] of a table."""

@@ -1,0 +1,129 @@
+"""The draw of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of it.
+
+s seeds of a rank, D destination nodes of a type, E edges of a relation.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.native import Random, Stream
+from hpcgnn.nn.message_blocks import Adjacency, Block
+from hpcgnn.sample.graph_config import FULL, GraphSamplingConfig
+from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.seeds import SeedBatches
+from hpcgnn.store.graph_partition import Relation
+
+Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids
+Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their type, column of the batches
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """places: by group, positions [s] int64 of its nodes among the last block's destination nodes of their type;
+    blocks: on the host, the innermost first; wanted: by type, global ids of the innermost source nodes."""
+
+    places: list[np.ndarray]
+    blocks: tuple[Block, ...]
+    wanted: list[np.ndarray]
+
+
+class Draw(Protocol):
+    """Where a step's blocks come from: drawn here, or by another rank."""
+
+    def draw(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> Drawn:
+        """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
+
+
+def groups_of(batches: SeedBatches, roots: Roots, step: int) -> Groups:
+    """The root nodes of this rank's seeds of a step."""
+    mine = batches.at(step)
+    return [(kind, batches.columns[name][mine].ravel()) for kind, name in roots]
+
+
+class BlockSampler:
+    """Draws here, hop by hop from the owners of the frontier. For one thread at a time; see ``over``."""
+
+    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, roots: Roots):
+        self._neighbors, self._config, self._seed, self._roots = neighbors, config, seed, roots
+        self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base()
+        self._relabel = self._make_relabel()
+
+    def _make_relabel(self) -> list[native.Relabel]:
+        return [native.Relabel(int(count)) for count in np.diff(self._base)]
+
+    def over(self, channel: Channel) -> BlockSampler:
+        """A twin for another thread, which asks over a channel of its own."""
+        twin = copy.copy(self)
+        twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
+        return twin
+
+    def draw(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> Drawn:
+        """Collective. As in Draw."""
+        return self.draw_groups(groups_of(batches, self._roots, step), epoch, step, batches.name == "train")
+
+    def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
+        """Collective. The draw for groups of root nodes."""
+        for relabel in self._relabel:
+            relabel.begin()
+        stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
+        fanouts_by_hop = self._fanouts(training)
+        if self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
+            return self._draw_whole(groups, [fanouts[0] for fanouts in fanouts_by_hop], stream, epoch, step)
+        places = self._places(groups)
+        for hop, fanouts in enumerate(fanouts_by_hop):
+            frontier = self._wanted()
+            answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
+            relations = tuple(
+                self._adjacency(r, sampled) for r, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True))
+                if fanout != 0
+            )  # fmt: skip
+            sizes = tuple(len(relabel.unique) for relabel in self._relabel)
+            blocks.append(Block(relations, sizes, tuple(len(ids) for ids in frontier)))
+        return Drawn(places, tuple(reversed(blocks)), self._wanted())
+
+    def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
+        """As ``draw_groups``, of a graph of one type and one relation that lies here as a whole."""
+        random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
+        ids = np.concatenate([ids for _, ids in groups])
+        drawn = self._neighbors.layers(ids, fanouts, random, relabel)
+        sizes = [len(offsets) - 1 for offsets, _ in drawn] + [len(relabel.unique)]
+        blocks = [
+            Block((Adjacency(0, 0, 0, _tensor(offsets), _tensor(source.astype(np.int64))),), (inner,), (outer,))
+            for (offsets, source), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
+        ]
+        return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
+
+    def _places(self, groups: Groups) -> list[np.ndarray]:
+        """Positions of the roots among the unique nodes of their type, which they join."""
+        return [self._relabel[kind].add(ids - self._base[kind]).astype(np.int64) for kind, ids in groups]
+
+    def _fanouts(self, training: bool) -> list[list[int]]:
+        """By hop, by relation."""
+        config = self._config
+        usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
+        if config.mode == "full":
+            usual = [FULL] * len(usual)
+        names = [relation.name for relation in self._relations]
+        return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
+
+    def _adjacency(self, number: int, sampled) -> Adjacency:
+        relation: Relation = self._relations[number]
+        source = self._relabel[relation.src_type].add(sampled.source - self._base[relation.src_type])
+        tensors = _tensor(sampled.indptr), _tensor(source.astype(np.int64))
+        return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
+
+    def _wanted(self) -> list[np.ndarray]:
+        """Global ids so far by type; copies."""
+        return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
