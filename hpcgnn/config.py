@@ -91,6 +91,11 @@ class RunConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
+        if self.comm.sampler_ranks:
+            raise ValueError(
+                "comm.sampler_ranks is for static graphs: ranks of a temporal run sample where they keep node memory; "
+                "leave it 0"
+            )
         if self.sampling.chunks > 1 and self.train.accumulate > 1:
             raise ValueError("sampling.chunks > 1 changes the steps of an epoch, train.accumulate counts them: use one")
         if self.task.has_labels:

@@ -27,9 +27,11 @@ from hpcgnn.run.base import BaseSession
 from hpcgnn.run.baseline import run_baseline
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path, make_session
+from hpcgnn.run.sampler_rank import beside_samplers
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph
 from hpcgnn.run.trainer import Trainer
+from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.store import files
 
 
@@ -42,17 +44,28 @@ def main(world: World, argv: list[str]) -> int:
             path = _prepare(config, folder, world)
             log = RunLog(folder / "log", world.rank)
             watchdog.at("open the partition set")
-            session = make_session(config, path, world.split(_groups(config)), watchdog)
-            for line in session.describe():
-                log(line)
-            log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
-            if isinstance(config, RunConfig) and config.baseline.kind:
-                _save_config(config, folder, world)
-                code = run_baseline(session, folder, log)
-            else:
-                code = _train(session, folder, log, stop, resume)
-            log(f"results in {folder}")
+
+            def train(part: World, samplers: Samplers | None) -> int:
+                session = make_session(config, path, part.split(_groups(config)), watchdog, samplers)
+                return _run(session, part, folder, log, stop, resume)
+
+            code = beside_samplers(config, path, world, watchdog, log, train)
     world.barrier()
+    return code
+
+
+def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+    """Collective. Say what is about to run, and run it; returns the exit code."""
+    config = session.config
+    for line in session.describe():
+        log(line)
+    log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
+    if isinstance(config, RunConfig) and config.baseline.kind:
+        _save_config(config, folder, world)
+        code = run_baseline(session, folder, log)
+    else:
+        code = _train(session, folder, log, stop, resume)
+    log(f"results in {folder}")
     return code
 
 

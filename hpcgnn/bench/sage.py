@@ -69,6 +69,8 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
     config, namespace = configuration.parse(parser, [*DEFAULTS, *argv])
     if namespace.steps < 1:
         raise ValueError("--steps must be at least 1")
+    if config.comm.sampler_ranks:
+        raise ValueError("comm.sampler_ranks: the benchmark draws and trains on the same ranks; leave it 0")
     if namespace.peer == "pyg":
         if world.size > 1:
             raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")

@@ -2,7 +2,7 @@
 
 Every rank's main thread reports where it is (``at``). A background thread on each rank answers questions about that;
 when its own main thread has not moved for ``seconds``, it asks all ranks, prints who is where (ranks that are behind,
-or do not answer, are the late ones) and aborts the job.
+or do not answer, are the late ones) and aborts the job. A sampler rank that waits for requests is ``idle``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpcgnn.comm.world import World
 
 ASK, TELL = 1, 2
+IDLE = "idle"
 POLL_SECONDS = 0.25
 ANSWER_SECONDS = 3.0
 
@@ -40,6 +41,10 @@ class Watchdog:
         """Report progress: the main thread is now in ``stage`` of ``step``."""
         self._state = (stage, step, self._state[2] + 1, time.monotonic())
 
+    def idle(self) -> None:
+        """This rank has nothing to do until others ask it to: that may take any time."""
+        self._state = (IDLE, *self._state[1:3], time.monotonic())
+
     def close(self) -> None:
         """Stop watching. Ranks may close at different times: questions to a closed rank count as "finished"."""
         self._closing.set()
@@ -55,7 +60,8 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._closing.wait(POLL_SECONDS):
             self._answer()
-            if time.monotonic() - self._state[3] > self.seconds:
+            stage, *_, since = self._state
+            if stage != IDLE and time.monotonic() - since > self.seconds:
                 self._report_and_abort()
 
     def _answer(self) -> None:
@@ -83,27 +89,35 @@ class Watchdog:
                 answers[status.source] = self._comm.recv(source=status.source, tag=TELL)
             else:
                 time.sleep(0.02)
+        text = describe(answers, world.size, world.rank, world.host, self.seconds, world.config.sampler_ranks)
         with contextlib.suppress(OSError):
-            print(describe(answers, world.size, world.rank, world.host, self.seconds), file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
         world.abort(1)
 
 
-def describe(answers: dict[int, tuple[str, int, int, float]], size: int, rank: int, host: str, seconds: float) -> str:
-    """The message: where every rank is; late are those that do not answer, else those that have reported least often.
+def describe(
+    answers: dict[int, tuple[str, int, int, float]], size: int, rank: int, host: str, seconds: float, samplers: int = 0
+) -> str:
+    """The message: where every rank is; late are those that do not answer, else those that have reported least often:
+    of the last ranks, ``samplers`` that others wait for, those that are at work, else of all.
 
     answers: by rank, stage, step, number of reports, and seconds since the last one.
     """
     silent = [r for r in range(size) if r not in answers]
-    least = min(count for _, _, count, _ in answers.values())
-    behind = [r for r, (_, _, count, _) in answers.items() if count == least]
+    working = [r for r in answers if answers[r][0] != IDLE]
+    judged = [r for r in working if r >= size - samplers] or working
+    least = min(answers[r][2] for r in judged)
+    behind = sorted(r for r in judged if answers[r][2] == least)
+    name = lambda r: f"{r} (sampler)" if r >= size - samplers else str(r)  # noqa: E731
     if silent:
-        late = f"no answer from rank {', '.join(map(str, silent))}"
-    elif len(behind) < size:
-        late = f"late: rank {', '.join(map(str, sorted(behind)))}"
+        late = f"no answer from rank {', '.join(map(name, silent))}"
+    elif len(behind) < len(working):
+        late = f"late: rank {', '.join(map(name, behind))}"
     else:
         late = "all ranks are equally far"
-    lines = [f"hpcgnn watchdog: rank {rank} on {host} made no progress for {seconds:g} s; {late}"]
+    lines = [f"hpcgnn watchdog: rank {name(rank)} on {host} made no progress for {seconds:g} s; {late}"]
     lines += [
-        f"  rank {r}: {stage}, step {step}, for {age:.1f} s" for r, (stage, step, _, age) in sorted(answers.items())
+        f"  rank {name(r)}: {stage}, step {step}, for {age:.1f} s"
+        for r, (stage, step, _, age) in sorted(answers.items())
     ]
     return "\n".join(lines)

@@ -32,6 +32,9 @@ class CommConfig:
         gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
         watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
         max_message_bytes: size of one round of an exchange.
+        sampler_ranks: of training on static graphs: so many of the ranks, the last ones, hold the graph's edges and
+            draw neighbours; the others hold all else and train. 0: every rank does both.
+        sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
     """
 
     device: str = "auto"
@@ -40,6 +43,8 @@ class CommConfig:
     gpu_direct: str = "auto"
     watchdog_seconds: float = 1800.0
     max_message_bytes: int = MAX_BYTES
+    sampler_ranks: int = 0
+    sampler_buffer: int = 2
 
     def __post_init__(self):
         _one_of("comm.device", self.device, ("auto", "cpu", "cuda"))
@@ -47,6 +52,8 @@ class CommConfig:
         _one_of("comm.gpu_direct", self.gpu_direct, ("auto", "on", "off"))
         if self.threads < 0 or self.watchdog_seconds < 0 or self.max_message_bytes < 1:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
+        if self.sampler_ranks < 0 or self.sampler_buffer < 0:
+            raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -70,7 +77,7 @@ class World:
 
     def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
         self.config = config or CommConfig()
-        self._comm = (comm or MPI.COMM_WORLD).Dup()
+        self._comm = self._whole = (comm or MPI.COMM_WORLD).Dup()
         self.rank, self.size = self._comm.rank, self._comm.size
         self.job, self.group, self.num_groups = self, 0, 1
         self.host = socket.gethostname()
@@ -104,6 +111,14 @@ class World:
         part.rank, part.size = part._comm.rank, part._comm.size
         return part
 
+    def split_off(self, last: int) -> World:
+        """Collective. The world of this rank's side: the ``last`` ranks, or the others. A side is a job of its own:
+        its verdicts stay within it."""
+        part = copy.copy(self)
+        part._comm = self._comm.Split(self.rank >= self.size - last, self.rank)
+        part.rank, part.size, part.job = part._comm.rank, part._comm.size, part
+        return part
+
     @staticmethod
     def check_singleton() -> None:
         """Refuse N copies of "rank 0 of 1": a launcher started several tasks, but MPI sees one rank.
@@ -130,8 +145,8 @@ class World:
 
     def plans_ahead(self, wanted: int, in_flight: int = 1) -> int:
         """How many plans to make in the background when so many are wanted; -1: a few where every rank has a core (or a
-        GPU) besides its compute threads, or where several are to be ``in_flight``, else none, for a thread would only
-        take turns with them.
+        GPU) besides its compute threads, where others sample, or where several are to be ``in_flight``, else none, for
+        a thread would only take turns with them.
 
         Raises DistributedError, on all ranks alike, for several in flight where MPI allows calls from one thread only.
         """
@@ -142,7 +157,8 @@ class World:
             return 0
         if wanted >= 0:
             return wanted
-        return max(PLANS_AHEAD * self._spare_cores, in_flight if in_flight > 1 else 0)
+        spare = self._spare_cores or self.config.sampler_ranks > 0
+        return max(PLANS_AHEAD * spare, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False) -> Channel:
         """Collective. A channel of its own communicator; ``polite`` for a background thread."""
@@ -226,9 +242,9 @@ class World:
         raise DistributedError(f"{message} [{stage}, rank {rank} of {job.size}]", user_error) from error
 
     def abort(self, code: int) -> None:
-        """End all ranks of the job at once."""
+        """End all ranks of the job at once, on both sides of one that was split."""
         sys.stderr.flush()
-        self.job.mpi.Abort(code)
+        self._whole.Abort(code)
 
     @property
     def mpi(self) -> MPI.Comm:

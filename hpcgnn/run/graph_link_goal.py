@@ -18,7 +18,7 @@ from hpcgnn.run.graph_goal import Goal
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
 from hpcgnn.sample.exclusion import Exclusion
-from hpcgnn.sample.link_seeds import TRAIN, make_link_seeds, to_sources, type_directory, with_negatives
+from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, make_link_seeds, to_sources, type_directory, with_negatives
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.tasks.graph_link import GraphLinkTask, make_loss, score_links
@@ -55,14 +55,12 @@ class LinkGoal(Goal):
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         self._config, self._world, self._channel = config, world, channel
-        with together(world, "choose the relation"):
-            relation = _split_relation(partition, config.task.relation)
+        relation, seeds = _link_seeds(config, partition, world, channel)
         self._kind = kind = partition.relations[relation]
-        seeds = make_link_seeds(partition, relation, config.task.reverse, world, channel)
         self.partition, self.pools, self.num_outputs = seeds.partition, seeds.pools, config.model.hidden
         self._reverses = [partition.relations[number].name for number in seeds.reverses]
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), (kind.dst_type, "negative"))
-        self.excluded = Exclusion(seeds.edges, self.pools["train"].total, config.train.batch_size)
+        self.excluded = _exclusion(config, seeds)
         self._nodes = type_directory(partition, kind.dst_type, world, channel)
         self._candidates = self._ranked(partition, relation) if config.eval.ranking else ()
         with together(world, "read the edge types"):
@@ -162,6 +160,25 @@ class LinkGoal(Goal):
         """As in Goal."""
         reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
         return f"links of {self._kind.name}{reverses}, {self._config.task.negatives} negatives each"
+
+
+def message_graph(
+    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel
+) -> tuple[GraphPartition, Exclusion]:
+    """Collective. The edges that carry messages, and those of them that steps leave out."""
+    _, seeds = _link_seeds(config, partition, world, channel)
+    return seeds.partition, _exclusion(config, seeds)
+
+
+def _link_seeds(config: StaticConfig, partition: GraphPartition, world: World, channel) -> tuple[int, LinkSeeds]:
+    """Collective. The relation to learn, and its seeds."""
+    with together(world, "choose the relation"):
+        relation = _split_relation(partition, config.task.relation)
+    return relation, make_link_seeds(partition, relation, config.task.reverse, world, channel)
+
+
+def _exclusion(config: StaticConfig, seeds: LinkSeeds) -> Exclusion:
+    return Exclusion(seeds.edges, seeds.pools["train"].total, config.train.batch_size)
 
 
 def _split_relation(partition: GraphPartition, name: str) -> int:

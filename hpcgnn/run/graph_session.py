@@ -20,6 +20,7 @@ from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingStore, SparseEmbedding
@@ -31,22 +32,33 @@ GOALS: dict[str, type[Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
 
 
 class GraphSession(BaseSession):
-    """Collective to create and to close. A run on a static graph."""
+    """Collective to create and to close. A run on a static graph; with ``samplers`` this rank and its peers keep edges
+    only where they score by exact inference."""
 
     roots = "seeds"
 
-    def __init__(self, config: StaticConfig, path: str, world: World, watchdog: Watchdog):
+    def __init__(
+        self, config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
+    ):
         super().__init__(config, world, watchdog)
+        self._remote = samplers
         in_flight = config.sampling.in_flight if self.prefetch else 1
         self._lanes = [self.plan_channel, *(world.channel(polite=True) for _ in range(1, in_flight))]
+        keeps_edges = samplers is None or config.eval.exact or bool(config.eval.ranking)
         with together(world, "open the partition set"):
-            partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash)
+            needs_edges = keeps_edges or config.task.kind == LINK
+            partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash, needs_edges)
             self.learnt = _learnt_types(partition, config.embedding.types)
             config.sampling.check_relations([relation.name for relation in partition.relations])
         self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)
+        if not keeps_edges:
+            self.goal.partition = self.goal.partition.degrees_only()
         self.partition = self.goal.partition
         self._make_batches()
         self.tables = NodeTables(self.partition, config.features, world, self.data_channel, self.dtype)
+        if samplers is not None:
+            self.goal.excluded = None  # the samplers leave it out
+            samplers.meet()
         self.samplers = self._make_samplers()
         if self.tables.wants_copies:
             self.tables.keep_copies(self.sampler, self.batches["train"], self.learnt)
@@ -68,6 +80,8 @@ class GraphSession(BaseSession):
 
     def start_epoch(self, epoch: int) -> None:
         """Collective. The seeds of training in an order of their own."""
+        if self._remote is not None:
+            self._remote.settle()  # no rank asks for an epoch while samplers draw another
         train = self.config.train
         shuffle = epoch_shuffle(train.seed, epoch)
         shared = (self.world, self.plan_channel, train.drop_last)
@@ -89,11 +103,12 @@ class GraphSession(BaseSession):
     def _make_samplers(self) -> list[GraphSampler]:
         """Collective. One for each plan in flight."""
         config, (channel, *others) = self.config, self._lanes
+        draws = [None] * len(self._lanes) if self._remote is None else self._remote.draws
         first = GraphSampler(
             self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, channel,
-            self.data_channel, self.world.device, self.plan_threads, self.goal.excluded,
+            self.data_channel, self.world.device, self.plan_threads, self.goal.excluded, draw=draws[0],
         )  # fmt: skip
-        return [first, *map(first.over, others)]
+        return [first, *map(first.over, others, draws[1:])]
 
     def _build_model(self) -> None:
         """Collective. The model, and learnable rows of the types that need them."""
@@ -166,7 +181,7 @@ class GraphSession(BaseSession):
         learnt = int(world.total(sum(table.weight.numel() for table in self.memory.tables.values())))
         return [
             f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}, "
-            f"in flight: {len(self.samplers)}",
+            f"in flight: {len(self.samplers)}" + (f", {self._remote.count} sampler ranks" if self._remote else ""),
             f"{book.num_nodes} nodes of {len(partition.types)} types, {edges} edges of {len(partition.relations)} "
             f"relations in {book.offsets.shape[1] - 1} parts",
             f"{self.goal.describe()}: {seeds}",

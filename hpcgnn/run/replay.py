@@ -20,6 +20,7 @@ from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.launch import on_first_rank
 from hpcgnn.run.restore import load
 from hpcgnn.run.session import Session
+from hpcgnn.sample.remote_draw import Samplers
 
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
@@ -38,7 +39,10 @@ def parse(
 
     def read() -> tuple[jsonargparse.Namespace, CommConfig]:
         arguments = configuration.parse_arguments(parser, argv)
-        return arguments, CommConfig(**arguments.comm.as_dict())
+        comm = CommConfig(**arguments.comm.as_dict())
+        if comm.sampler_ranks:
+            raise ValueError("comm.sampler_ranks is for training: here every rank draws for itself; leave it 0")
+        return arguments, comm
 
     return on_first_rank(world, "arguments", read)
 
@@ -71,10 +75,14 @@ def open_session(
         world.barrier()
 
 
-def make_session(config: Sections, path: str, world: World, watchdog: Watchdog) -> BaseSession:
-    """Collective. The session of a configuration's kind of graph."""
-    kind = GraphSession if isinstance(config, StaticConfig) else Session
-    return kind(config, path, world, watchdog)
+def make_session(
+    config: Sections, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
+) -> BaseSession:
+    """Collective. The session of a configuration's kind of graph; samplers: the ranks that draw for one on a static
+    graph, if any."""
+    if isinstance(config, StaticConfig):
+        return GraphSession(config, path, world, watchdog, samplers)
+    return Session(config, path, world, watchdog)
 
 
 def load_best(session: BaseSession, folder: str) -> Progress:

@@ -38,7 +38,7 @@ class Drawn:
 class Draw(Protocol):
     """Where a step's blocks come from: drawn here, or by another rank."""
 
-    def draw(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> Drawn:
+    def draw(self, batches: SeedBatches, roots: Roots, epoch: int, step: int, stride: int = 1) -> Drawn:
         """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
 
 
@@ -51,8 +51,8 @@ def groups_of(batches: SeedBatches, roots: Roots, step: int) -> Groups:
 class BlockSampler:
     """Draws here, hop by hop from the owners of the frontier. For one thread at a time; see ``over``."""
 
-    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, roots: Roots):
-        self._neighbors, self._config, self._seed, self._roots = neighbors, config, seed, roots
+    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int):
+        self._neighbors, self._config, self._seed = neighbors, config, seed
         self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base()
         self._relabel = self._make_relabel()
 
@@ -65,9 +65,9 @@ class BlockSampler:
         twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
         return twin
 
-    def draw(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> Drawn:
+    def draw(self, batches: SeedBatches, roots: Roots, epoch: int, step: int, stride: int = 1) -> Drawn:
         """Collective. As in Draw."""
-        return self.draw_groups(groups_of(batches, self._roots, step), epoch, step, batches.name == "train")
+        return self.draw_groups(groups_of(batches, roots, step), epoch, step, batches.name == "train")
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
         """Collective. The draw for groups of root nodes."""

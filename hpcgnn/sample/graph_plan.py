@@ -55,7 +55,7 @@ class GraphSampler:
         self._channel, self._move_channel, self._device = channel, move_channel, device
         if draw is None:
             method = neighbors(partition, config.mode, channel, threads, excluded=excluded)
-            draw = BlockSampler(method, config, seed, roots)
+            draw = BlockSampler(method, config, seed)
         self._draw = draw
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
@@ -69,7 +69,7 @@ class GraphSampler:
         mine, training = batches.at(step), batches.name == "train"
         columns = {name: column[mine] for name, column in batches.columns.items()}
         shapes = [columns.pop(name).shape for _, name in self._roots]
-        drawn = self._draw.draw(batches, epoch, step, stride)
+        drawn = self._draw.draw(batches, self._roots, epoch, step, stride)
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
         plans = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
         known = {name: [rows.fetch(plan, name).to(self._device) for rows, plan in zip(self._rows, plans, strict=True)]
@@ -86,7 +86,7 @@ class GraphSampler:
 
     def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
         """Collective. Global ids of the nodes whose rows a step wants, by type; nothing is fetched."""
-        return self._draw.draw(batches, epoch, step).wanted
+        return self._draw.draw(batches, self._roots, epoch, step).wanted
 
     def _move(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

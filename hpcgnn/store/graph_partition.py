@@ -7,7 +7,7 @@ row id*: first flat id of the node's type + row id in the graph file; it identif
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import h5py
 import numpy as np
@@ -43,6 +43,11 @@ class InEdges:
     def dst(self) -> np.ndarray:
         """The node [m] of each edge, counted from this rank's first one of the type."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    def degrees_only(self) -> InEdges:
+        """Only how many edges each node has: src, row and columns are empty."""
+        none = np.empty(0, np.int64)
+        return InEdges(self.indptr, none, none, {})
 
     def take(self, kept: np.ndarray) -> InEdges:
         """Only the edges where kept [m] bool."""
@@ -94,6 +99,10 @@ class GraphPartition:
         """Global ids of this rank's nodes of a type, int64."""
         return self.book.local_to_global(self.rank)[self.of_type(node_type)]
 
+    def degrees_only(self) -> GraphPartition:
+        """The nodes, and how many edges each has."""
+        return replace(self, edges=tuple(edges.degrees_only() for edges in self.edges))
+
     def in_degree(self) -> np.ndarray:
         """In-edges of every local node over all relations, int64 [n]."""
         degree = np.zeros(self.num_nodes, np.int64)
@@ -125,8 +134,11 @@ class _Part:
     rankings: list[Ranking]
 
 
-def open_graph_partition(path: str | os.PathLike, rank: int, size: int, check_hash: bool = True) -> GraphPartition:
-    """Read the share of ``rank`` of ``size`` from a static partition set.
+def open_graph_partition(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True
+) -> GraphPartition:
+    """Read the share of ``rank`` of ``size`` from a static partition set. Without ``edges`` only how many a node has
+    (``degrees_only``), without ``columns`` none of the nodes' columns.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
     not static, and ValueError for more ranks than parts.
@@ -138,7 +150,8 @@ def open_graph_partition(path: str | os.PathLike, rank: int, size: int, check_ha
         hashes = [digest.decode() for digest in file["parts/hash"][()]]
         relations = _read_relations(file, types)
     mine = book.parts_of(rank)
-    parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, types, relations) for p in mine]
+    wanted = types, relations, edges, columns
+    parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *wanted) for p in mine]
     for part, content in zip(mine, parts, strict=True):
         check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
     flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
@@ -161,17 +174,24 @@ def _read_relations(file: h5py.File, types: tuple[str, ...]) -> tuple[Relation, 
     return tuple(found)
 
 
-def _read_part(path, part: int, set_id: str, digest: str | None, types, relations) -> _Part:
+def _read_part(path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns) -> _Part:
     with reading_part(path, part, set_id, digest) as file:
-        nodes = [{key: column[()] for key, column in file["nodes"][t].items()} for t in types]
+        nodes = [
+            {key: column[()] for key, column in file["nodes"][t].items() if with_columns or key == "row"} for t in types
+        ]
         edges = []
         for relation in relations:
-            found = {key: column[()] for key, column in file["edges"][relation.name].items()}
-            indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in STRUCTURE)
-            if len(indptr) != len(nodes[relation.dst_type]["row"]) + 1 or indptr[-1] != len(src):
+            found = _read_edges(file["edges"][relation.name])
+            if len(found.indptr) != len(nodes[relation.dst_type]["row"]) + 1 or found.indptr[-1] != len(found.src):
                 raise ValueError(f"/edges/{relation.name}/indptr does not fit the part's nodes and edges")
-            edges.append(InEdges(indptr, src, row, found))
+            edges.append(found if with_edges else found.degrees_only())
         return _Part([n.pop("row") for n in nodes], nodes, edges, [_read_ranking(file, t) for t in types])
+
+
+def _read_edges(group: h5py.Group) -> InEdges:
+    found = {key: column[()] for key, column in group.items()}
+    indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in STRUCTURE)
+    return InEdges(indptr, src, row, found)
 
 
 def _read_ranking(file: h5py.File, node_type: str) -> Ranking:
@@ -198,7 +218,7 @@ def _merge_columns(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 def _merge_edges(pieces: list[InEdges]) -> InEdges:
     """The parts' edges one behind the other, which is the order of their nodes."""
-    starts = np.cumsum([0, *(len(piece.src) for piece in pieces)])
+    starts = np.cumsum([0, *(piece.indptr[-1] for piece in pieces)])
     shifted = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
     return InEdges(
         np.concatenate([*shifted, starts[-1:]]).astype(np.int64),

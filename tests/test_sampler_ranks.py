@@ -1,0 +1,254 @@
+"""Sampler ranks beside trainer ranks: the same answer, bounded buffers, who asks whom, what is refused, failures at
+start. Worlds of S samplers and T trainers are made of the ranks there are."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from link_graphs import friends, shop
+from mpi4py import MPI
+from static_runs import make_static_parts, plain, reference_run, static_config, typed
+from test_graph_training import assert_same_records
+
+from hpcgnn.comm.crew import Crew, Mapping
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.config import RunConfig
+from hpcgnn.nn.message_blocks import Adjacency, Block
+from hpcgnn.run.graph_session import GraphSession
+from hpcgnn.run.sampler_rank import beside_samplers
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.sample.draw import Drawn
+from hpcgnn.sample.remote_draw import Leave, Request, pack_drawn, read_drawn, read_request
+
+SIDES = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # samplers, trainers
+LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40, "train__epochs": 1}
+
+
+@pytest.fixture
+def side(request, comm):
+    """A communicator of the first S + T ranks (None on others) and S; skips where there are fewer."""
+    samplers, trainers = request.param
+    if samplers + trainers > comm.size:
+        pytest.skip(f"needs {samplers + trainers} ranks")
+    part = comm.Split(0 if comm.rank < samplers + trainers else MPI.UNDEFINED, comm.rank)
+    return (part if part != MPI.COMM_NULL else None), samplers
+
+
+def on_sides(function):
+    """The test for every pair of sides."""
+    return pytest.mark.parametrize("side", SIDES, indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")(function)
+
+
+def with_crew(comm, samplers: int, config, **comm_changes):
+    """The configuration of a run with samplers, and its world. Collective."""
+    talk = CommConfig(device="cpu", threads=1, sampler_ranks=samplers, watchdog_seconds=0, **comm_changes)
+    return dataclasses.replace(config, comm=talk), World(talk, comm)
+
+
+def run_crew(comm, samplers: int, parts: Path, folder: Path, config, work=None, **comm_changes):
+    """Collective. A run; the trainer at trainer ranks, None at samplers. work: what to do with it, else all of it."""
+    config, world = with_crew(comm, samplers, config, **comm_changes)
+    found = []
+
+    def train(part: World, remote) -> int:
+        session = GraphSession(config, str(parts), part, watchdog, remote)
+        trainer = Trainer(session, folder, lambda *_, **__: None, StopRequest())
+        found.append(trainer)
+        return (work or Trainer.run)(trainer)
+
+    with Watchdog(world, 0) as watchdog:
+        code = beside_samplers(config, str(parts), world, watchdog, lambda *_, **__: None, train)
+    assert comm.allgather(code) == [code] * comm.size
+    return found[0] if found else None
+
+
+def check_answer(part, samplers: int, parts: Path, folder: Path, config, **comm_changes) -> None:
+    """Collective. The run writes what a rank alone writes."""
+    if part is None:
+        return
+    if part.rank == 0:
+        (folder / "run").mkdir()
+        (folder / "alone-0").mkdir()
+    part.Barrier()
+    trainer = run_crew(part, samplers, parts, folder / "run", config, **comm_changes)
+    if part.rank == 0:
+        reference = reference_run(parts, folder, config)
+        assert_same_records(folder / "run", folder / "alone-0")
+        found = trainer.flat.parameter.detach()
+        torch.testing.assert_close(found, reference.flat.parameter.detach(), rtol=1e-9, atol=1e-12)
+    part.Barrier()
+
+
+CASES = {
+    "typed": (typed, {"model__kind": "rgcn", "train__epochs": 1}),
+    "plain": (plain, {}),
+    "links": (friends, {**LINK, "train__epochs": 2}),
+    "typed links": (shop, {**LINK, "task__relation": "user.buys.item"}),
+}
+
+
+@on_sides
+@pytest.mark.parametrize("case", CASES)
+def test_samplers_give_the_same_answer(comm, side, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    check_answer(*side, parts, mpi_tmp_path, static_config(**changes))
+
+
+OPTIONS = {
+    "foreground": (plain, {"sampling__prefetch": 0}),
+    "in flight": (typed, {"sampling__prefetch": 3, "sampling__in_flight": 3}),
+    "links in flight": (friends, {**LINK, "sampling__in_flight": 2}),
+    "weighted": (plain, {"sampling__mode": "weighted"}),
+    "labor": (plain, {"sampling__mode": "labor"}),
+    "copies": (plain, {"features__cache_ratio": 0.2, "sampling__in_flight": 2, "sampling__eval_fanouts": [2, 1]}),
+    "exact": (typed, {"eval__exact": True}),
+    "ranking": (friends, {**LINK, "eval__ranking": "filtered", "task__decoder": "dot"}),
+}
+
+
+@pytest.mark.parametrize("side", [(1, 1), (1, 2), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
+    make, changes = OPTIONS[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    config = static_config(**{"train__epochs": 1} | changes)
+    check_answer(*side, parts, mpi_tmp_path, config, max_message_bytes=1000)
+
+
+@on_sides
+def test_trainers_keep_no_edges_and_samplers_bound_what_waits(comm, side, mpi_tmp_path):
+    """A trainer that is slow has buffer + in_flight steps asked for, no more."""
+    part, samplers = side
+    parts, most = make_static_parts(comm, plain, mpi_tmp_path), []
+    if part is None:
+        return
+
+    def work(trainer: Trainer) -> int:
+        session = trainer.session
+        assert sum(len(edges.src) for edges in session.partition.edges) == 0
+        session.start_epoch(0)
+        with session.plans("train", 0) as plans:
+            for plan in plans:
+                trainer.train_step(plan)
+                most.append(sum(draw.num_asked for draw in session._remote.draws))
+        return 0
+
+    config = static_config(sampling__prefetch=2, sampling__in_flight=2, train__batch_size=4)
+    run_crew(part, samplers, parts, mpi_tmp_path, config, work, sampler_buffer=4)
+    assert max(most, default=0) <= 6
+
+
+@on_sides
+def test_plans_that_are_given_up_are_taken(comm, side, mpi_tmp_path):
+    """Stopped in the middle of an epoch, then another one: the same as from its start."""
+    part, samplers = side
+    parts, nodes = make_static_parts(comm, friends, mpi_tmp_path), []
+    if part is None:
+        return
+    config = static_config(**LINK, sampling__in_flight=2)
+
+    def epoch(trainer: Trainer, number: int, steps: int) -> list[list[int]]:
+        trainer.start_epoch(number)
+        with trainer.session.plans("train", number) as plans:
+            chosen = [plan for plan, _ in zip(plans, range(steps), strict=False)]
+        return [plan.batch.identity[0].tolist() for plan in chosen]
+
+    def give_up(trainer: Trainer) -> int:
+        epoch(trainer, 0, 1)
+        nodes.extend([epoch(trainer, 1, 2), epoch(trainer, 1, 100), epoch(trainer, 0, 100)])
+        return 75
+
+    def check(trainer: Trainer) -> int:
+        assert nodes[0] == nodes[1][:2]
+        assert nodes[1:] == [epoch(trainer, 1, 100), epoch(trainer, 0, 100)]
+        return 0
+
+    for work in (give_up, check):
+        run_crew(part, samplers, parts, mpi_tmp_path, config, work)
+
+
+@pytest.mark.parametrize("side", [(1, 1), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task__classes": 2}, "label 3, but task.classes = 2"),  # trainers find out, before they ask
+        ({"train__batch_size": 1000, "train__drop_last": True}, "drop_last leaves no batch"),  # afterwards
+        ({"sampling__relation_fanouts": {"a.b.c": [1, 1]}}, "no relation a.b.c"),  # both sides
+    ],
+)
+def test_an_error_at_start_is_that_of_all_ranks(comm, side, mpi_tmp_path, changes, message):
+    part, samplers = side
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    if part is not None:
+        with pytest.raises(DistributedError, match=message):
+            run_crew(part, samplers, parts, mpi_tmp_path, static_config(**changes))
+
+
+@pytest.mark.parametrize("side", [(1, 1), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
+def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp_path, monkeypatch):
+    part, samplers = side
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+
+    def fail(*_, **__):
+        raise OSError("part-3.h5: cannot be read")
+
+    monkeypatch.setattr("hpcgnn.run.sampler_rank.open_graph_partition", fail)
+    if part is not None:
+        with pytest.raises(DistributedError, match=r"part-3\.h5: cannot be read"):
+            run_crew(part, samplers, parts, mpi_tmp_path, static_config())
+
+
+def test_samplers_must_leave_a_trainer(comm):
+    world = World(CommConfig(device="cpu", threads=1, sampler_ranks=comm.size), comm)
+    with pytest.raises(DistributedError, match=f"sampler_ranks {comm.size} leaves no trainer among {comm.size} ranks"):
+        Crew(world, 1)
+
+
+@pytest.mark.parametrize("samplers", range(1, 8))
+@pytest.mark.parametrize("trainers", range(1, 8))
+def test_everyone_asks_one_and_every_sampler_hears_one(trainers, samplers):
+    mapping = Mapping(trainers, samplers)
+    asked = [mapping.askers(sampler) for sampler in range(samplers)]
+    assert [trainer for those in asked for trainer in those] == list(range(trainers))
+    assert mapping.rounds == max(map(len, asked)) == -(-trainers // samplers)
+    told = sorted(sampler for trainer in range(trainers) for sampler in mapping.followers(trainer))
+    assert told == [sampler for sampler in range(samplers) if not asked[sampler]]
+    assert all(mapping.source(sampler) in range(trainers) for sampler in told)
+
+
+def test_messages_come_back_as_they_were():
+    ids = [(1, np.array([5, 1 << 40], np.int64)), (0, np.empty(0, np.int64))]
+    found = read_request(Request(7, 3, True, ids).pack())
+    assert (found.epoch, found.step, found.training) == (7, 3, True)
+    assert [(kind, values.tolist()) for kind, values in found.groups] == [(1, [5, 1 << 40]), (0, [])]
+    assert read_request(Request(0, 0, False, []).pack()).groups == []
+    assert read_request(Leave(75, "Grüße", True).pack()) == Leave(75, "Grüße", True)
+    block = Block((Adjacency(2, 1, 0, torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1])),), (4, 2), (2, 1))
+    drawn = Drawn([np.array([1, 0, 1])], (block, Block((), (2, 1), (0, 1))), [np.arange(4), np.array([9, 1 << 40])])
+    again = read_drawn(pack_drawn(drawn))
+    for one, other in zip([*again.places, *again.wanted], [*drawn.places, *drawn.wanted], strict=True):
+        assert one.dtype == np.int64
+        np.testing.assert_array_equal(one, other)
+    assert again.blocks[1] == drawn.blocks[1]
+    (one,), (other,) = again.blocks[0].relations, block.relations
+    assert (one.relation, one.src_type, one.dst_type) == (2, 1, 0)
+    assert torch.equal(one.indptr, other.indptr)
+    assert torch.equal(one.source, other.source)
+
+
+@pytest.mark.parametrize("changes", [{"sampler_ranks": -1}, {"sampler_buffer": -1}])
+def test_negative_numbers_are_refused(changes):
+    with pytest.raises(ValueError, match=r"comm\.sampler_ranks and comm\.sampler_buffer"):
+        CommConfig(**changes)
+
+
+def test_temporal_runs_refuse_samplers():
+    with pytest.raises(ValueError, match="sampler_ranks is for static graphs"):
+        RunConfig(comm=CommConfig(sampler_ranks=1))
