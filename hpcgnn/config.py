@@ -31,8 +31,9 @@ from hpcgnn.tasks.graph_config import GraphTaskConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
-             "sampling.in_flight", "comm.", "memory.placement", "memory.replicate_mib", "memory.hot_nodes",
-             "data.check_hash", "data.path", "features.cache_ratio", "features.cache")  # fmt: skip
+             "sampling.in_flight", "sampling.topology", "comm.", "memory.placement", "memory.replicate_mib",
+             "memory.hot_nodes", "data.check_hash", "data.path", "features.cache_ratio",
+             "features.cache")  # fmt: skip
 
 
 @dataclass

@@ -21,11 +21,12 @@ from hpcgnn import pyg
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.nn.message_blocks import Batch
-from hpcgnn.sample.graph_config import GraphSamplingConfig
+from hpcgnn.sample.graph_config import AUTO, SHARDED, GraphSamplingConfig
 from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.sample.replica import Replica, make_replica
 from hpcgnn.sample.seeds import SeedBatches, SeedPool, epoch_shuffle, make_pool, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.features import FEATURE, FeatureConfig
@@ -52,6 +53,21 @@ class StaticGraph:
         with together(world, "open the partition set"):
             self.partition = open_graph_partition(path, world.rank, world.size, check_hash)
         self.tables = NodeTables(self.partition, features or FeatureConfig(), world, self.channel, dtype)
+        self._replicas: dict[str, Replica | None] = {}
+
+    def replica(self, topology: str, mode: str) -> Replica | None:
+        """Collective. The copy of the edges that loaders of a ``mode`` share, None where owners are asked."""
+        if topology == SHARDED:
+            return None
+        if self._replicas.get(mode) is None:
+            self._replicas[mode] = make_replica(topology, self.partition, mode, self.world, self.channel)
+        return self._replicas[mode]
+
+    def close(self) -> None:
+        """Collective. Free the memory that the ranks of a node share; loaders must not be used any more."""
+        for replica in filter(None, self._replicas.values()):
+            replica.close()
+        self._replicas.clear()
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -105,12 +121,12 @@ class NeighborLoader:
     def __init__(
         self, graph: StaticGraph, input_nodes: str | tuple[str, str | Nodes], fanouts: list[int], batch_size: int, *,
         relation_fanouts: dict[str, list[int]] | None = None, mode: str = "uniform", shuffle: bool | None = None,
-        drop_last: bool = False, prefetch: int = -1, seed: int = 0, as_data: str = "",
+        drop_last: bool = False, prefetch: int = -1, seed: int = 0, as_data: str = "", topology: str = AUTO,
         sampler: type[NeighborSampler] = NeighborSampler,
     ):  # fmt: skip
         """input_nodes: a split ("train", "val", "test") of the only type with labels, or (node type, split), or (node
         type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. fanouts, relation_fanouts,
-        mode, prefetch: as in the run file's section ``sampling``. batch_size: seeds of a step on all ranks together.
+        mode, prefetch, topology: as in the run file's section ``sampling``. batch_size: seeds of a step on all ranks.
         shuffle: a new order every epoch; default: for "train". Shuffled batches are for training: the models of
         ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch. as_data: "" for NeighborBatch,
         "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types or relations. sampler: a class
@@ -121,7 +137,7 @@ class NeighborLoader:
         self._graph, self._drop_last, self._seed, self._epoch = graph, drop_last, seed, 0
         world, self._as_data = graph.world, as_data
         with together(world, "make a loader"):
-            config = GraphSamplingConfig(fanouts, relation_fanouts or {}, mode, prefetch=prefetch)
+            config = GraphSamplingConfig(fanouts, relation_fanouts or {}, mode, prefetch=prefetch, topology=topology)
             config.check_relations(list(graph.relations))
             if batch_size < 1:
                 raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -154,6 +170,7 @@ class NeighborLoader:
             graph.partition, graph.tables.rows, config, self._seed, ((self.seed_type, "id"),),
             world.channel(polite=self._prefetch > 0), graph.channel, world.device,
             1 if self._prefetch else world.threads, neighbors=neighbors,
+            replica=graph.replica(config.topology, config.mode),
         )  # fmt: skip
 
     def _batches(self, epoch: int) -> SeedBatches:

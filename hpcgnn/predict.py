@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse, replay
 from hpcgnn.run.session import Session
+from hpcgnn.sample.graph_config import SHARDED
 from hpcgnn.sample.splits import event_times
 
 
@@ -62,7 +64,7 @@ def _checked(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
     if isinstance(config, StaticConfig):
         if arguments.pairs or arguments.nodes:
             raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
-        return config
+        return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
     if arguments.embeddings:
         raise ValueError("--embeddings is for runs on static graphs; this one embeds the nodes of a file: --nodes")
     if bool(arguments.pairs) == bool(arguments.nodes):

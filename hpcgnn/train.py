@@ -47,7 +47,9 @@ def main(world: World, argv: list[str]) -> int:
 
             def train(part: World, samplers: Samplers | None) -> int:
                 session = make_session(config, path, part.split(_groups(config)), watchdog, samplers)
-                return _run(session, part, folder, log, stop, resume)
+                code = _run(session, part, folder, log, stop, resume)
+                session.close()
+                return code
 
             code = beside_samplers(config, path, world, watchdog, log, train)
     world.barrier()

@@ -74,7 +74,8 @@ def make_static_parts(comm, make, folder: Path, parts: int = 8) -> Path:
 def static_config(**changes) -> StaticConfig:
     """A small float64 model of two layers; ``changes`` by key with "__" for the dot."""
     values = {
-        "sampling__fanouts": [3, 2], "sampling__prefetch": 2, "model__layers": 2, "model__hidden": 8, "model__heads": 2,
+        "sampling__fanouts": [3, 2], "sampling__prefetch": 2, "sampling__topology": "sharded", "model__layers": 2,
+        "model__hidden": 8, "model__heads": 2,
         "model__dropout": 0.2, "train__batch_size": 16, "train__precision": "float64", "train__seed": 5,
         "train__epochs": 2, "train__log_every": 1, "train__patience": 0, "train__checkpoint_every": 0,
     }  # fmt: skip

@@ -80,16 +80,19 @@ def union(comm, found: set) -> set:
     return set().union(*everyone)
 
 
+@pytest.mark.parametrize("topology", ["sharded", "replicated"])
 @pytest.mark.parametrize("case", ["uniform", "labor", "own", "copies"])
-def test_batches_of_all_ranks_are_those_of_one(comm, parts, case):
+def test_batches_of_all_ranks_are_those_of_one(comm, parts, case, topology):
     """In two epochs, with plans ahead and without; with copies of hot rows; by a sampler of one's own."""
     options = {"mode": "labor"} if case == "labor" else {"sampler": FirstNeighbors} if case == "own" else {}
     features = FeatureConfig(cache_ratio=0.3) if case == "copies" else None
 
     def epochs(communicator, prefetch: int) -> list[set]:
         graph = open_graph(communicator, parts, features)
-        loader = NeighborLoader(graph, "train", FANOUTS, 16, prefetch=prefetch, seed=4, **options)
-        return [union(communicator, describe(list(loader))) for _ in range(2)]
+        loader = NeighborLoader(graph, "train", FANOUTS, 16, prefetch=prefetch, seed=4, topology=topology, **options)
+        found = [union(communicator, describe(list(loader))) for _ in range(2)]
+        graph.close()
+        return found
 
     found = epochs(comm, 0)
     assert found == epochs(comm, 3) == epochs(MPI.COMM_SELF, 0)

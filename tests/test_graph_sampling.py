@@ -8,7 +8,7 @@ import pytest
 from static_runs import make_static_parts, open_graph_session, static_config, typed
 
 from hpcgnn.native import Random, Stream
-from hpcgnn.sample.permutation import permute
+from hpcgnn.sample.permutation import permute, permute_back
 from hpcgnn.store import files
 
 
@@ -16,6 +16,7 @@ from hpcgnn.store import files
 def test_a_permutation_hits_every_place_once(size):
     places = permute(np.arange(size), size, Random(3, Stream.SHUFFLE, epoch=2))
     assert np.array_equal(np.sort(places), np.arange(size))
+    assert np.array_equal(permute_back(places, size, Random(3, Stream.SHUFFLE, epoch=2)), np.arange(size))
     assert size < 64 or not np.array_equal(places, permute(np.arange(size), size, Random(3, Stream.SHUFFLE, epoch=3)))
 
 

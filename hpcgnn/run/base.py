@@ -66,6 +66,9 @@ class BaseSession(ABC):
                     return None
         return collected
 
+    def close(self) -> None:  # noqa: B027
+        """Collective. Give back what ranks have together; the session must not be used any more."""
+
     @abstractmethod
     def start_epoch(self, epoch: int) -> None:
         """Collective. The training batches of an epoch."""

@@ -21,6 +21,7 @@ from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.remote_draw import Samplers
+from hpcgnn.sample.replica import make_replica
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingStore, SparseEmbedding
@@ -53,11 +54,13 @@ class GraphSession(BaseSession):
         self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)
         if not keeps_edges:
             self.goal.partition = self.goal.partition.degrees_only()
-        self.partition = self.goal.partition
+        self.partition, self.replica = self.goal.partition, None
+        self.excluded = None if samplers is not None else self.goal.excluded  # samplers leave it out themselves
+        if samplers is None:
+            self._share_edges()
         self._make_batches()
         self.tables = NodeTables(self.partition, config.features, world, self.data_channel, self.dtype)
         if samplers is not None:
-            self.goal.excluded = None  # the samplers leave it out
             samplers.meet()
         self.samplers = self._make_samplers()
         if self.tables.wants_copies:
@@ -65,6 +68,15 @@ class GraphSession(BaseSession):
             self.samplers = self._make_samplers()
         self._build_model()
         self.task = self.goal.task(self.model, self.rows, self.memory, self.timers)
+
+    def _share_edges(self) -> None:
+        """Collective. One copy of all edges for the ranks of a node, where the configuration says so."""
+        sampling = self.config.sampling
+        self.replica = make_replica(
+            sampling.topology, self.partition, sampling.mode, self.world, self.plan_channel, self.excluded
+        )
+        if self.replica is not None:
+            self.excluded = self.replica.excluded
 
     def _plans_ahead(self) -> int:
         return self.world.plans_ahead(self.config.sampling.prefetch, self.config.sampling.in_flight)
@@ -87,8 +99,8 @@ class GraphSession(BaseSession):
         shared = (self.world, self.plan_channel, train.drop_last)
         batches = make_seed_batches(self.goal.pools["train"], train.batch_size, shuffle, *shared)
         self.batches["train"] = self.goal.complete(batches, epoch)
-        if self.goal.excluded is not None:
-            self.goal.excluded.start_epoch(shuffle)
+        if self.excluded is not None:
+            self.excluded.start_epoch(shuffle)
 
     @property
     def rows(self) -> tuple[NodeRows, ...]:
@@ -106,7 +118,7 @@ class GraphSession(BaseSession):
         draws = [None] * len(self._lanes) if self._remote is None else self._remote.draws
         first = GraphSampler(
             self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, channel,
-            self.data_channel, self.world.device, self.plan_threads, self.goal.excluded, draw=draws[0],
+            self.data_channel, self.world.device, self.plan_threads, self.excluded, replica=self.replica, draw=draws[0],
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
 
@@ -157,6 +169,11 @@ class GraphSession(BaseSession):
         """As for all sessions."""
         return super().sent_bytes() + sum(channel.sent_bytes for channel in self._lanes[1:])
 
+    def close(self) -> None:
+        """As for all sessions: the copy of the edges, if there is one."""
+        if self.replica is not None:
+            self.replica.close()
+
     def metric_names(self) -> tuple[str, ...]:
         """Those of the task."""
         return self.goal.metric_names()
@@ -187,9 +204,17 @@ class GraphSession(BaseSession):
             f"{self.goal.describe()}: {seeds}",
             f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
             f"{self.batches['train'].num_steps} steps an epoch",
+            *self._describe_topology(),
             *self._describe_copies(),
             *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),
         ]  # fmt: skip
+
+    def _describe_topology(self) -> list[str]:
+        if self.world.size == 1:
+            return []
+        if self.replica is None:
+            return ["topology sharded: owners are asked for neighbours"]
+        return [f"topology replicated: {self.replica.num_bytes} bytes on every node"]
 
     def _describe_copies(self) -> list[str]:
         """Collective."""

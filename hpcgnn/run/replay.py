@@ -71,8 +71,10 @@ def open_session(
     config = on_first_rank(world, "open the run", read)
     world = World(comm)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
-        yield make_session(config, path or data_path(config, Path(folder)), world, watchdog)
+        session = make_session(config, path or data_path(config, Path(folder)), world, watchdog)
+        yield session
         world.barrier()
+        session.close()
 
 
 def make_session(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hpcgnn.comm.crew import Crew, Lane
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
@@ -17,8 +18,9 @@ from hpcgnn.run.logs import RunLog
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.remote_draw import Leave, Request, Samplers, pack_drawn, read_request
+from hpcgnn.sample.replica import make_replica
 from hpcgnn.sample.seeds import epoch_shuffle
-from hpcgnn.store.graph_partition import open_graph_partition
+from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
 from hpcgnn.tasks.graph_config import LINK
 
 Train = Callable[[World, Samplers | None], int]
@@ -70,12 +72,21 @@ class SamplerRank:
         if config.task.kind == LINK:
             partition, self._excluded = message_graph(config, partition, world, channels[0])
         threads = max(1, world.threads // len(lanes))
-        neighbors = NeighborSampler(partition, config.sampling.mode, channels[0], threads, excluded=self._excluded)
+        neighbors = self._make_neighbors(partition, channels[0], threads)
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
         edges = sum(len(found.src) for found in partition.edges)
         log(f"sampler rank {world.rank} of {world.size} on {world.host}: {partition.num_nodes} nodes, {edges} edges",
             everywhere=True)  # fmt: skip
         return [first, *map(first.over, channels[1:])]
+
+    def _make_neighbors(self, partition: GraphPartition, channel: Channel, threads: int) -> NeighborSampler:
+        """Collective over the samplers."""
+        mode, topology = self._config.sampling.mode, self._config.sampling.topology
+        self._replica = make_replica(topology, partition, mode, self._world, channel, self._excluded)
+        if self._replica is None:
+            return NeighborSampler(partition, mode, channel, threads, excluded=self._excluded)
+        self._excluded = self._replica.excluded
+        return self._replica.sampler(NeighborSampler, threads)
 
     def serve(self) -> int:
         """Collective over the samplers. Draw until the trainers leave; returns their exit code, or raises the error
@@ -83,6 +94,8 @@ class SamplerRank:
         self._watchdog.idle()
         reason = self._serve_lanes()
         self._watchdog.at("leave")
+        if self._replica is not None:
+            self._replica.close()
         if reason.error:
             raise DistributedError(reason.error, reason.user_error)
         return reason.code

@@ -5,12 +5,13 @@ T nodes with their lists, m edges, x edges left out of a relation.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.native import Random, Stream
-from hpcgnn.sample.permutation import permute
+from hpcgnn.sample.permutation import permute_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +28,56 @@ class InLists:
 class Exclusion:
     """The edges that a step of training leaves out: those that are its seeds on any rank, and their reverses.
 
-    Every rank knows for its own in-edges which step of the epoch they are seeds of, so nothing is sent.
+    Which places of the pool are a step's seeds the epoch's permutation tells, run backwards; every rank looks for these
+    among its own in-edges, so nothing is sent.
     """
 
-    def __init__(self, edges: dict[int, tuple[np.ndarray, np.ndarray]], total: int, batch_size: int):
+    def __init__(
+        self, edges: dict[int, tuple[np.ndarray, np.ndarray]], total: int, batch_size: int,
+        stream: Stream = Stream.NEIGHBOR,
+    ):  # fmt: skip
         """edges: by relation, positions [x] among this rank's in-edges and the place [x] in the pool, of ``total``
-        seeds, of the seed they go with."""
-        self._edges, self._total, self._batch_size = edges, total, batch_size
-        self._by_step: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        seeds, of the seed they go with; stream: of the draws that leave them out."""
+        self.edges: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for relation, (position, place) in edges.items():
+            order = np.lexsort((position, place))
+            self.edges[relation] = position[order], place[order]
+        self.total, self._batch_size, self._stream = total, batch_size, stream
+        self._shuffle: Random | None = None
+        self._seeds: tuple[int, np.ndarray] | None = None
 
-    def start_epoch(self, shuffle: Random) -> None:
-        """Order them by the epoch's steps."""
-        for relation, (position, place) in self._edges.items():
-            step = permute(place, self._total, shuffle) // self._batch_size
-            order = np.lexsort((position, step))
-            self._by_step[relation] = step[order], position[order]
+    def among(self, edges: dict[int, tuple[np.ndarray, np.ndarray]]) -> Exclusion:
+        """The same seeds in other lists: edges as in ``__init__``, in order of place, then position."""
+        other = copy.copy(self)
+        other.edges = edges
+        return other
+
+    def start_epoch(self, shuffle: Random | None) -> None:
+        """The key of the epoch's order of seeds; None: they are not shuffled."""
+        self._shuffle, self._seeds = shuffle, None
 
     def at(self, relation: int, random: Random) -> np.ndarray:
         """Positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws names
-        it; none outside training."""
-        if random.stream != Stream.NEIGHBOR or relation not in self._by_step:
+        it; none in other streams."""
+        if random.stream != self._stream or relation not in self.edges:
             return np.empty(0, np.int64)
-        step, position = self._by_step[relation]
-        first, last = np.searchsorted(step, (random.step, random.step + 1))
-        return np.unique(position[first:last])
+        position, place = self.edges[relation]
+        seeds = self._seeds_of(random.step)
+        first, last = (np.searchsorted(place, seeds, side=side) for side in ("left", "right"))
+        count = last - first
+        index = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        return np.unique(position[index])
+
+    def _seeds_of(self, step: int) -> np.ndarray:
+        """Places, increasing, of a step's seeds; those of the last step asked for are kept."""
+        known = self._seeds
+        if known is None or known[0] != step:
+            first = step * self._batch_size
+            places = np.arange(first, min(first + self._batch_size, self.total))
+            if self._shuffle is not None:
+                places = np.sort(permute_back(places, self.total, self._shuffle))
+            self._seeds = known = step, places
+        return known[1]
 
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:

@@ -8,6 +8,8 @@ from hpcgnn.choices import check_choices
 
 MODES = ("uniform", "replace", "weighted", "full", "labor")
 FULL = -1
+SHARDED, REPLICATED, AUTO = "sharded", "replicated", "auto"
+TOPOLOGIES = (AUTO, SHARDED, REPLICATED)
 RANKINGS = ("", "filtered", "full")
 
 
@@ -21,6 +23,9 @@ class GraphSamplingConfig:
         mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
             draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
         eval_fanouts: of validation and test; empty: as in training.
+        topology: "sharded": owners are asked for neighbours; "replicated": the ranks of a node share one copy of all
+            edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every node
+            has free. The sample is the same.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
@@ -30,11 +35,12 @@ class GraphSamplingConfig:
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     mode: str = "uniform"
     eval_fanouts: list[int] = field(default_factory=list)
+    topology: str = AUTO
     prefetch: int = -1
     in_flight: int = 1
 
     def __post_init__(self):
-        check_choices("sampling", self, {"mode": MODES})
+        check_choices("sampling", self, {"mode": MODES, "topology": TOPOLOGIES})
         if not self.fanouts:
             raise ValueError("sampling.fanouts needs one number a layer")
         lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}

@@ -37,24 +37,19 @@ class NeighborSampler:
 
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_rows: bool = False,
-        excluded: Exclusion | None = None,
+        excluded: Exclusion | None = None, lists: list[InLists] | None = None,
     ):  # fmt: skip
+        """lists: by relation, where they are made already."""
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_rows = channel, with_rows
-        weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
-        self._lists = [
-            InLists(
-                edges.indptr, partition.flat_row[partition.of_type(relation.dst_type)], weight,
-                self._source_identity(edges.src) if mode == "labor" else None,
-            )
-            for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True)
-        ]  # fmt: skip
+        self._lists = make_lists(partition, mode, channel) if lists is None else lists
 
     def over(self, channel: Channel) -> NeighborSampler:
-        """A twin that asks over another channel; the lists are shared."""
+        """A twin that asks over another channel, where it asks anybody; the lists are shared."""
         twin = copy.copy(self)
-        twin._channel = channel
+        if self._channel.size > 1:
+            twin._channel = channel
         return twin
 
     @property
@@ -72,12 +67,6 @@ class NeighborSampler:
             weight=lists.weight, threads=self.threads,
         )  # fmt: skip
         return [(offsets, source) for offsets, source, _ in drawn]
-
-    def _source_identity(self, src: np.ndarray) -> np.ndarray:
-        """Collective. Flat row id of every edge's source."""
-        unique, inverse = np.unique(src, return_inverse=True)
-        route = Route.plan(self.partition.book, unique, self._channel)
-        return route.pull(torch.from_numpy(self.partition.flat_row))[0].numpy()[inverse]
 
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
@@ -166,6 +155,25 @@ class NeighborSampler:
             _in_order(np.concatenate(c), [np.concatenate(p) for p in pieces], place[kind.dst_type])
             for kind, c, pieces in zip(relations, counts, columns, strict=True)
         ]
+
+
+def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:
+    """Collective. What a mode of sampling draws from, by relation. Raises ValueError."""
+    weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
+    return [
+        InLists(
+            edges.indptr, partition.flat_row[partition.of_type(relation.dst_type)], weight,
+            _source_identity(partition, edges.src, channel) if mode == "labor" else None,
+        )
+        for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True)
+    ]  # fmt: skip
+
+
+def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channel) -> np.ndarray:
+    """Collective. Flat row id of every edge's source."""
+    unique, inverse = np.unique(src, return_inverse=True)
+    route = Route.plan(partition.book, unique, channel)
+    return route.pull(torch.from_numpy(partition.flat_row))[0].numpy()[inverse]
 
 
 def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:

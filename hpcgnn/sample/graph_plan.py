@@ -14,6 +14,7 @@ from hpcgnn.sample.draw import BlockSampler, Draw, Roots
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.graph_config import GraphSamplingConfig
 from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.replica import Replica
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.features import Fetch, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition
@@ -47,14 +48,17 @@ class GraphSampler:
         self, partition: GraphPartition, rows: tuple[NodeRows, ...], config: GraphSamplingConfig, seed: int,
         roots: Roots, channel: Channel, move_channel: Channel, device: torch.device,
         threads: int = 1, excluded: Exclusion | None = None, neighbors: type[NeighborSampler] = NeighborSampler,
-        draw: Draw | None = None,
+        replica: Replica | None = None, draw: Draw | None = None,
     ):  # fmt: skip
-        """neighbors: the sampling method, a class that is made as NeighborSampler is; draw: who draws, by default this
-        rank and its peers, from the edges of ``partition``."""
+        """neighbors: the sampling method, a class that is made as NeighborSampler is; replica: draws from it, with the
+        edges that it excludes, instead of asking the owners; draw: who draws, by default this rank and its peers."""
         self._rows, self._seed, self._roots = rows, seed, roots
         self._channel, self._move_channel, self._device = channel, move_channel, device
         if draw is None:
-            method = neighbors(partition, config.mode, channel, threads, excluded=excluded)
+            if replica is None:
+                method = neighbors(partition, config.mode, channel, threads, excluded=excluded)
+            else:
+                method = replica.sampler(neighbors, threads)
             draw = BlockSampler(method, config, seed)
         self._draw = draw
 

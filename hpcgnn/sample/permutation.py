@@ -16,12 +16,21 @@ ROUNDS = 8
 
 def permute(places: np.ndarray, size: int, random: Random) -> np.ndarray:
     """Where a permutation of [0, size) puts ``places`` [n] int64. A function of the random key alone."""
+    return _walk(_network, places, size, random)
+
+
+def permute_back(places: np.ndarray, size: int, random: Random) -> np.ndarray:
+    """The inverse of ``permute``."""
+    return _walk(_network_back, places, size, random)
+
+
+def _walk(network, places: np.ndarray, size: int, random: Random) -> np.ndarray:
     half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
     keys = native.random_integers(random, np.arange(ROUNDS), 2, (1 << 32) - 1).astype(np.uint64)
     out = places.astype(np.uint64)
     outside = np.arange(len(out))
     while len(outside):
-        out[outside] = _network(out[outside], np.uint64(half), keys)
+        out[outside] = network(out[outside], np.uint64(half), keys)
         outside = outside[out[outside] >= size]
     return out.astype(np.int64)
 
@@ -29,9 +38,22 @@ def permute(places: np.ndarray, size: int, random: Random) -> np.ndarray:
 def _network(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
-    for add, multiply in keys:
-        left, right = right, left ^ (_mix(right + (add << np.uint64(32)) + multiply) & mask)
+    for key in keys:
+        left, right = right, left ^ _round(right, key, mask)
     return (left << half) | right
+
+
+def _network_back(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys[::-1]:
+        left, right = right ^ _round(left, key, mask), left
+    return (left << half) | right
+
+
+def _round(values: np.ndarray, key: np.ndarray, mask: np.uint64) -> np.ndarray:
+    add, multiply = key
+    return _mix(values + (add << np.uint64(32)) + multiply) & mask
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,131 @@
+"""The edges in memory that a node's ranks share: the copy is the whole graph, samples are those of the owners' lists,
+and no hop exchanges anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from link_graphs import friends, shop
+from mpi4py import MPI
+from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
+from test_graph_training import run_both
+
+from hpcgnn.comm.shared import SharedRows, free_memory
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.sample import replica
+from hpcgnn.sample.replica import Replica, topology_bytes
+from hpcgnn.sample.splits import SPLITS
+from hpcgnn.store.graph_partition import open_graph_partition
+
+LINKS = {"task__kind": "link", "train__batch_size": 24}
+CASES = {
+    "uniform": (typed, {}),
+    "replace": (typed, {"sampling__mode": "replace"}),
+    "labor": (typed, {"sampling__mode": "labor"}),
+    "full": (typed, {"sampling__mode": "full"}),
+    "fanout of a relation": (typed, {"sampling__relation_fanouts": {"paper.cites.paper": [5, 0]}}),
+    "one type": (plain, {}),
+    "one type, labor": (plain, {"sampling__mode": "labor"}),
+    "one type, weighted": (plain, {"sampling__mode": "weighted"}),
+    "copies of rows": (plain, {"features__cache_ratio": 0.2}),
+    "links": (friends, LINKS),
+    "links, labor": (friends, LINKS | {"sampling__mode": "labor"}),
+    "links of several relations": (shop, LINKS | {"sampling__mode": "replace"}),
+}
+
+
+def make_world(comm) -> World:
+    """Collective."""
+    return World(CommConfig(device="cpu", threads=1), comm)
+
+
+def parts_of(plan) -> list[torch.Tensor]:
+    """All that was sampled for a step."""
+    adjacency = [tensor for block in plan.batch.blocks for r in block.relations for tensor in (r.indptr, r.source)]
+    return [*adjacency, *plan.roots, *plan.batch.identity, *plan.batch.degree]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_samples_are_those_of_the_owners(comm, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    sharded = open_graph_session(comm, parts, static_config(**changes))
+    replicated = open_graph_session(comm, parts, static_config(**changes, sampling__topology="replicated"))
+    assert (replicated.replica is None) == (comm.size == 1)
+    for epoch in (0, 1):
+        for session in (sharded, replicated):
+            session.start_epoch(epoch)
+        for split in SPLITS:
+            with sharded.plans(split, epoch) as asked, replicated.plans(split, epoch) as drawn:
+                for one, other in zip(asked, drawn, strict=True):
+                    assert all(map(torch.equal, parts_of(one), parts_of(other)))
+    replicated.close()
+
+
+def test_no_hop_exchanges_anything(comm, mpi_tmp_path):
+    session = open_graph_session(
+        comm, make_static_parts(comm, typed, mpi_tmp_path), static_config(sampling__topology="replicated")
+    )
+    before = session.sent_bytes()
+    session.sampler.wanted(session.batches["train"], 0, 0)
+    assert session.sent_bytes() == before
+    session.close()
+
+
+@pytest.mark.parametrize("case", ["uniform", "links"])
+def test_runs_give_one_answer(comm, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    run_both(comm, parts, mpi_tmp_path, static_config(**changes, sampling__topology="replicated"))
+
+
+@pytest.mark.parametrize("node_size", [0, 1, 2])
+def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_size):
+    """However many ranks a node has."""
+    parts, world = make_static_parts(comm, typed, mpi_tmp_path), make_world(comm)
+    mine, whole = (open_graph_partition(parts, *place) for place in ((comm.rank, comm.size), (0, 1)))
+    copy = Replica(mine, "uniform", world, world.channel(), node_size=node_size)
+    assert copy.num_bytes == topology_bytes(mine, "uniform", world) - 8 * (comm.size - 1) * len(mine.relations)
+    assert np.array_equal(copy.partition.flat_row, whole.flat_row)
+    assert np.array_equal(copy.partition.type_start, whole.type_start)
+    for found, expected in zip(copy.partition.edges, whole.edges, strict=True):
+        assert np.array_equal(found.indptr, expected.indptr)
+        assert np.array_equal(found.src, expected.src)
+    copy.close()
+
+
+@pytest.mark.parametrize("node_size", [0, 1, 2])
+def test_rows_of_all_ranks_in_order(comm, node_size):
+    """Of several types, none at all too, in messages of three bytes between nodes; not to be written."""
+    rng = np.random.default_rng(comm.rank)
+    pieces = [
+        rng.integers(0, 1 << 40, 5 * comm.rank), rng.random((7, 3)).astype(np.float32), np.empty(0, np.int64),
+        np.full(3, comm.rank, np.uint8), rng.integers(0, 9, 4),
+    ]  # fmt: skip
+    shared = SharedRows(make_world(comm), pieces, node_size, max_bytes=3)
+    for found, everyone in zip(shared.arrays, zip(*comm.allgather(pieces), strict=True), strict=True):
+        assert found.dtype == everyone[0].dtype
+        assert np.array_equal(found, np.concatenate(everyone))
+        assert not found.flags.writeable
+    del found
+    shared.close()
+
+
+def test_auto_is_by_size(comm, mpi_tmp_path, monkeypatch):
+    parts, world = make_static_parts(comm, plain, mpi_tmp_path), make_world(comm)
+    mine = open_graph_partition(parts, comm.rank, comm.size)
+    needed = topology_bytes(mine, "uniform", world)
+    assert free_memory(world) > 0
+    for free, kind in ((4 * needed, "replicated"), (4 * needed - 1, "sharded")):
+        monkeypatch.setattr(replica, "free_memory", lambda _, free=free: free)
+        session = open_graph_session(comm, parts, static_config(sampling__topology="auto"))
+        found = [line for line in session.describe() if line.startswith("topology")]
+        assert len(found) == (comm.size > 1)
+        assert all(line.startswith(f"topology {kind}: ") for line in found)
+        session.close()
+
+
+def test_too_large_a_copy_is_refused(comm):
+    with pytest.raises(DistributedError, match=f"no shared memory of {1 << 50} bytes"):
+        SharedRows(make_world(MPI.COMM_SELF), [np.broadcast_to(np.uint8(0), 1 << 50)])
