@@ -15,7 +15,7 @@ import yaml
 
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
-from hpcgnn.nn.graph_config import GraphModelConfig
+from hpcgnn.nn.graph_config import EMBEDDING, GraphModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.graph_config import GraphEvalConfig, GraphSamplingConfig
@@ -129,6 +129,10 @@ class StaticConfig(Sections):
             raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
         if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
             raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
+        if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
+            raise ValueError("model.kind embedding is for task.kind link: use another model.kind")
+        if self.task.candidates != "edge" and self.train.train_metrics:
+            raise ValueError(f"train.train_metrics needs task.candidates edge, not {self.task.candidates}")
         if not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
             raise ValueError(
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "

@@ -176,11 +176,13 @@ def check_blocks(blocks: list[tuple[Counter, set[int]]], visible: Counter, mode:
             assert edges <= visible
 
 
-def by_edge(session, comm, split: str) -> dict[int, list[int]]:
+def by_edge(session, comm, split: str, epoch: int = 0) -> dict[int, list[int]]:
     """Collective. Negatives of every edge of a split on all ranks."""
-    columns = session.batches[split].columns
-    pieces = comm.allgather(dict(zip(columns["row"].tolist(), columns["negative"].tolist(), strict=True)))
-    return {row: ids for piece in pieces for row, ids in piece.items()}
+    batches, mine = session.batches[split], {}
+    for step in range(batches.num_steps):
+        columns = session.goal.complete(batches, epoch, step)
+        mine |= dict(zip(columns["row"].tolist(), columns["negative"].tolist(), strict=True))
+    return {row: ids for piece in comm.allgather(mine) for row, ids in piece.items()}
 
 
 def test_negatives_are_nodes_of_the_type_and_the_same_on_any_ranks(comm, mpi_tmp_path):
@@ -199,8 +201,9 @@ def test_negatives_are_nodes_of_the_type_and_the_same_on_any_ranks(comm, mpi_tmp
         assert values.max() < base[item + 1]
     assert len(np.unique(list(before["train"].values()))) > 25  # of 30 items
     session.start_epoch(1)
-    assert by_edge(session, comm, "train").keys() == before["train"].keys()
-    assert by_edge(session, comm, "train") != before["train"]
+    after = by_edge(session, comm, "train", 1)
+    assert after.keys() == before["train"].keys()
+    assert after != before["train"]
 
 
 def mixed(path):
@@ -212,6 +215,20 @@ def mixed(path):
     return path
 
 
+def lopsided(path):
+    """Two edges lack their reverses."""
+    friends(path)
+    with h5py.File(path, "r+") as file:
+        edges = file["edges"][FRIENDS]
+        src, dst = edges["src"][()], edges["dst"][()]
+        row = np.flatnonzero(src != dst)[0]
+        edges["dst"][row] = next(
+            node for node in range(60) if node != src[row] and not np.any((src == node) & (dst == src[row]))
+            and not np.any((src == src[row]) & (dst == node))
+        )  # fmt: skip
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "changes", "message"),
     [
@@ -219,7 +236,10 @@ def mixed(path):
         (shop, {"task__relation": "item.like.item"}, "item.like.item has no column split"),
         (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
         (shop, {"task__decoder": "distmult"}, "no column rel"),
+        (shop, {"task__decoder": "complex"}, "no column rel"),
+        (facts, {"task__decoder": "complex", "model__hidden": 7}, "even width"),
         (mixed, {}, "different splits"),
+        (lopsided, {"task__reverse": FRIENDS}, "2 of 300 edges of node.meets.node have no reverse in it"),
     ],
 )
 def test_what_does_not_fit_the_graph_is_refused(comm, mpi_tmp_path, make, changes, message):
@@ -237,7 +257,18 @@ def test_directions_that_tell_edges_apart_may_be_split_apart(comm, mpi_tmp_path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task__negatives": 0}, "task.negatives"),
+        ({"task__negatives": -1}, "task.negatives"),
+        ({"task__temperature": 0.0}, "task.temperature"),
+        ({"task__candidates": "all"}, "task.candidates"),
+        ({"task__candidates": "batch", "task__decoder": "mlp"}, "task.candidates batch needs"),
+        ({"task__candidates": "batch", "train__train_metrics": True}, "train.train_metrics"),
+        ({"task__adversarial": 1.0, "task__loss": "softmax"}, "task.adversarial"),
+        ({"model__kind": "embedding"}, "model.layers"),
+        ({"model__layers": 0, "sampling__fanouts": []}, "model.layers"),
+        (
+            {"task__kind": "node", "model__kind": "embedding", "model__layers": 0, "sampling__fanouts": []},
+            "embedding is",
+        ),
         ({"task__margin": 0.0}, "task.margin"),
         ({"task__loss": "hinge"}, "task.loss"),
         ({"task__decoder": "bilinear"}, "task.decoder"),

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class FlatParameters:
-    """All parameters of a module as views into one buffer, their gradients into another.
+    """All parameters of a module as views into one buffer, their gradients into another. A module without any has
+    buffers that tell device and dtype.
 
     ``parameter`` is one leaf tensor for the optimizer; ``extras`` are a few more elements that travel with the
     gradients (loss, flags).
@@ -22,12 +23,14 @@ class FlatParameters:
 
     def __init__(self, module: torch.nn.Module, num_extras: int = 0):
         parameters = [p for p in module.parameters() if p.requires_grad]
-        dtypes = {p.dtype for p in parameters}
+        tensors = parameters or list(module.buffers())
+        dtypes = {p.dtype for p in tensors}
         if len(dtypes) != 1:
             raise ValueError(f"all trainable parameters must have one dtype, got {dtypes}")
         sizes = [p.numel() for p in parameters]
-        first = parameters[0]
-        self.parameter = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        first = tensors[0]
+        pieces = [first.new_empty(0), *(p.detach().reshape(-1) for p in parameters)]
+        self.parameter = torch.nn.Parameter(torch.cat(pieces))
         self._buffer = torch.zeros(sum(sizes) + num_extras, dtype=first.dtype, device=first.device)
         self.gradient, self.extras = self._buffer[: sum(sizes)], self._buffer[sum(sizes) :]
         self.parameter.grad = self.gradient

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from hpcgnn.choices import check_choices
 
-KINDS = ("sage", "gcn", "gat", "rgcn", "rgat")
+EMBEDDING = "embedding"
+KINDS = ("sage", "gcn", "gat", "rgcn", "rgat", EMBEDDING)
 AGGREGATORS = ("mean", "sum", "max")
 ACTIVATIONS = ("relu", "gelu", "elu", "none")
 NORMS = ("none", "layer")
@@ -22,8 +23,8 @@ class GraphModelConfig:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
         kind: "sage" (own row and aggregated neighbours), "gcn" (normalised by the degrees of both ends), "gat"
             (attention over neighbours), "rgcn" (a matrix a relation), "rgat" (matrix and attention a relation). gcn and
-            gat are for graphs of one relation.
-        layers: hops; as many as sampling.fanouts has entries.
+            gat are for graphs of one relation. "embedding": no layers, a node is its own row alone (of link).
+        layers: hops; as many as sampling.fanouts has entries; of embedding 0.
         hidden: width of hidden rows and of learnt embeddings.
         heads: attention heads of gat and rgat; must divide hidden.
         dropout: of hidden rows, keyed by node and column.
@@ -58,8 +59,13 @@ class GraphModelConfig:
         check_choices("model", self, {
             "kind": KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,
         })  # fmt: skip
-        if min(self.layers, self.hidden, self.heads) < 1:
-            raise ValueError("model.layers, hidden and heads must be at least 1")
+        if min(self.hidden, self.heads) < 1:
+            raise ValueError("model.hidden and model.heads must be at least 1")
+        if self.layers < 0 or (not self.class_path and (self.layers == 0) != (self.kind == EMBEDDING)):
+            raise ValueError(
+                "model.layers must be at least 1, and for model.kind embedding 0 (with sampling.fanouts []), got "
+                f"{self.layers} for {self.kind}"
+            )
         for name in ("dropout", "input_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")

@@ -10,20 +10,23 @@ from torch import nn
 from torch.nn import functional
 
 from hpcgnn.nn.decoder import LinkDecoder
+from hpcgnn.nn.linear import linear
 
-DECODERS = ("dot", "cosine", "mlp", "distmult")
+DECODERS = ("dot", "cosine", "mlp", "distmult", "complex")
+TYPED = ("distmult", "complex")  # with weights by edge type
 
 
 class DotProduct(nn.Module):
     """source . destination."""
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """source [n, Z], destination [n, Z] or [k, n, Z]; returns scores [n] or [k, n]."""
+        """source, destination [n, Z], one of them perhaps [k, n, Z]; returns scores [n] or [k, n]."""
         return (source * destination).sum(-1)
 
-    def all_pairs(self, query, candidate, relation=None) -> torch.Tensor:
-        """query [n, Z] with every candidate [m, Z], relation [n] of the queries; returns scores [n, m]."""
-        return query @ candidate.T
+    def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
+        """query [n, Z] with every candidate [m, Z], relation [n] of the queries; returns scores [n, m]. The queries are
+        sources or, if reverse, destinations."""
+        return linear(query, candidate)
 
 
 class Cosine(nn.Module):
@@ -37,11 +40,11 @@ class Cosine(nn.Module):
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
         """As DotProduct."""
-        return functional.cosine_similarity(source.expand_as(destination), destination, dim=-1) / self.temperature
+        return functional.cosine_similarity(source, destination, dim=-1) / self.temperature
 
-    def all_pairs(self, query, candidate, relation=None) -> torch.Tensor:
+    def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
         """As DotProduct."""
-        return functional.normalize(query) @ functional.normalize(candidate).T / self.temperature
+        return linear(functional.normalize(query) / self.temperature, functional.normalize(candidate))
 
 
 class MlpDecoder(LinkDecoder):
@@ -65,46 +68,83 @@ class DistMult(nn.Module):
         """As DotProduct; relation [n] int64."""
         return (source * self.relation(relation) * destination).sum(-1)
 
-    def all_pairs(self, query, candidate, relation) -> torch.Tensor:
+    def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
         """As DotProduct; the same whichever of the two is the source."""
-        return (query * self.relation(relation)) @ candidate.T
+        return linear(query * self.relation(relation), candidate)
 
 
-def make_decoder(kind: str, width: int, relations: int = 1) -> nn.Module:
-    """One of DECODERS. Raises ValueError for another name."""
+class ComplEx(nn.Module):
+    """Real part of the sum of source * relation * conjugate of destination, complex numbers whose real parts are the
+    first half of a row (Trouillon et al., Complex embeddings for simple link prediction, 2016)."""
+
+    def __init__(self, relations: int, width: int):
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"complex embeddings are of even width, got {width}")
+        self.relation = nn.Embedding(relations, width)
+        nn.init.xavier_uniform_(self.relation.weight)
+
+    def forward(self, source, destination, relation) -> torch.Tensor:
+        """As DotProduct; relation [n] int64."""
+        return (_turned(source, self.relation(relation), 1) * destination).sum(-1)
+
+    def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
+        """As DotProduct."""
+        return linear(_turned(query, self.relation(relation), -1 if reverse else 1), candidate)
+
+
+def _turned(rows: torch.Tensor, by: torch.Tensor, sign: int) -> torch.Tensor:
+    """rows [..., Z] times the complex numbers ``by`` [..., Z], or (sign -1) times their conjugates."""
+    (real, imaginary), (cosine, sine) = rows.chunk(2, -1), by.chunk(2, -1)
+    return torch.cat([real * cosine - sign * imaginary * sine, sign * real * sine + imaginary * cosine], -1)
+
+
+def make_decoder(kind: str, width: int, relations: int = 1, temperature: float = 1.0) -> nn.Module:
+    """One of DECODERS; temperature of cosine. Raises ValueError for another name."""
     makers = {
         "dot": DotProduct,
-        "cosine": Cosine,
+        "cosine": lambda: Cosine(temperature),
         "mlp": lambda: MlpDecoder(width),
         "distmult": lambda: DistMult(relations, width),
+        "complex": lambda: ComplEx(relations, width),
     }
     if kind not in makers:
         raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {kind!r}")
     return makers[kind]()
 
 
-def binary_loss(positive: torch.Tensor, negative: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+def binary_loss(
+    positive: torch.Tensor, negative: torch.Tensor, weight: torch.Tensor | None = None, adversarial: float = 0.0
+) -> torch.Tensor:
     """Sum over pairs of -log p(pair) - mean over its negatives of log(1 - p), p the logistic function of the score.
 
-    positive [n], negative [k, n], weight [n] factors or None.
+    positive [n], negative [k, n], -inf where there is none; weight [n] factors or None; adversarial: as in ``average``.
     """
-    loss = functional.softplus(-positive) + functional.softplus(negative).mean(0)
+    loss = functional.softplus(-positive) + average(functional.softplus(negative), negative, adversarial)
     return (loss if weight is None else loss * weight).sum()
 
 
-def margin_loss(positive: torch.Tensor, negative: torch.Tensor, margin: float = 1.0) -> torch.Tensor:
-    """Triplet loss: sum over pairs [n] of the mean over their negatives [k, n] of max(0, margin - pair + negative)."""
-    return torch.relu(margin - positive + negative).mean(0).sum()
+def margin_loss(
+    positive: torch.Tensor, negative: torch.Tensor, margin: float = 1.0, adversarial: float = 0.0
+) -> torch.Tensor:
+    """Triplet loss: sum over pairs [n] of the mean over their negatives [k, n], -inf where there is none, of
+    max(0, margin - pair + negative)."""
+    return average(torch.relu(margin - positive + negative), negative, adversarial).sum()
 
 
-def softmax_loss(score: torch.Tensor, target: torch.Tensor, excluded: torch.Tensor | None = None) -> torch.Tensor:
-    """In-batch softmax: sum over pairs of -log softmax of their score among all candidates.
+def average(loss: torch.Tensor, negative: torch.Tensor, adversarial: float) -> torch.Tensor:
+    """Mean [n] of losses [k, n] over those of k negatives whose score [k, n] is above -inf, 0 without any; with
+    adversarial above 0 weighted by the softmax of adversarial * score (Sun et al., RotatE, 2019)."""
+    there = negative > float("-inf")
+    if not adversarial:
+        return loss.sum(0) / there.sum(0).clamp(min=1)
+    weight = (adversarial * negative.detach()).softmax(0)
+    return (loss * torch.where(there, weight, 0)).sum(0)
 
-    score [n, m] of every source with every candidate (the destinations of the whole global batch, so that the loss does
-    not depend on which pairs share a rank), target [n] int64 the right one, excluded [n, m] bool candidates that
-    are no negatives (the same destination once more), or None.
-    """
-    if excluded is not None:
-        own = functional.one_hot(target, score.shape[1]).bool()
-        score = score.masked_fill(excluded & ~own, float("-inf"))
+
+def softmax_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Sum over pairs [n] of -log softmax of their score among it and those of their negatives [k, n], -inf where there
+    is none."""
+    score = torch.cat([positive.unsqueeze(1), negative.T], dim=1)
+    target = torch.zeros(len(positive), dtype=torch.int64, device=positive.device)
     return functional.cross_entropy(score, target, reduction="sum")

@@ -27,7 +27,7 @@ from hpcgnn.nn.convolutions import (
     RelationWeights,
     SageConv,
 )
-from hpcgnn.nn.graph_config import ATTENTION_KINDS, GraphModelConfig
+from hpcgnn.nn.graph_config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.message_blocks import Batch, Block, IndexedRows, rows_of, stack_first
 
@@ -59,6 +59,8 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
             f"model.kind {config.kind} is for graphs of one node type and one relation, this one has "
             f"{len(sizes.inputs)} and {len(sizes.relations)}: use r{config.kind} or sage"
         )
+    if config.kind == EMBEDDING:
+        return EmbeddingModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
 
 
@@ -176,6 +178,26 @@ class GraphModel(nn.Module):
         if [len(given) for given in rows] != list(counts):
             raise ValueError(f"input rows {[len(given) for given in rows]} do not match the batch's nodes {counts}")
         return self.input([drop(given, batch, keys, 0, p) for given, keys in zip(rows, batch.identity, strict=True)])
+
+
+class EmbeddingModel(GraphModel):
+    """No layers: a node's row is its input, projected where types differ in width."""
+
+    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        self.input = InputRows(sizes, sizes.outputs, always=any(width != sizes.outputs for width in sizes.inputs))
+        self.register_buffer("empty", torch.empty(0), persistent=False)  # tells device and dtype without parameters
+
+    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
+        """As in GraphModel; the batch has no blocks."""
+        return list(self.first(batch, inputs).split([len(identity) for identity in batch.identity]))
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        """As in GraphModel."""
+        p = self.config.input_dropout
+        return self.input(
+            [drop(rows_of(given), batch, keys, 0, p) for given, keys in zip(inputs, batch.identity, strict=True)]
+        )
 
 
 class LayeredModel(GraphModel):

@@ -1,7 +1,7 @@
 """Ranks of edges among all nodes, from exact embeddings at their owners.
 
-S seeds of a step on all ranks, c candidate nodes at this rank, m known edges at the owners of their candidate ends, Z
-embedding width. A seed asks with one end, the query, for the other, the answer.
+S seeds of a step on all ranks, c candidate nodes at this rank, Z embedding width. A seed asks with one end, the query,
+for the other, the answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hpcgnn.comm.world import World
+from hpcgnn.sample.known_edges import KnownAnswers
 
 TOP = 20
 FILTERED_NAMES = ("mrr", "hits@1", "hits@10")
@@ -22,17 +23,13 @@ SCORES = 1 << 24  # of a rank at once
 
 
 class Candidates:
-    """The nodes of a type at this rank as answers, and the known edges: those that are no wrong answer."""
+    """The nodes of a type at this rank as answers. ``known`` edges are no wrong answers; reverse: answers are the
+    sources of edges."""
 
-    def __init__(self, starts: np.ndarray, rank: int, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray):
-        """starts [R + 1]: first global ids of the ranks' nodes; query, node [m] global ids, edge_type [m]."""
-        first = int(starts[rank])
-        self._first, self._count = first, int(starts[rank + 1]) - first
-        self._chunk = max(1, SCORES // int(np.diff(starts).max(initial=1)))
-        self._types = int(edge_type.max(initial=0)) + 1
-        key = query * self._types + edge_type
-        order = np.argsort(key, kind="stable")
-        self._key, self._node = key[order], (node - first)[order]
+    def __init__(self, known: KnownAnswers, most: int, reverse: bool):
+        """most: nodes of the rank that has most of them."""
+        self._known, self._reverse = known, reverse
+        self._chunk = max(1, SCORES // max(1, most))
 
     def ranks(
         self, decoder: nn.Module, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, answer, world: World
@@ -47,30 +44,21 @@ class Candidates:
         for at in range(0, len(query), self._chunk):
             part = slice(at, at + self._chunk)
             relation = torch.from_numpy(edge_type[part]).to(rows.device)
-            score = decoder.all_pairs(rows[part], embeddings, relation).float().cpu().numpy()
+            score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float().cpu().numpy()
             found.append(self._count_better(score, query[part], edge_type[part], answer[part], world))
         return np.concatenate(found) if found else np.empty(0)
 
     def _count_better(self, score: np.ndarray, query, edge_type, answer, world: World) -> np.ndarray:
         """Collective. From scores [S, c] of this rank's candidates."""
-        place = answer - self._first
-        here = np.flatnonzero((place >= 0) & (place < self._count))
+        place = answer - self._known.first
+        here = np.flatnonzero((place >= 0) & (place < self._known.count))
         right = np.full(len(answer), -np.inf, np.float32)
         right[here] = score[here, place[here]]
         right = world.reduce_array(right, "max")
         score[here, place[here]] = -np.inf
-        score[self._known(query, edge_type)] = -np.inf
+        score[self._known.of(query, edge_type)] = -np.inf
         above, level = (score > right[:, None]).sum(1), (score >= right[:, None]).sum(1)
         return 1 + 0.5 * world.reduce_array((above + level).astype(np.int64))
-
-    def _known(self, query, edge_type) -> tuple[np.ndarray, np.ndarray]:
-        """Places of the seeds' known answers among scores [S, c]."""
-        key = query * self._types + edge_type
-        key[edge_type >= self._types] = -1
-        first, last = np.searchsorted(self._key, key), np.searchsorted(self._key, key, side="right")
-        degree = last - first
-        index = np.repeat(first - (np.cumsum(degree) - degree), degree) + np.arange(degree.sum())
-        return np.repeat(np.arange(len(key)), degree), self._node[index]
 
 
 @dataclass(slots=True)

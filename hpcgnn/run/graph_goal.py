@@ -13,6 +13,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
 from hpcgnn.run.scoring import Collected, LabelCollected
 from hpcgnn.run.train_scores import Measure, measure_nodes
+from hpcgnn.sample.draw import Completion
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.seeds import SeedBatches, SeedPool, make_pool
 from hpcgnn.sample.splits import SPLITS
@@ -27,17 +28,15 @@ from hpcgnn.tasks.temporal_label import LabelScores
 class Goal(ABC):
     """Collective to create. Kinds of tasks fill in: partition, the graph that carries messages; pools, the seeds of
     every split; roots, the nodes that a seed needs, as (node type, column); num_outputs of the model; excluded, the
-    edges that a step leaves out, if any."""
+    edges that a step leaves out, if any; complete, what gives a step all columns of ``roots``, where the batches do
+    not."""
 
     partition: GraphPartition
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     num_outputs: int
     excluded: Exclusion | None = None
-
-    def complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
-        """Collective. The batches with all columns of ``roots``."""
-        return batches
+    complete: Completion | None = None
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model with the parts that the task adds to it."""

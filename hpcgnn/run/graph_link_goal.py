@@ -12,20 +12,29 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
-from hpcgnn.nn.graph_decoders import make_decoder
+from hpcgnn.nn.graph_decoders import TYPED, make_decoder
 from hpcgnn.run.full_ranking import FILTERED_NAMES, FULL_NAMES, Candidates, RankCollected
 from hpcgnn.run.graph_goal import Goal
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
 from hpcgnn.sample.exclusion import Exclusion
-from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, make_link_seeds, to_sources, type_directory, with_negatives
+from hpcgnn.sample.link_negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
+from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, known_answers, make_link_seeds, type_directory
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.graph_partition import GraphPartition
-from hpcgnn.tasks.graph_link import GraphLinkTask, make_loss, score_links
+from hpcgnn.tasks.graph_link import (
+    DESTINATION,
+    SOURCE,
+    GraphLinkTask,
+    LinkScores,
+    ReplacedEnd,
+    make_loss,
+    score_negatives,
+)
 from hpcgnn.tasks.metrics import link_metrics, ranking_metrics, ranks_of
-from hpcgnn.tasks.temporal_link import Scores
 
 METRICS = ("ap", "auc", "mrr")
+COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
 
 
 @dataclass(slots=True)
@@ -35,7 +44,7 @@ class PairCollected:
     positive: list[np.ndarray] = field(default_factory=list)
     negative: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, plan: object, scores: Scores) -> None:
+    def add(self, plan: object, scores: LinkScores) -> None:
         """Take a step's scores."""
         positive, negative = scores.arrays().values()
         self.positive.append(positive)
@@ -54,54 +63,63 @@ class LinkGoal(Goal):
     """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
-        self._config, self._world, self._channel = config, world, channel
-        relation, seeds = _link_seeds(config, partition, world, channel)
-        self._kind = kind = partition.relations[relation]
+        self._config, self._world = config, world
+        self._relation, seeds = _link_seeds(config, partition, world, channel)
+        self._kind = kind = partition.relations[self._relation]
+        with together(world, "read the edge types"):
+            types = _edge_types(partition.edges[self._relation].columns.get("rel"), kind.name, config.task.decoder)
+        self._edge_types = max(world.allgather(types))
         self.partition, self.pools, self.num_outputs = seeds.partition, seeds.pools, config.model.hidden
         self._reverses = [partition.relations[number].name for number in seeds.reverses]
-        self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), (kind.dst_type, "negative"))
         self.excluded = _exclusion(config, seeds)
-        self._nodes = type_directory(partition, kind.dst_type, world, channel)
-        self._candidates = self._ranked(partition, relation) if config.eval.ranking else ()
-        with together(world, "read the edge types"):
-            types = _edge_types(partition.edges[relation].columns.get("rel"), kind.name, config.task.decoder)
-        self._edge_types = max(world.allgather(types))
-
-    def _ranked(self, partition: GraphPartition, relation: int) -> tuple[tuple[str, str, int, Candidates], ...]:
-        """Collective. What is asked for: names of the query's and the answer's column, the answer's type and all its
-        nodes."""
-        edges, filtered = partition.edges[relation], self._config.eval.ranking == "filtered"
-        known = edges if filtered else edges.take(edges.columns["split"] == TRAIN)
-        src, dst = known.src, partition.global_ids(self._kind.dst_type)[known.dst]
-        types = known.columns["rel"].astype(np.int64) if "rel" in known.columns else np.zeros(len(src), np.int64)
-        tails = ("src", "dst", self._kind.dst_type, self._nodes_of(partition, self._kind.dst_type, src, types, dst))
-        if not filtered:
-            return (tails,)
-        src, dst, _, types = to_sources(partition, [src, dst, known.row, types], self._channel)
-        return tails, (
-            "dst",
-            "src",
-            self._kind.src_type,
-            self._nodes_of(partition, self._kind.src_type, dst, types, src),
+        self._replaced = tuple(
+            ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
+            for end in (DESTINATION, *([SOURCE] if config.task.both_ends else []))
         )
+        negatives = ((place.node_type, place.column) for place in self._replaced)
+        self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
+        self.complete = self._make_negatives(partition, channel)
+        self._candidates = self._make_candidates(partition, channel)
 
-    def _nodes_of(self, partition: GraphPartition, kind: int, query, types, node) -> Candidates:
-        return Candidates(partition.book.of_type(kind).starts, partition.rank, query, types, node)
+    def _make_negatives(self, partition: GraphPartition, channel: Channel) -> Negatives:
+        """Collective."""
+        task, evaluation, train = self._config.task, self._config.eval, self._config.train
+        training, ends = partition.edges[self._relation].columns["split"] == TRAIN, []
+        for number, place in enumerate(self._replaced):
+            reverse = place.end == SOURCE
+            known = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
+            nodes = type_directory(partition, place.node_type, self._world, channel)
+            query, answer = ("dst", "src") if reverse else ("src", "dst")
+            ownership = partition.book.of_type(place.node_type)
+            ends.append(End(query, answer, place.column, number, nodes, ownership, known))
+        drawn = task.negatives if task.candidates == EDGE else 0
+        counts = task.negatives, evaluation.negatives or drawn or 1
+        return Negatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
 
-    def complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
-        """As in Goal: with the negatives."""
-        config = self._config
-        count = config.task.negatives if batches.name == "train" else config.eval.negatives or config.task.negatives
-        return with_negatives(batches, self._nodes, count, config.train.seed, epoch)
+    def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
+        """Collective. What edges are ranked among, by the end that is asked for."""
+        ranking, found = self._config.eval.ranking, {}
+        if not ranking:
+            return found
+        split = partition.edges[self._relation].columns["split"]
+        kept = slice(None) if ranking == "filtered" else split == TRAIN
+        for end in (DESTINATION, SOURCE) if ranking == "filtered" else (DESTINATION,):
+            known = known_answers(partition, self._relation, end == SOURCE, kept, channel)
+            kind = (self._kind.src_type, self._kind.dst_type)[end]
+            most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
+            found[end] = Candidates(known, most, end == SOURCE)
+        return found
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """As in Goal: the decoder."""
-        model.decoder = make_decoder(self._config.task.decoder, self.num_outputs, self._edge_types)
+        task = self._config.task
+        model.decoder = make_decoder(task.decoder, self.num_outputs, self._edge_types, task.temperature)
         return model
 
     def task(self, *shared) -> GraphLinkTask:
         """As in Goal."""
-        return GraphLinkTask((self._kind.src_type, self._kind.dst_type), make_loss(self._config.task), *shared)
+        types = self._kind.src_type, self._kind.dst_type
+        return GraphLinkTask(types, self._replaced, make_loss(self._config.task), *shared)
 
     @torch.no_grad()
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
@@ -110,39 +128,45 @@ class LinkGoal(Goal):
             return self._rank(outputs, batches, model.decoder, channel)
         collected = PairCollected()
         for step in range(batches.num_steps):
-            columns = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            columns = self.complete(batches, 0, step)
             wanted = [columns[name] for _, name in self.roots]
             ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
             (rows,) = Route.plan(self.partition.book, ids, channel).to(outputs.device).pull(outputs)
             pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
-            src, dst, negative = (
+            src, dst, *negatives = (
                 rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, wanted, strict=True)
             )
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
-            collected.add(None, score_links(model.decoder, src, dst, negative, relation))
+            scores = [
+                score_negatives(model.decoder, (src, dst), negative, place.end, relation)
+                for place, negative in zip(self._replaced, negatives, strict=True)
+            ]
+            collected.add(None, LinkScores(model.decoder(src, dst, relation), scores))
         return collected
 
     def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, channel: Channel) -> RankCollected:
         """Collective. Ranks of a split's seeds among all nodes."""
         partition, world = self.partition, self._world
         collected = RankCollected(self._config.eval.ranking == "filtered")
+        kinds = self._kind.src_type, self._kind.dst_type
         for step in range(batches.num_steps):
-            at = batches.at(step)
-            mine = {name: batches.columns[name][at] for name in ("src", "dst")}
-            mine["rel"] = batches.columns["rel"][at] if "rel" in batches.columns else np.zeros_like(mine["src"])
-            columns = {name: np.concatenate(world.allgather(values)) for name, values in mine.items()}
-            for asking, asked, kind, candidates in self._candidates:
-                query = columns[asking]
+            columns = self._everyone(batches, step, channel)
+            for end, candidates in self._candidates.items():
+                query, answer, types = columns[1 - end], columns[end], columns[2]
                 ids, place = np.unique(query, return_inverse=True)
                 (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
-                found = candidates.ranks(
-                    decoder, outputs[partition.of_type(kind)], rows[torch.from_numpy(place)], query, columns["rel"],
-                    columns[asked], world,
-                )  # fmt: skip
+                embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
+                found = candidates.ranks(decoder, embeddings, rows, query, types, answer, world)
                 own = partition.book.locate(query)[0] == partition.rank
                 collected.query.append(query[own])
                 collected.rank.append(found[own])
         return collected
+
+    def _everyone(self, batches: SeedBatches, step: int, channel: Channel) -> np.ndarray:
+        """Collective. Sources, destinations and edge types [3, S] of a step's seeds of all ranks."""
+        mine = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+        columns = np.column_stack([mine["src"], mine["dst"], edge_types(mine)])
+        return np.ascontiguousarray(channel.everyone(torch.from_numpy(columns)).numpy().T)
 
     def collector(self) -> PairCollected:
         """As in Goal."""
@@ -159,7 +183,16 @@ class LinkGoal(Goal):
     def describe(self) -> str:
         """As in Goal."""
         reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
-        return f"links of {self._kind.name}{reverses}, {self._config.task.negatives} negatives each"
+        return f"links of {self._kind.name}{reverses}, {self._describe_negatives()}"
+
+    def _describe_negatives(self) -> str:
+        task, size = self._config.task, self._config.train.batch_size
+        kind = {
+            EDGE: f"{task.negatives or 1} negatives each",
+            BATCH: f"against the destinations of {min(task.negatives or size, size)} edges of a batch",
+            SHARED: f"{task.negatives or size} negatives a batch",
+        }[task.candidates]
+        return ("strict, " if task.strict else "") + kind + (", at both ends" if task.both_ends else "")
 
 
 def message_graph(
@@ -195,8 +228,8 @@ def _split_relation(partition: GraphPartition, name: str) -> int:
 def _edge_types(rel: np.ndarray | None, name: str, decoder: str) -> int:
     """How many edge types this rank knows of. Raises ValueError."""
     if rel is None:
-        if decoder == "distmult":
-            raise ValueError(f"task.decoder distmult needs edge types: relation {name} has no column rel")
+        if decoder in TYPED:
+            raise ValueError(f"task.decoder {decoder} needs edge types: relation {name} has no column rel")
         return 1
     if rel.dtype.kind not in "iu" or np.any(rel < 0):
         raise ValueError(f"column rel of relation {name} must hold edge types, integers from 0 on")

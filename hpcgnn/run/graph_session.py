@@ -87,8 +87,8 @@ class GraphSession(BaseSession):
         self.start_epoch(0)
         for name in SPLITS[1:]:
             size = self.config.eval.batch_size or self.config.train.batch_size
-            batches = make_seed_batches(self.goal.pools[name], size, None, self.world, self.plan_channel)
-            self.batches[name] = self.goal.complete(batches, 0)
+            pool = self.goal.pools[name]
+            self.batches[name] = make_seed_batches(pool, size, None, self.world, self.plan_channel)
 
     def start_epoch(self, epoch: int) -> None:
         """Collective. The seeds of training in an order of their own."""
@@ -97,8 +97,7 @@ class GraphSession(BaseSession):
         train = self.config.train
         shuffle = epoch_shuffle(train.seed, epoch)
         shared = (self.world, self.plan_channel, train.drop_last)
-        batches = make_seed_batches(self.goal.pools["train"], train.batch_size, shuffle, *shared)
-        self.batches["train"] = self.goal.complete(batches, epoch)
+        self.batches["train"] = make_seed_batches(self.goal.pools["train"], train.batch_size, shuffle, *shared)
         if self.excluded is not None:
             self.excluded.start_epoch(shuffle)
 
@@ -119,6 +118,7 @@ class GraphSession(BaseSession):
         first = GraphSampler(
             self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, channel,
             self.data_channel, self.world.device, self.plan_threads, self.excluded, replica=self.replica, draw=draws[0],
+            complete=self.goal.complete,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
 

@@ -93,6 +93,8 @@ class FlatOptimizer:
         round_start = epoch // self._config.epoch_parallel * self._groups
         number = round_start + min(step // self._config.accumulate, self._groups - 1)
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
+        if self.flat.parameter.numel() == 0:
+            return
         if native_layers.is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
             self._adam(self._optimizer)
         else:

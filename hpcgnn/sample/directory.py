@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 
@@ -45,6 +47,12 @@ class Directory:
         self._ownership = BlockOwnership(np.concatenate(([0], np.cumsum(counts))))
         self._channel = channel
         self.size = int(counts.sum())
+
+    def over(self, channel: Channel) -> Directory:
+        """The same, asked over another channel."""
+        twin = copy.copy(self)
+        twin._channel = channel
+        return twin
 
     def rows(self, places: np.ndarray) -> np.ndarray:
         """Collective. Rows [..., w] at ``places`` [...] in [0, size)."""

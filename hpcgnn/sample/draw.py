@@ -21,6 +21,7 @@ from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.graph_partition import Relation
 
+Columns = dict[str, np.ndarray]
 Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids
 Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their type, column of the batches
 
@@ -35,17 +36,52 @@ class Drawn:
     wanted: list[np.ndarray]
 
 
+class Completion(Protocol):
+    """What gives a step of seeds the columns that their batches lack."""
+
+    def __call__(self, batches: SeedBatches, epoch: int, step: int) -> Columns:
+        """Collective. All columns of this rank's seeds of a step."""
+
+    def over(self, channel: Channel) -> Completion:
+        """A twin for another thread."""
+
+
+class Steps:
+    """One pass over a split: the columns of its steps, each made once, in the order in which they are asked for."""
+
+    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: Completion | None):
+        self.batches, self.epoch, self._roots, self._complete = batches, epoch, roots, complete
+        self._made: dict[int, Columns] = {}
+
+    @property
+    def training(self) -> bool:
+        """Whether it is a pass of training."""
+        return self.batches.name == "train"
+
+    def groups(self, step: int) -> Groups:
+        """Collective. The root nodes of this rank's seeds of a step."""
+        if step not in self._made:
+            self._made[step] = self._columns(step)
+        return [(kind, self._made[step][name].ravel()) for kind, name in self._roots]
+
+    def take(self, step: int) -> Columns:
+        """The columns of a step whose groups were asked for; those of earlier ones are forgotten."""
+        found = self._made.pop(step)
+        self._made = {later: columns for later, columns in self._made.items() if later > step}
+        return found
+
+    def _columns(self, step: int) -> Columns:
+        if self._complete is not None:
+            return self._complete(self.batches, self.epoch, step)
+        mine = self.batches.at(step)
+        return {name: column[mine] for name, column in self.batches.columns.items()}
+
+
 class Draw(Protocol):
     """Where a step's blocks come from: drawn here, or by another rank."""
 
-    def draw(self, batches: SeedBatches, roots: Roots, epoch: int, step: int, stride: int = 1) -> Drawn:
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
         """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
-
-
-def groups_of(batches: SeedBatches, roots: Roots, step: int) -> Groups:
-    """The root nodes of this rank's seeds of a step."""
-    mine = batches.at(step)
-    return [(kind, batches.columns[name][mine].ravel()) for kind, name in roots]
 
 
 class BlockSampler:
@@ -65,9 +101,9 @@ class BlockSampler:
         twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
         return twin
 
-    def draw(self, batches: SeedBatches, roots: Roots, epoch: int, step: int, stride: int = 1) -> Drawn:
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
         """Collective. As in Draw."""
-        return self.draw_groups(groups_of(batches, roots, step), epoch, step, batches.name == "train")
+        return self.draw_groups(steps.groups(step), steps.epoch, step, steps.training)
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
         """Collective. The draw for groups of root nodes."""
@@ -75,7 +111,7 @@ class BlockSampler:
             relabel.begin()
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
         fanouts_by_hop = self._fanouts(training)
-        if self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
+        if fanouts_by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
             return self._draw_whole(groups, [fanouts[0] for fanouts in fanouts_by_hop], stream, epoch, step)
         places = self._places(groups)
         for hop, fanouts in enumerate(fanouts_by_hop):

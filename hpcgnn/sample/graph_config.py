@@ -18,7 +18,8 @@ class GraphSamplingConfig:
     """Which neighbours a mini-batch sees.
 
     Attributes:
-        fanouts: in-neighbours of a node and relation, the seeds' hop first; one number a layer; -1: all.
+        fanouts: in-neighbours of a node and relation, the seeds' hop first; one number a layer; -1: all; empty: a
+            model without layers.
         relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
         mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
             draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
@@ -41,8 +42,6 @@ class GraphSamplingConfig:
 
     def __post_init__(self):
         check_choices("sampling", self, {"mode": MODES, "topology": TOPOLOGIES})
-        if not self.fanouts:
-            raise ValueError("sampling.fanouts needs one number a layer")
         lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}
         if self.eval_fanouts:
             lists["eval_fanouts"] = self.eval_fanouts

@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
-from hpcgnn.sample.draw import BlockSampler, Draw, Roots
+from hpcgnn.sample.draw import BlockSampler, Completion, Draw, Roots, Steps
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.graph_config import GraphSamplingConfig
 from hpcgnn.sample.graph_neighbors import NeighborSampler
@@ -40,20 +40,22 @@ class GraphPlan:
 class GraphSampler:
     """Plans steps. Planning is collective over the plan channel; the fetches move rows over ``move_channel``.
 
-    roots: groups of nodes that a seed needs, as (node type, column of the batches with their global ids); excluded:
-    edges that steps of training leave out. For one thread at a time; see ``over``.
+    roots: groups of nodes that a step needs, as (node type, column with their global ids); excluded: edges that steps
+    of training leave out; complete: gives a step all columns, where the batches have not all of them. For one thread
+    at a time; see ``over``.
     """
 
     def __init__(
         self, partition: GraphPartition, rows: tuple[NodeRows, ...], config: GraphSamplingConfig, seed: int,
         roots: Roots, channel: Channel, move_channel: Channel, device: torch.device,
         threads: int = 1, excluded: Exclusion | None = None, neighbors: type[NeighborSampler] = NeighborSampler,
-        replica: Replica | None = None, draw: Draw | None = None,
+        replica: Replica | None = None, draw: Draw | None = None, complete: Completion | None = None,
     ):  # fmt: skip
         """neighbors: the sampling method, a class that is made as NeighborSampler is; replica: draws from it, with the
         edges that it excludes, instead of asking the owners; draw: who draws, by default this rank and its peers."""
-        self._rows, self._seed, self._roots = rows, seed, roots
+        self._rows, self._seed, self._roots, self._complete = rows, seed, roots, complete
         self._channel, self._move_channel, self._device = channel, move_channel, device
+        self._steps: Steps | None = None
         if draw is None:
             if replica is None:
                 method = neighbors(partition, config.mode, channel, threads, excluded=excluded)
@@ -65,15 +67,17 @@ class GraphSampler:
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
         """A twin for another thread, which plans over a channel of its own and shares the edges; draw: as above."""
         twin = copy.copy(self)
-        twin._channel, twin._draw = channel, draw or self._draw.over(channel)
+        twin._channel, twin._draw, twin._steps = channel, draw or self._draw.over(channel), None
+        twin._complete = self._complete and self._complete.over(channel)
         return twin
 
     def plan(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> GraphPlan:
         """Collective. The plan of one step; the next one asked for is likely ``step + stride``."""
         mine, training = batches.at(step), batches.name == "train"
-        columns = {name: column[mine] for name, column in batches.columns.items()}
+        steps = self._of(batches, epoch)
+        drawn = self._draw.draw(steps, step, stride)
+        columns = steps.take(step)
         shapes = [columns.pop(name).shape for _, name in self._roots]
-        drawn = self._draw.draw(batches, self._roots, epoch, step, stride)
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
         plans = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
         known = {name: [rows.fetch(plan, name).to(self._device) for rows, plan in zip(self._rows, plans, strict=True)]
@@ -90,7 +94,16 @@ class GraphSampler:
 
     def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
         """Collective. Global ids of the nodes whose rows a step wants, by type; nothing is fetched."""
-        return self._draw.draw(batches, self._roots, epoch, step).wanted
+        steps = self._of(batches, epoch)
+        wanted = self._draw.draw(steps, step).wanted
+        steps.take(step)
+        return wanted
+
+    def _of(self, batches: SeedBatches, epoch: int) -> Steps:
+        """The steps of one pass over a split, with what is known of those that were asked for ahead."""
+        if self._steps is None or self._steps.batches is not batches or self._steps.epoch != epoch:
+            self._steps = Steps(batches, self._roots, epoch, self._complete)
+        return self._steps
 
     def _move(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -1,4 +1,4 @@
-"""Seeds of link prediction: the edges of one relation by split, what of the graph may carry messages, negatives.
+"""Seeds of link prediction: the edges of one relation by split, what of the graph may carry messages, known edges.
 
 m in-edges of the relation at this rank, e of all ranks that arrive here. An edge lies at the owner of its destination;
 its reverse, an edge between the same nodes the other way, at the owner of its source.
@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.native import Random, Stream
 from hpcgnn.sample.batches import exchange_columns
 from hpcgnn.sample.directory import NodeDirectory
-from hpcgnn.sample.seeds import SeedBatches, SeedPool, make_pool
+from hpcgnn.sample.known_edges import KnownAnswers
+from hpcgnn.sample.seeds import SeedPool, make_pool
 from hpcgnn.sample.splits import SPLITS
-from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.store.graph_partition import GraphPartition, Relation
 
 TRAIN, NONE = 0, "none"
 
@@ -39,12 +38,12 @@ class LinkSeeds:
 @dataclass(frozen=True, slots=True)
 class _Matched:
     """Reverses found at this rank: position [x] among a relation's in-edges, split [x] and place [x] of their edge;
-    whole: whether every edge of the graph has one."""
+    missing: how many edges of the graph have none."""
 
     position: np.ndarray
     split: np.ndarray
     place: np.ndarray
-    whole: bool
+    missing: int
 
 
 def make_link_seeds(
@@ -73,8 +72,9 @@ def make_link_seeds(
     matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
     if not reverse:
         matched = {r: found for r, found in matched.items()
-                   if found.whole and partition.relations[r].num_edges == kind.num_edges}  # fmt: skip
+                   if found.missing == 0 and partition.relations[r].num_edges == kind.num_edges}  # fmt: skip
     with together(world, "match reverse edges"):
+        _check_whole(kind, reverse, matched)
         if relation in matched:
             _check_splits(kind.name, split, matched[relation])
     return _leave_out(pools, partition, relation, split, place, matched)
@@ -116,7 +116,17 @@ def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], w
     at = np.searchsorted(sorted_back, key) + np.arange(len(key)) - np.searchsorted(key, key)
     found = at < np.searchsorted(sorted_back, key, side="right")
     chosen = by_key[found]
-    return _Matched(order[at[found]], split[chosen], place[chosen], not world.any(not found.all()))
+    return _Matched(order[at[found]], split[chosen], place[chosen], int(world.total(int((~found).sum()))))
+
+
+def _check_whole(kind: Relation, reverse: str, matched: dict[int, _Matched]) -> None:
+    """Refuse a relation that was named and lacks reverses. Raises ValueError."""
+    for found in matched.values():
+        if reverse and found.missing:
+            raise ValueError(
+                f"task.reverse {reverse}: {found.missing} of {kind.num_edges} edges of {kind.name} have no reverse in "
+                f"it, so a step would leave out some reverses and see others: add them, or set task.reverse {NONE}"
+            )
 
 
 def _check_splits(name: str, split: np.ndarray, matched: _Matched) -> None:
@@ -150,11 +160,15 @@ def type_directory(partition: GraphPartition, kind: int, world: World, channel: 
     return NodeDirectory(world, channel, partition.flat_row[mine], ids, partition.book.num_nodes)
 
 
-def with_negatives(batches: SeedBatches, nodes: NodeDirectory, per_seed: int, seed: int, epoch: int) -> SeedBatches:
-    """Collective. The batches with a column ``negative`` [s, per_seed]: global ids of uniform draws among ``nodes``, a
-    function of seed, epoch and edge alone; outside training the same in all epochs."""
-    random = Random(seed, Stream.NEGATIVE, epoch=epoch)
-    if batches.name != SPLITS[TRAIN]:
-        random = Random(seed, Stream.EVAL_NEGATIVE)
-    places = native.random_integers(random, batches.columns["row"], per_seed, nodes.size)
-    return replace(batches, columns=batches.columns | {"negative": nodes.lookup(places)})
+def known_answers(
+    partition: GraphPartition, relation: int, reverse: bool, kept: np.ndarray | slice, channel: Channel
+) -> KnownAnswers:
+    """Collective. Edges of a relation, those where ``kept``: their destinations, or if reverse their sources, by the
+    other end and column ``rel``."""
+    kind, edges = partition.relations[relation], partition.edges[relation]
+    src, dst = edges.src[kept], partition.global_ids(kind.dst_type)[edges.dst[kept]]
+    types = edges.columns["rel"][kept].astype(np.int64) if "rel" in edges.columns else np.zeros(len(src), np.int64)
+    if reverse:
+        src, dst, _, types = to_sources(partition, [src, dst, edges.row[kept], types], channel)
+        return KnownAnswers(partition.book.of_type(kind.src_type), partition.rank, dst, types, src)
+    return KnownAnswers(partition.book.of_type(kind.dst_type), partition.rank, src, types, dst)

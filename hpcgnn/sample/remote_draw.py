@@ -15,8 +15,7 @@ import torch
 from hpcgnn.comm.crew import Crew, Lane
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.nn.message_blocks import Adjacency, Block
-from hpcgnn.sample.draw import Drawn, Groups, Roots, groups_of
-from hpcgnn.sample.seeds import SeedBatches
+from hpcgnn.sample.draw import Drawn, Groups, Steps
 
 STEP, LEAVE = 0, 1
 
@@ -123,14 +122,17 @@ class RemoteDraw:
         """Steps asked for that were not taken yet."""
         return len(self._asked)
 
-    def draw(self, batches: SeedBatches, roots: Roots, epoch: int, step: int, stride: int = 1) -> Drawn:
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
         """Collective over the trainers. As in Draw."""
-        while self._asked and self._asked[0] != (batches.name, epoch, step):
+        name = steps.batches.name
+        while self._asked and self._asked[0] != (name, steps.epoch, step):
             self._take()
         if not self._asked:
-            self._ask(batches, roots, epoch, step)
-        while self.num_asked <= self._ahead and (after := self._asked[-1][2] + stride) < batches.num_steps:
-            self._ask(batches, roots, epoch, after)
+            self._ask(steps, step)
+        else:
+            steps.groups(step)
+        while self.num_asked <= self._ahead and (after := self._asked[-1][2] + stride) < steps.batches.num_steps:
+            self._ask(steps, after)
         return read_drawn(self._take())
 
     def settle(self) -> None:
@@ -144,11 +146,10 @@ class RemoteDraw:
         self._send(reason, reason)
         self._lane.flush()
 
-    def _ask(self, batches: SeedBatches, roots: Roots, epoch: int, step: int) -> None:
-        training = batches.name == "train"
-        request = Request(epoch, step, training, groups_of(batches, roots, step))
-        self._send(request, Request(epoch, step, training, []))
-        self._asked.append((batches.name, epoch, step))
+    def _ask(self, steps: Steps, step: int) -> None:
+        training, epoch = steps.training, steps.epoch
+        self._send(Request(epoch, step, training, steps.groups(step)), Request(epoch, step, training, []))
+        self._asked.append((steps.batches.name, epoch, step))
 
     def _take(self) -> np.ndarray:
         self._asked.popleft()

@@ -44,12 +44,17 @@ class GraphTask(ABC):
         with self.timers("compute"):
             for rows in learnt.values():
                 rows.requires_grad_()
-            scores = self._score(plan, self._outputs(plan, inputs, learnt))
-            loss = self._loss(scores) / max(1, plan.batch_size)
-            loss.backward()
+            loss, scores = self._learn(plan, self._outputs(plan, inputs, learnt))
         self._push(plan, learnt)
         self.last_scores = scores
         return loss.detach()
+
+    def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]):
+        """Loss and scores of a step from the model's outputs by node type, with the backward pass to its inputs."""
+        scores = self._score(plan, outputs)
+        loss = self._loss(scores) / max(1, plan.batch_size)
+        loss.backward()
+        return loss, scores
 
     @torch.no_grad()
     def score(self, plan: GraphPlan):

@@ -1,0 +1,220 @@
+"""Negatives of links: one answer on any number of ranks, what is drawn, what is no negative; models without layers."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from link_graphs import facts, friends, shop
+from mpi4py import MPI
+from random_graphs import write_graph
+from static_runs import make_static_parts, open_graph_session, open_graph_trainer
+from test_graph_links import link_config, relation_rows
+from test_graph_training import assert_same_records, run_both
+
+from hpcgnn.nn.graph_decoders import softmax_loss
+
+BARE = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
+BATCH = {"task__candidates": "batch"}
+SHARED = {"task__candidates": "shared", "task__negatives": 20}
+CASES = {
+    "batch": (friends, BATCH | {"task__loss": "softmax", "task__both_ends": True, "task__strict": True}),
+    "some of a batch": (shop, BATCH | {"task__negatives": 7, "task__adversarial": 0.5, "train__accumulate": 2}),
+    "shared": (shop, SHARED | {"task__loss": "margin", "task__decoder": "cosine", "task__temperature": 0.5}),
+    "strict": (shop, {"task__strict": True, "task__both_ends": True, "task__loss": "margin", "task__negatives": 3}),
+    "strict, mlp": (friends, {"task__strict": True, "task__both_ends": True, "task__decoder": "mlp"}),
+    "bare": (facts, BARE | SHARED | {
+        "task__decoder": "complex", "task__loss": "softmax", "task__both_ends": True, "task__strict": True,
+        "eval__ranking": "filtered",
+    }),
+    "bare, without weights": (friends, BARE | BATCH | {"embedding__types": ["node"], "eval__exact": True}),
+    "bare, projected": (shop, BARE | {"task__negatives": 2, "embedding__optimizer": "adagrad"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_negatives_give_one_answer(comm, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    run_both(comm, make_static_parts(comm, make, mpi_tmp_path), mpi_tmp_path, link_config(**changes))
+
+
+def training_pairs(parts, name: str) -> set[tuple[int, int, int]]:
+    """(src, type, dst) of the training edges, by row of the nodes."""
+    edges = relation_rows(parts, name)
+    kinds = edges.get("rel", np.zeros(len(edges["src"]), int))
+    training = edges["split"] == 0
+    return set(zip(edges["src"][training], kinds[training], edges["dst"][training], strict=True))
+
+
+def steps(session, split: str, epoch: int = 0):
+    """Columns of every step of a split, global ids as rows of nodes."""
+    batches, partition = session.batches[split], session.partition
+    for step in range(batches.num_steps):
+        columns = session.goal.complete(batches, epoch, step)
+        for kind, name in session.goal.roots:
+            columns[name] = row_of(partition, columns[name]) - partition.book.type_base()[kind]
+        yield columns
+
+
+def row_of(partition, ids: np.ndarray) -> np.ndarray:
+    """Collective. Flat row ids of nodes."""
+    everyone = MPI.COMM_WORLD.allgather((partition.book.local_to_global(partition.rank), partition.flat_row))
+    table = np.empty(partition.book.num_nodes, np.int64)
+    for known, rows in everyone:
+        table[known] = rows
+    return table[ids]
+
+
+@pytest.mark.parametrize(("make", "name"), [(shop, "user.buys.item"), (facts, "entity.fact.entity")])
+def test_strict_draws_make_no_edge(comm, mpi_tmp_path, make, name):
+    """Of either end, in training and evaluation; others do."""
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    found = {}
+    for strict in (False, True):
+        config = link_config(task__strict=strict, task__both_ends=True, task__negatives=40, task__relation=name)
+        session, edges = open_graph_session(comm, parts, config), training_pairs(parts, name)
+        found[strict] = 0
+        for split in ("train", "val"):
+            for columns in steps(session, split):
+                kinds = columns.get("rel", np.zeros_like(columns["src"]))
+                tails = np.stack(np.broadcast_arrays(columns["src"][:, None], kinds[:, None], columns["negative"]), -1)
+                heads = np.stack(
+                    np.broadcast_arrays(columns["negative_source"], kinds[:, None], columns["dst"][:, None]), -1
+                )
+                triples = np.concatenate([tails, heads]).reshape(-1, 3).tolist()
+                found[strict] += sum(tuple(triple) in edges for triple in triples)
+    assert comm.allreduce(found[False]) > 0
+    assert comm.allreduce(found[True]) == 0
+
+
+@pytest.mark.parametrize("changes", [BATCH, BATCH | {"task__negatives": 6}, SHARED])
+@pytest.mark.parametrize("strict", [False, True])
+def test_candidates_of_a_step(comm, mpi_tmp_path, changes, strict):
+    """Those of one rank, each at its owner; hidden are an edge's own ends or, if strict, all edges, and no other
+    pairs."""
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    config = link_config(task__both_ends=True, task__strict=strict, **changes)
+    session, alone = open_graph_session(comm, parts, config), open_graph_session(MPI.COMM_SELF, parts, config)
+    edges = training_pairs(parts, "entity.fact.entity")
+    reference = list(steps_alone(alone))
+    for mine, whole in zip(steps(session, "train"), reference, strict=True):
+        for column, answer in (("negative", "dst"), ("negative_source", "src")):
+            pieces = comm.allgather(mine[column])
+            candidates = np.concatenate(pieces)
+            assert set(candidates.tolist()) == set(whole[column].tolist())
+            assert len(set(candidates.tolist())) == len(candidates)
+            assert [len(piece) for piece in pieces] == mine[column + ".counts"].tolist()
+            if "shared" not in changes.values():
+                everyone = set(np.concatenate(comm.allgather(mine[answer])).tolist())
+                few = changes.get("task__negatives", 1000)
+                assert set(candidates.tolist()) <= everyone
+                assert len(candidates) <= few
+                assert few < 1000 or set(candidates.tolist()) == everyone
+            hidden = set(map(tuple, mine[column + ".hidden"].tolist()))
+            for seed, (src, dst, kind) in enumerate(zip(mine["src"], mine["dst"], mine["rel"], strict=True)):
+                for number, node in enumerate(candidates):
+                    triple = (src, kind, node) if answer == "dst" else (node, kind, dst)
+                    known = triple in edges if strict else node == mine[answer][seed]
+                    assert ((seed, number) in hidden) == known
+
+
+def steps_alone(session):
+    """As ``steps`` of training, of a session of this rank alone."""
+    partition, batches = session.partition, session.batches["train"]
+    flat = np.empty(partition.num_nodes, np.int64)
+    flat[partition.book.local_to_global(0)] = partition.flat_row
+    for step in range(batches.num_steps):
+        columns = session.goal.complete(batches, 0, step)
+        yield {name: flat[columns[name]] for name in ("negative", "negative_source")}
+
+
+def test_loss_of_candidates_is_that_of_scores_one_by_one(comm, mpi_tmp_path):
+    """And its gradients those of one graph, from embeddings to loss, without a cut."""
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    shared = {"task__decoder": "distmult", "task__loss": "softmax", "task__both_ends": True, "task__strict": True}
+    config = link_config(**(BARE | BATCH | shared), train__precision="float64")
+    session = open_graph_session(MPI.COMM_SELF, parts, config)
+    with session.plans("train", 0) as plans:
+        plan = next(iter(plans))
+    table, decoder, task = session.memory.tables[0], session.model.decoder, session.task
+    rows = table.weight[plan.fetches[0].route.requests].clone().requires_grad_()
+    session.model.train()
+    (out,) = session.model(plan.batch, [rows])
+    src, dst, *candidates = (out[places] for places in plan.roots)
+    weight, loss = decoder.relation.weight[plan.columns["rel"]], 0.0
+    for stays, others, column in ((src, candidates[0], "negative"), (dst, candidates[1], "negative_source")):
+        scores = torch.stack([(stays * weight * other).sum(1) for other in others])
+        scores[plan.columns[column + ".hidden"][:, 1], plan.columns[column + ".hidden"][:, 0]] = float("-inf")
+        loss = loss + softmax_loss((src * weight * dst).sum(1), scores) / 2 / plan.batch_size
+    (expected, for_relation) = torch.autograd.grad(loss, [rows, decoder.relation.weight])
+    given = {}
+    session.memory.tables[0].apply = lambda route, gradient: given.update(gradient=gradient)
+    decoder.relation.weight.grad = None
+    assert task.train(plan).item() == pytest.approx(loss.item(), rel=1e-12)
+    torch.testing.assert_close(given["gradient"], expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(decoder.relation.weight.grad, for_relation, rtol=1e-10, atol=1e-14)
+
+
+def crowded(path):
+    """A node that has edges to all nodes: it has no strict negatives."""
+    src, dst = np.r_[np.zeros(12, int), np.arange(1, 12)], np.r_[np.arange(12), np.arange(2, 12), 1]
+    columns = {"src": src, "dst": dst, "split": np.zeros(len(src), np.int8)}
+    return write_graph(path, {"node": {"id": np.arange(12)}}, {("node", "meets", "node"): columns}, "static")
+
+
+def test_strict_draws_end_where_there_is_nothing_to_draw(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, crowded, mpi_tmp_path, parts=4)
+    session = open_graph_session(comm, parts, link_config(task__strict=True, task__negatives=4, task__reverse="none"))
+    edges = training_pairs(parts, "node.meets.node")
+    for columns in steps(session, "train"):
+        for src, nodes in zip(columns["src"], columns["negative"], strict=True):
+            assert src == 0 or not any((src, 0, node) in edges for node in nodes)
+
+
+RESUMED = {
+    "weighted": (friends, {"sampling__mode": "weighted", "train__drop_last": True, "task__strict": True}),
+    "cached": (shop, BATCH | {"features__cache_ratio": 0.3, "task__both_ends": True, "train__accumulate": 2}),
+    "bare": (facts, BARE | SHARED | {"task__decoder": "distmult", "eval__ranking": "filtered"}),
+}  # fmt: skip
+
+
+def weighted(make):
+    """The graph with edge weights, some of them 0."""
+
+    def write(path):
+        make(path)
+        with h5py.File(path, "r+") as file:
+            for group in file["edges"].values():
+                group["weight"] = (np.arange(len(group["src"])) % 5).astype(np.float32)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_links_resume_as_if_never_stopped(comm, mpi_tmp_path, case):
+    """Stopped within an epoch, and begun again on all ranks."""
+    make, changes = RESUMED[case]
+    parts = make_static_parts(comm, weighted(make), mpi_tmp_path)
+    config = link_config(**changes, train__checkpoint_every=2, train__epochs=2)
+    whole, broken = mpi_tmp_path / "whole", mpi_tmp_path / "broken"
+    if comm.rank == 0:
+        whole.mkdir()
+        broken.mkdir()
+    comm.Barrier()
+    trainer = open_graph_trainer(comm, parts, whole, config)
+    trainer.run()
+    first = open_graph_trainer(comm, parts, broken, config)
+    asked = iter(range(100))
+    first._stop = type("Stop", (), {"requested": property(lambda _: next(asked) >= 2)})()
+    assert first.run() == 75
+    second = open_graph_trainer(comm, parts, broken, config)
+    second.resume()
+    assert 0 < second.progress.step
+    second.run()
+    torch.testing.assert_close(second.flat.parameter, trainer.flat.parameter, rtol=0, atol=0)
+    for kind, table in trainer.session.memory.tables.items():
+        torch.testing.assert_close(second.session.memory.tables[kind].weight, table.weight, rtol=0, atol=0)
+    if comm.rank == 0:
+        assert_same_records(broken, whole)
