@@ -40,25 +40,31 @@ class Candidates:
         embeddings [c, Z] of the candidates; rows [S, Z] of the queries; query, edge_type, answer [S], on all ranks
         alike.
         """
-        found = []
+        found, order = np.empty(len(query)), np.lexsort((edge_type, query))
         for at in range(0, len(query), self._chunk):
-            part = slice(at, at + self._chunk)
-            relation = torch.from_numpy(edge_type[part]).to(rows.device)
-            score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float().cpu().numpy()
-            found.append(self._count_better(score, query[part], edge_type[part], answer[part], world))
-        return np.concatenate(found) if found else np.empty(0)
+            part = order[at : at + self._chunk]
+            keys, first, number = np.unique(
+                np.column_stack([query[part], edge_type[part]]), axis=0, return_index=True, return_inverse=True
+            )
+            relation, asked = torch.from_numpy(keys[:, 1]).to(rows.device), torch.from_numpy(part[first])
+            score = decoder.all_pairs(rows[asked.to(rows.device)], embeddings, relation, self._reverse)
+            found[part] = self._count_better(score.float().cpu().numpy(), keys, number.ravel(), answer[part], world)
+        return found
 
-    def _count_better(self, score: np.ndarray, query, edge_type, answer, world: World) -> np.ndarray:
-        """Collective. From scores [S, c] of this rank's candidates."""
+    def _count_better(self, score: np.ndarray, keys, number, answer, world: World) -> np.ndarray:
+        """Collective. From scores [Q, c] of this rank's candidates for different queries and edge types, keys [Q, 2];
+        number: of these, for every answer."""
         place = answer - self._known.first
         here = np.flatnonzero((place >= 0) & (place < self._known.count))
         right = np.full(len(answer), -np.inf, np.float32)
-        right[here] = score[here, place[here]]
+        right[here] = score[number[here], place[here]]
         right = world.reduce_array(right, "max")
-        score[here, place[here]] = -np.inf
-        score[self._known.of(query, edge_type)] = -np.inf
-        above, level = (score > right[:, None]).sum(1), (score >= right[:, None]).sum(1)
-        return 1 + 0.5 * world.reduce_array((above + level).astype(np.int64))
+        score[self._known.of(*keys.T)] = -np.inf
+        own = np.zeros(len(answer), np.int64)
+        own[here] = score[number[here], place[here]] == right[here]
+        above, level = (np.array([np.count_nonzero(compare(score[q], r)) for q, r in zip(number, right, strict=True)],
+                                 np.int64) for compare in (np.greater, np.greater_equal))  # fmt: skip
+        return 1 + 0.5 * world.reduce_array(above + level - own)
 
 
 @dataclass(slots=True)

@@ -51,8 +51,8 @@ class Negatives:
     In training, as ``source`` says: "edge": ``count`` draws for every seed, a column [s, k]; "batch": the step's own
     answers, or those of ``count`` of its seeds; "shared": ``count`` draws for the whole step. The latter two are
     candidates of all seeds: a column [c] of those at this rank, their number by rank (COUNTS), and the pairs
-    [x, 2] of a seed and a candidate that is no negative of it (HIDDEN): its own answer, and if strict the other
-    answers that training edges give. In evaluation always "edge", with ``eval_count``.
+    [x, 2], in order of seeds, of a seed and a candidate that is no negative of it (HIDDEN): its own answer, and if
+    strict the other answers that training edges give. In evaluation always "edge", with ``eval_count``.
     """
 
     def __init__(
@@ -155,7 +155,8 @@ class Negatives:
         rank = np.searchsorted(begin + counts, pairs[:, 0], side="right")
         pairs[:, 0] -= begin[rank]
         send = np.bincount(rank, minlength=self._channel.size).astype(np.int64)
-        return self._channel.array(pairs, send, self._channel.counts(send))
+        found = self._channel.array(pairs, send, self._channel.counts(send))
+        return found[np.argsort(found[:, 0], kind="stable")]
 
     def _everyone(self, values: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
         """Collective. Rows [n, ...] of all ranks, in rank order."""

@@ -20,6 +20,7 @@ from hpcgnn.tasks.graph_config import GraphTaskConfig
 from hpcgnn.tasks.graph_task import GraphTask
 
 SOURCE, DESTINATION = 0, 1
+SCORES = 1 << 19  # of seeds with all candidates at once
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -75,57 +76,73 @@ class GraphLinkTask(GraphTask):
     def _loss(self, scores: LinkScores) -> torch.Tensor:
         return sum(self._sum(scores.positive, negative) for negative in scores.negatives) / len(scores.negatives)
 
-    def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, LinkScores]:
-        """As in GraphTask. With candidates the graph of the backward pass is cut at the outputs: candidates go to all
-        ranks, their gradients come back, then the model's own backward pass follows."""
+    def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, LinkScores | None]:
+        """As in GraphTask; without scores where there are candidates. Then the graph of the backward pass is cut at the
+        embeddings: candidates go to all ranks, their gradients come back, and the model's own backward pass follows."""
         if self._replaced[0].column + COUNTS not in plan.columns:
             return super()._learn(plan, outputs)
-        cut = [rows.detach().requires_grad_() for rows in outputs]
-        shared = [self._gather(plan, cut, number) for number in range(len(self._replaced))]
-        scores = self._score_candidates(plan, cut, shared)
-        loss = self._loss(scores) / max(1, plan.batch_size)
-        loss.backward()
-        gradients = [torch.zeros_like(rows) if rows.grad is None else rows.grad for rows in cut]
-        for number, (place, rows) in enumerate(zip(self._replaced, shared, strict=True)):
-            gradients[place.node_type].index_add_(0, plan.roots[2 + number], self._scatter(plan, rows.grad, number))
-        learnt = [(rows, grad) for rows, grad in zip(outputs, gradients, strict=True) if rows.requires_grad]
-        torch.autograd.backward(*zip(*learnt, strict=True))
-        return loss, scores
+        ends, channel = self._ends(plan, outputs), plan.fetches[0].route.channel
+        own = [
+            embedding(roots, outputs[place.node_type])
+            for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
+        ]
+        counts = [plan.columns[place.column + COUNTS].cpu().numpy() for place in self._replaced]
+        shared = [
+            channel.everyone(rows.detach(), count).clone().requires_grad_()
+            for rows, count in zip(own, counts, strict=True)
+        ]
+        loss, gradients = self._learn_ends(plan, ends, shared)
+        gradients += [_returned(rows, count, channel) for rows, count in zip(shared, counts, strict=True)]
+        reached = [(rows, grad) for rows, grad in zip(ends + own, gradients, strict=True) if rows.requires_grad]
+        if reached:
+            torch.autograd.backward(*zip(*reached, strict=True))
+        return loss, None
 
-    def _gather(self, plan: GraphPlan, outputs: list[torch.Tensor], number: int) -> torch.Tensor:
-        """Collective. Embeddings [m, Z] of all candidates of an end."""
-        own = outputs[self._replaced[number].node_type].detach()[plan.roots[2 + number]]
-        rows = _channel(plan).everyone(own, self._counts(plan, number))
-        return rows.requires_grad_()
+    def _learn_ends(self, plan: GraphPlan, ends, shared: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The loss, and its gradients by sources and destinations [s, Z]; those by ``shared`` [m, Z] are left there.
+        So many seeds at once that their scores stay in a cache."""
+        loss, gradients = ends[0].new_zeros(()), [torch.zeros_like(rows) for rows in ends]
+        most = max(1, SCORES // max(1, *(len(rows) for rows in shared)))
+        for first in range(0, len(ends[0]), most):
+            part = slice(first, first + most)
+            cut = [rows[part].detach().requires_grad_() for rows in ends]
+            mine = self._loss(self._score_candidates(plan, part, cut, shared)) / max(1, plan.batch_size)
+            mine.backward()
+            loss += mine.detach()
+            for gradient, rows in zip(gradients, cut, strict=True):
+                gradient[part] = rows.grad
+        return loss, gradients
 
-    def _scatter(self, plan: GraphPlan, gradient: torch.Tensor, number: int) -> torch.Tensor:
-        """Collective. Gradients [m, Z] of an end's candidates, summed over ranks where they belong: [c, Z]."""
-        channel, counts = _channel(plan), self._counts(plan, number)
-        if channel.size == 1:
-            return gradient
-        own = int(counts[channel.rank])
-        received = channel.rows(gradient, counts, np.full(channel.size, own, np.int64))
-        return received.view(channel.size, own, gradient.shape[1]).sum(0)
-
-    def _counts(self, plan: GraphPlan, number: int) -> np.ndarray:
-        """Candidates by rank [R]."""
-        return plan.columns[self._replaced[number].column + COUNTS].cpu().numpy()
-
-    def _score_candidates(self, plan: GraphPlan, outputs, shared: list[torch.Tensor]) -> LinkScores:
-        ends, decoder, relation = self._ends(plan, outputs), self.model.decoder, plan.columns.get("rel")
-        negatives = []
+    def _score_candidates(self, plan: GraphPlan, part: slice, ends, shared: list[torch.Tensor]) -> LinkScores:
+        """Of some of the seeds, whose ends these are."""
+        decoder, relation, negatives = self.model.decoder, plan.columns.get("rel"), []
+        relation = None if relation is None else relation[part]
         for place, rows in zip(self._replaced, shared, strict=True):
             stays = ends[SOURCE if place.end == DESTINATION else DESTINATION]
             scores = decoder.all_pairs(stays, rows, relation, place.end == SOURCE)
-            hidden = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-            hidden[tuple(plan.columns[place.column + HIDDEN].T)] = True
-            negatives.append(scores.masked_fill(hidden, float("-inf")).T)
+            negatives.append(_hide(scores, plan.columns[place.column + HIDDEN], part.start).T)
         return LinkScores(decoder(*ends, relation), negatives)
 
 
-def _channel(plan: GraphPlan) -> Channel:
-    """What moves the plan's rows."""
-    return plan.fetches[0].route.channel
+def _hide(scores: torch.Tensor, pairs: torch.Tensor, first: int) -> torch.Tensor:
+    """Scores [n, m] of seeds from ``first`` on, -inf for the pairs [x, 2], in order of seeds, that are no negatives."""
+    bounds = torch.tensor([first, first + len(scores)], device=pairs.device)
+    begin, end = torch.searchsorted(pairs[:, 0].contiguous(), bounds).tolist()
+    seed, candidate = pairs[begin:end].T
+    hidden = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    hidden[seed - first, candidate] = True
+    return scores.masked_fill(hidden, float("-inf"))
+
+
+def _returned(rows: torch.Tensor, counts: np.ndarray, channel: Channel) -> torch.Tensor:
+    """Collective. The gradients of all candidates ``rows`` [m, Z] at the ranks that have so many of them, summed: [c,
+    Z]."""
+    gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
+    if channel.size == 1:
+        return gradient
+    own = int(counts[channel.rank])
+    received = channel.rows(gradient, counts, np.full(channel.size, own, np.int64))
+    return received.view(channel.size, own, gradient.shape[1]).sum(0)
 
 
 def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: int, relation) -> torch.Tensor:
