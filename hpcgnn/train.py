@@ -145,7 +145,7 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
             if isinstance(config, RunConfig):
                 make_synthetic(Path(path), config.data.synthetic_events)
             else:
-                make_synthetic_graph(Path(path), config.data.synthetic_nodes)
+                make_synthetic_graph(Path(path), config.data.synthetic_nodes, links=config.task.kind == "link")
     return path
 
 

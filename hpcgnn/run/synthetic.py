@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_tools.derive import Options, derive
 from data_tools.partition import partition
 from data_tools.synthesize import synthesize_events
+from data_tools.synthetic_links import synthesize_links
 from data_tools.synthetic_static import synthesize_static
 
 PARTS = 64
@@ -19,8 +21,15 @@ def make_synthetic(parts: Path, num_events: int) -> None:
     partition(graph, parts, PARTS, method="metis")
 
 
-def make_synthetic_graph(parts: Path, num_nodes: int) -> None:
-    """A graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it."""
+def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> None:
+    """A graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it; for
+    ``links``, one of users and items, with items joined that have users in common."""
     graph = parts.parent / "synthetic.h5"
+    if links:
+        bare = parts.parent / "synthetic-links.h5"
+        synthesize_links(bare, num_nodes // 2, num_nodes // 2, 20 * num_nodes, seed=1)
+        derive(bare, graph, Options("user.likes.item"))
+        partition(graph, parts, PARTS, method="metis")
+        return
     synthesize_static(graph, num_nodes, 20 * num_nodes, seed=1, width=16, num_classes=5)
     partition(graph, parts, PARTS, method="metis")

@@ -73,7 +73,8 @@ class GraphEvalConfig:
 
     Attributes:
         batch_size: seeds of a batch; 0: as in training.
-        negatives: of link prediction: destinations drawn for an edge, the same in all epochs; 0: as in training.
+        negatives: of link prediction: nodes drawn for an edge, the same in all epochs; 0: as in training, one where it
+            has candidates of a whole batch.
         ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
             asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
             of a source, those of its training edges left out.
