@@ -41,12 +41,12 @@ def typed(path, seed: int = 3):
     return write_graph(path, nodes, edges, "static")
 
 
-def plain(path, num_nodes: int = 150, num_edges: int = 900, seed: int = 4):
+def plain(path, num_nodes: int = 150, num_edges: int = 900, seed: int = 4, width: int = 6):
     """One node type and one relation, stored in both directions, a tenth of its weights 0; four classes."""
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 4, num_nodes)
-    feat = rng.standard_normal((num_nodes, 6)).astype(np.float32)
-    feat[:, 1] += label
+    feat = rng.standard_normal((num_nodes, width)).astype(np.float32)
+    feat[:, min(1, width - 1)] += label
     split = rng.choice([0, 0, 1, 2], num_nodes).astype(np.int8)
     edges = _edges(rng, num_nodes, num_nodes, num_edges)
     weight = np.where(rng.random(2 * num_edges) < 0.1, 0, rng.random(2 * num_edges)).astype(np.float32)

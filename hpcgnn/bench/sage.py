@@ -95,7 +95,7 @@ def measure(config: StaticConfig, folder: Path, options: Options, world: World) 
 
 def _steps(session: GraphSession, trainer: Trainer):
     """Collective. Steps of training, epoch after epoch, each planned in its place."""
-    row_bytes = [t.element_size() * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
+    row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
                  for rows in session.rows]  # fmt: skip
     for epoch in itertools.count():
         trainer.start_epoch(epoch)

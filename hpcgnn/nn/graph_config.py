@@ -55,6 +55,13 @@ class GraphModelConfig:
     self_loop: bool = True
     low_memory: bool = False
 
+    @property
+    def node_columns(self) -> tuple[str, ...]:
+        """What a batch must tell of its nodes: "identity" for dropout, "degree" for gcn; both for a class_path."""
+        drops = self.dropout > 0 or self.input_dropout > 0
+        wanted = {"identity": drops or self.class_path, "degree": self.kind == "gcn" or self.class_path}
+        return tuple(name for name, needed in wanted.items() if needed)
+
     def __post_init__(self):
         check_choices("model", self, {
             "kind": KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,

@@ -136,7 +136,7 @@ class Batch:
     """What a model gets besides the input rows; blocks[0] is the innermost layer, furthest from the seeds.
 
     identity: by type, flat row ids [num_src of blocks[0]] int64, the keys of dropout; degree: by type, in-degrees in
-    the whole graph over all relations, of the same nodes.
+    the whole graph over all relations, of the same nodes. Empty where the model does not ask for them.
     """
 
     blocks: tuple[Block, ...]

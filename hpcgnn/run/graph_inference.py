@@ -1,7 +1,8 @@
 """Exact inference on static graphs, layer by layer: every node once a layer, with all its neighbours.
 
-A layer's rows lie at the owners of their nodes; a chunk of nodes pulls those of its neighbours. n local nodes, all
-types one behind the other; W width of a layer's rows.
+A layer's rows lie at the owners of their nodes; a chunk of nodes pulls those of its neighbours. Input rows that stay in
+files are pulled by the first layer's chunks, and never in memory all at once. n local nodes, all types one behind the
+other; W width of a layer's rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
 from hpcgnn.store.features import FEATURE
 from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.store.input_rows import FileTable
 
 if TYPE_CHECKING:
     from hpcgnn.run.graph_session import GraphSession
@@ -35,25 +37,32 @@ def last_rows(session: GraphSession) -> torch.Tensor:
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
     known = [torch.from_numpy(table).to(session.world.device) for table in (partition.flat_row, partition.in_degree())]
-    rows = model.first(_batch(Block((), counts, counts), *known), _inputs(session))
+    stored = any(isinstance(found.tables.get(FEATURE), FileTable) for found in session.rows)
+    rows = None if stored else model.first(_batch(Block((), counts, counts), *known), _inputs(session))
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, *known)
     return rows
 
 
-def _inputs(session: GraphSession) -> list[torch.Tensor]:
-    """Input rows of the local nodes, by type."""
+def _inputs(session: GraphSession, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
+    """Input rows by type: of all local nodes, or, collectively, of the nodes with global ``ids``."""
     found = []
     for kind, rows in enumerate(session.rows):
         learnt = session.memory.tables.get(kind)
-        pieces = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
-        pieces += [] if learnt is None else [learnt.weight]
-        found.append(torch.cat(pieces, dim=1))
+        if ids is None:
+            pieces = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
+            pieces += [] if learnt is None else [learnt.weight]
+        else:
+            ownership = session.partition.book.of_type(kind)
+            route = Route.plan(ownership, ids[kind], session.data_channel).to(session.world.device)
+            pieces = [rows.pull_exact(route, FEATURE)] if FEATURE in rows.tables else []
+            pieces += [] if learnt is None else route.pull(learnt.weight)
+        found.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1))
     return found
 
 
-def _layer(session: GraphSession, number: int, rows: torch.Tensor, identity, degree) -> torch.Tensor:
-    """Collective. One layer's rows of all local nodes, from those of the layer before."""
+def _layer(session: GraphSession, number: int, rows: torch.Tensor | None, identity, degree) -> torch.Tensor:
+    """Collective. One layer's rows of all local nodes, from those of the layer before, or, None, from their inputs."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
     out: torch.Tensor | None = None
@@ -62,17 +71,19 @@ def _layer(session: GraphSession, number: int, rows: torch.Tensor, identity, deg
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
         block, ids = _full_block(partition, first, last, relabel)
-        route = Route.plan(partition.book, ids, session.data_channel).to(rows.device)
-        pulled, keys, degrees = route.pull(rows, identity, degree)
-        new = session.model.step(number, _batch(block, keys, degrees), block, pulled)
+        route = Route.plan(partition.book, np.concatenate(ids), session.data_channel).to(identity.device)
+        keys, degrees, *pulled = route.pull(identity, degree, *([] if rows is None else [rows]))
+        batch = _batch(block, keys, degrees)
+        given = session.model.first(batch, _inputs(session, ids)) if rows is None else pulled[0]
+        new = session.model.step(number, batch, block, given)
         if out is None:
             out = new.new_empty((partition.num_nodes, new.shape[1]))
         out[first:last] = new
     return rows if out is None else out
 
 
-def _full_block(partition: GraphPartition, first: int, last: int, relabel) -> tuple[Block, np.ndarray]:
-    """The block of local nodes first .. last - 1 with all their in-edges, and the global ids of its source nodes."""
+def _full_block(partition: GraphPartition, first: int, last: int, relabel) -> tuple[Block, list[np.ndarray]]:
+    """The block of local nodes first .. last - 1 with all their in-edges, and its source nodes' global ids by type."""
     base, bounds = partition.book.type_base(), []
     for kind in range(len(partition.types)):
         span = partition.of_type(kind)
@@ -91,7 +102,7 @@ def _full_block(partition: GraphPartition, first: int, last: int, relabel) -> tu
         )  # fmt: skip
     ids = [known.unique + base[kind] for kind, known in enumerate(relabel)]
     num_dst = tuple(end - begin for begin, end in bounds)
-    return Block(tuple(relations), tuple(len(found) for found in ids), num_dst), np.concatenate(ids)
+    return Block(tuple(relations), tuple(len(found) for found in ids), num_dst), ids
 
 
 def _batch(block: Block, identity: torch.Tensor, degree: torch.Tensor) -> Batch:

@@ -118,7 +118,7 @@ class GraphSession(BaseSession):
         first = GraphSampler(
             self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, channel,
             self.data_channel, self.world.device, self.plan_threads, self.excluded, replica=self.replica, draw=draws[0],
-            complete=self.goal.complete,
+            complete=self.goal.complete, node_columns=config.model.node_columns,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
 
@@ -206,6 +206,7 @@ class GraphSession(BaseSession):
             f"{self.batches['train'].num_steps} steps an epoch",
             *self._describe_topology(),
             *self._describe_copies(),
+            self._describe_rows(),
             *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),
         ]  # fmt: skip
 
@@ -215,6 +216,12 @@ class GraphSession(BaseSession):
         if self.replica is None:
             return ["topology sharded: owners are asked for neighbours"]
         return [f"topology replicated: {self.replica.num_bytes} bytes on every node"]
+
+    def _describe_rows(self) -> str:
+        """Collective."""
+        held = max(self.world.allgather(self.tables.held_bytes())) / (1 << 20)
+        where = ", features in the part files" if self.config.features.storage == "file" else ""
+        return f"rows of nodes and copies: {held:.1f} MiB at most on a rank{where}"
 
     def _describe_copies(self) -> list[str]:
         """Collective."""
@@ -226,5 +233,5 @@ class GraphSession(BaseSession):
 
 def _learnt_types(partition: GraphPartition, names: list[str]) -> tuple[int, ...]:
     """Node types with learnable rows: those named, by default those without features. Raises ValueError."""
-    bare = [kind for kind, columns in enumerate(partition.columns) if "feat" not in columns]
+    bare = [kind for kind, features in enumerate(partition.features) if features is None]
     return tuple(sorted(set(bare) | {partition.type_of(name) for name in names}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,8 @@ from hpcgnn.sample.replica import Replica
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.features import Fetch, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition
+
+NODE_COLUMNS = ("identity", "degree")  # of a Batch
 
 
 @dataclass(slots=True)
@@ -50,11 +53,14 @@ class GraphSampler:
         roots: Roots, channel: Channel, move_channel: Channel, device: torch.device,
         threads: int = 1, excluded: Exclusion | None = None, neighbors: type[NeighborSampler] = NeighborSampler,
         replica: Replica | None = None, draw: Draw | None = None, complete: Completion | None = None,
+        node_columns: Collection[str] = NODE_COLUMNS,
     ):  # fmt: skip
         """neighbors: the sampling method, a class that is made as NeighborSampler is; replica: draws from it, with the
-        edges that it excludes, instead of asking the owners; draw: who draws, by default this rank and its peers."""
+        edges that it excludes, instead of asking the owners; draw: who draws, by default this rank and its peers;
+        node_columns: what is fetched of a batch's nodes; its other columns are empty."""
         self._rows, self._seed, self._roots, self._complete = rows, seed, roots, complete
         self._channel, self._move_channel, self._device = channel, move_channel, device
+        self._node_columns = node_columns
         self._steps: Steps | None = None
         if draw is None:
             if replica is None:
@@ -80,8 +86,7 @@ class GraphSampler:
         shapes = [columns.pop(name).shape for _, name in self._roots]
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
         plans = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
-        known = {name: [rows.fetch(plan, name).to(self._device) for rows, plan in zip(self._rows, plans, strict=True)]
-                 for name in ("identity", "degree")}  # fmt: skip
+        known = {name: self._fetch(plans, name) for name in NODE_COLUMNS}
         blocks = tuple(_block_on(self._device, block) for block in drawn.blocks)
         batch = Batch(
             blocks, tuple(known["identity"]), tuple(known["degree"]), self._seed, epoch, step, training
@@ -91,6 +96,12 @@ class GraphSampler:
             {name: self._move(column) for name, column in columns.items()}, batch,
             tuple(plan.over(self._move_channel).to(self._device) for plan in plans),
         )  # fmt: skip
+
+    def _fetch(self, plans: list[Fetch], name: str) -> list[torch.Tensor]:
+        """Collective. A column of the planned nodes, by type; empty where it is not asked for."""
+        if name not in self._node_columns:
+            return [torch.empty(0, dtype=torch.int64, device=self._device) for _ in plans]
+        return [rows.fetch(plan, name).to(self._device) for rows, plan in zip(self._rows, plans, strict=True)]
 
     def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
         """Collective. Global ids of the nodes whose rows a step wants, by type; nothing is fetched."""

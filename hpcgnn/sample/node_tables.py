@@ -13,9 +13,9 @@ from hpcgnn.comm.world import World
 from hpcgnn.sample.access import predicted_hit_rate, presample, stored_rankings
 from hpcgnn.sample.graph_plan import GraphSampler
 from hpcgnn.sample.seeds import SeedBatches
-from hpcgnn.store import files
 from hpcgnn.store.features import FEATURE, WIRES, FeatureConfig, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.store.input_rows import FileTable, Table, load
 
 
 class NodeTables:
@@ -26,7 +26,8 @@ class NodeTables:
         self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype
     ):
         self._partition, self._config, self._world, self._channel = partition, config, world, channel
-        self._tables = _make_tables(partition, config, dtype, world.device)
+        with together(world, "read the features"):
+            self._tables = _make_tables(partition, config, dtype, world.device)
         self.predicted_hits = 0.0
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
@@ -62,6 +63,10 @@ class NodeTables:
         """Collective. Copied rows on all ranks together."""
         return int(self._world.total(sum(rows.num_copies for rows in self.rows)))
 
+    def held_bytes(self) -> int:
+        """Bytes of rows and copies in this rank's memory."""
+        return sum(rows.held_bytes() for rows in self.rows)
+
     def hit_rate(self) -> float:
         """Collective. Share of the remote rows wanted so far that were found among the copies."""
         wanted, hits = (
@@ -72,15 +77,13 @@ class NodeTables:
 
 def _make_tables(
     partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, device: torch.device
-) -> list[dict[str, torch.Tensor]]:
+) -> list[dict[str, Table]]:
+    make = FileTable if config.storage == "file" else load
     degree, tables = partition.in_degree(), []
-    for kind, columns in enumerate(partition.columns):
+    for kind, features in enumerate(partition.features):
         mine = partition.of_type(kind)
         found = {"identity": torch.from_numpy(partition.flat_row[mine]), "degree": torch.from_numpy(degree[mine])}
-        if "feat" in columns:
-            features = torch.from_numpy(files.as_matrix(columns["feat"])).to(dtype)
-            if config.normalize:
-                features = features / features.sum(dim=1, keepdim=True).clamp(min=1e-12)
-            found[FEATURE] = features.to(device)
+        if features is not None:
+            found[FEATURE] = make(features, dtype, config.normalize, device)
         tables.append(found)
     return tables

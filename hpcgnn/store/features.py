@@ -17,8 +17,10 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.store.book import BlockOwnership
+from hpcgnn.store.input_rows import FileTable, Table, gather
 
 FEATURE = "feature"  # the table of input rows
+STORAGES = ("memory", "file")
 CACHES = ("presample", "stored")
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -28,6 +30,7 @@ class FeatureConfig:
     """Input rows of nodes.
 
     Attributes:
+        storage: where a rank's own rows lie: in "memory", or in the part "file", read anew whenever they are wanted.
         cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
         cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
             that data_tools.partition stored with the parts (``--cache-ranking``).
@@ -35,13 +38,14 @@ class FeatureConfig:
         normalize: divide every node's features by their sum.
     """
 
+    storage: str = "memory"
     cache_ratio: float = 0.0
     cache: str = "presample"
     wire: str = ""
     normalize: bool = False
 
     def __post_init__(self):
-        check_choices("features", self, {"cache": CACHES, "wire": tuple(WIRES)})
+        check_choices("features", self, {"storage": STORAGES, "cache": CACHES, "wire": tuple(WIRES)})
         if not 0 <= self.cache_ratio < math.inf:
             raise ValueError(f"features.cache_ratio must be at least 0, got {self.cache_ratio}")
 
@@ -77,7 +81,7 @@ class NodeRows:
     """
 
     def __init__(
-        self, ownership: BlockOwnership, tables: dict[str, torch.Tensor], hot: np.ndarray, channel: Channel,
+        self, ownership: BlockOwnership, tables: dict[str, Table], hot: np.ndarray, channel: Channel,
         wire: torch.dtype | None = None,
     ):  # fmt: skip
         self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
@@ -122,8 +126,18 @@ class NodeRows:
         native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
         return out
 
-    def _pull(self, route: Route, table: torch.Tensor) -> torch.Tensor:
-        if self._wire is None or not table.is_floating_point() or route.channel.size == 1:
+    def pull_exact(self, route: Route, name: str) -> torch.Tensor:
+        """Collective. Rows of a table over any route of this node type's ids, none of them rounded."""
+        return route.pull_served(gather(self.tables[name], route.served))[0]
+
+    def held_bytes(self) -> int:
+        """Bytes in this rank's memory: tables, those that stay in files left out, and copies."""
+        held = [table for table in self.tables.values() if not isinstance(table, FileTable)]
+        return sum(table.numel() * table.element_size() for table in [*held, *self._copies.values()])
+
+    def _pull(self, route: Route, table: Table) -> torch.Tensor:
+        narrow = self._wire is not None and table.dtype.is_floating_point and route.channel.size > 1
+        if not narrow and not isinstance(table, FileTable):
             return route.pull(table)[0]
-        narrow = native.gather_rows(table, route.served).to(self._wire)
-        return route.pull_served(narrow)[0].to(table.dtype)
+        rows = gather(table, route.served)
+        return route.pull_served(rows.to(self._wire) if narrow else rows)[0].to(table.dtype)

@@ -1,7 +1,8 @@
 """What a rank holds of a static graph: its nodes with their columns, and all their in-edges (CSC) by relation.
 
-A rank reads the parts that the book gives it. Local rows: the rank's nodes type by type, in order of global id. *Flat
-row id*: first flat id of the node's type + row id in the graph file; it identifies a node on any partition set.
+A rank reads the parts that the book gives it, but for the features, which whoever wants them reads from there. Local
+rows: the rank's nodes type by type, in order of global id. *Flat row id*: first flat id of the node's type + row id in
+the graph file; it identifies a node on any partition set.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import numpy as np
 from hpcgnn.store import files
 from hpcgnn.store.book import Book, read_offsets
 from hpcgnn.store.part_file import check_counts, reading_part
+from hpcgnn.store.stored_column import Piece, StoredColumn
 
 STRUCTURE = ("indptr", "src", "row")
+FEATURES = "feat"  # the column of nodes that is left in the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Ranking:
 @dataclass(frozen=True, slots=True)
 class GraphPartition:
     """A rank's share. flat_row [n] int64 of every local node; type_start [T + 1]: first local row of every type;
-    columns: by type, name to [n of the type, ...]; edges: one for each of ``relations``; ranking: by type, what the
+    columns: by type, name to [n of the type, ...], without the features: those [n of the type, F] are where the parts
+    lie, None for a type that has none; edges: one for each of ``relations``; ranking: by type, what the
     parts expect to want of other parts; graph: hash of the graph file, the same for all its partition sets."""
 
     book: Book
@@ -78,6 +82,7 @@ class GraphPartition:
     flat_row: np.ndarray
     type_start: np.ndarray
     columns: tuple[dict[str, np.ndarray], ...]
+    features: tuple[StoredColumn | None, ...]
     edges: tuple[InEdges, ...]
     ranking: tuple[Ranking, ...]
 
@@ -130,6 +135,7 @@ class _Part:
 
     rows: list[np.ndarray]
     nodes: list[dict[str, np.ndarray]]
+    features: list[Piece | None]
     edges: list[InEdges]
     rankings: list[Ranking]
 
@@ -159,6 +165,7 @@ def open_graph_partition(
         book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
         np.cumsum([0, *(len(rows) for rows in flat)]),
         tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
+        tuple(_merge_features([p.features[t] for p in parts]) for t in range(len(types))),
         tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
         tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
     )  # fmt: skip
@@ -176,16 +183,36 @@ def _read_relations(file: h5py.File, types: tuple[str, ...]) -> tuple[Relation, 
 
 def _read_part(path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns) -> _Part:
     with reading_part(path, part, set_id, digest) as file:
-        nodes = [
-            {key: column[()] for key, column in file["nodes"][t].items() if with_columns or key == "row"} for t in types
-        ]
+        wanted = lambda key: key == "row" or (with_columns and key != FEATURES)  # noqa: E731
+        nodes = [{key: column[()] for key, column in file["nodes"][t].items() if wanted(key)} for t in types]
+        features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
         edges = []
         for relation in relations:
             found = _read_edges(file["edges"][relation.name])
             if len(found.indptr) != len(nodes[relation.dst_type]["row"]) + 1 or found.indptr[-1] != len(found.src):
                 raise ValueError(f"/edges/{relation.name}/indptr does not fit the part's nodes and edges")
             edges.append(found if with_edges else found.degrees_only())
-        return _Part([n.pop("row") for n in nodes], nodes, edges, [_read_ranking(file, t) for t in types])
+        rows = [n.pop("row") for n in nodes]
+        return _Part(rows, nodes, features, edges, [_read_ranking(file, t) for t in types])
+
+
+def _find_features(group: h5py.Group) -> Piece | None:
+    """The features of a part's nodes of one type. Raises ValueError where they are not as many."""
+    if FEATURES not in group:
+        return None
+    piece = Piece.of(group[FEATURES])
+    if piece.rows != len(group["row"]):
+        raise ValueError(f"{piece.name} has {piece.rows} rows, {len(group['row'])} nodes")
+    return piece
+
+
+def _merge_features(pieces: list[Piece | None]) -> StoredColumn | None:
+    """The parts' features as one column. Raises ValueError where some parts have none."""
+    if None not in pieces:
+        return StoredColumn(pieces)
+    if any(piece is not None for piece in pieces):
+        raise ValueError("some parts have features and some have none; run data_tools.verify, or partition again")
+    return None
 
 
 def _read_edges(group: h5py.Group) -> InEdges:

@@ -10,6 +10,7 @@ from hpcgnn.nn.message_blocks import IndexedRows, rows_of
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.store.embeddings import EmbeddingStore
 from hpcgnn.store.features import FEATURE, NodeRows
+from hpcgnn.store.input_rows import FileTable
 from hpcgnn.timers import Timers
 
 Rows = torch.Tensor | IndexedRows
@@ -75,12 +76,13 @@ class GraphTask(ABC):
         return features, learnt
 
     def _features(self, plan: GraphPlan, kind: int) -> Rows | None:
-        """Collective. A type's features [U, F]; on one rank where they lie."""
+        """Collective. A type's features [U, F]; on one rank where they lie in memory."""
         rows, fetch = self._rows[kind], plan.fetches[kind]
-        if FEATURE not in rows.tables:
+        table = rows.tables.get(FEATURE)
+        if table is None:
             return None
-        if fetch.route.channel.size == 1:
-            return IndexedRows(rows.tables[FEATURE], fetch.route.requests)
+        if fetch.route.channel.size == 1 and not isinstance(table, FileTable):
+            return IndexedRows(table, fetch.route.requests)
         return rows.fetch(fetch, FEATURE)
 
     def _outputs(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> list[torch.Tensor]:

@@ -1,0 +1,46 @@
+"""Input rows of nodes from their column of features: in memory, or made anew from the part files whenever wanted.
+
+n nodes of a type at this rank, F width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.store.stored_column import StoredColumn
+
+
+class FileTable:
+    """Input rows [n, F] that stay in the part files."""
+
+    def __init__(self, column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device):
+        self.shape, self.dtype = column.shape, dtype
+        self._reader, self._normalize, self._device = column.reader(), normalize, device
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows [k, F] of positions [k] int64."""
+        return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self._device)
+
+
+Table = torch.Tensor | FileTable
+
+
+def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
+    """All rows [n, F], read in slabs: nothing else is as large."""
+    table = torch.empty(column.shape, dtype=dtype, device=device)
+    for first, rows in column.slabs():
+        table[first : first + len(rows)] = _convert(rows, dtype, normalize)
+    return table
+
+
+def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of either kind of table."""
+    return table.gather(rows) if isinstance(table, FileTable) else native.gather_rows(table, rows)
+
+
+def _convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
+    """Rows as the model takes them; each depends on itself alone."""
+    found = torch.from_numpy(rows).to(dtype)
+    return found / found.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else found
