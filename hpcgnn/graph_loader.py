@@ -31,7 +31,7 @@ from hpcgnn.sample.seeds import SeedBatches, SeedPool, epoch_shuffle, make_pool,
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.features import FEATURE, FeatureConfig
 from hpcgnn.store.graph_partition import open_graph_partition
-from hpcgnn.tasks.labels import labelled_type, node_labels
+from hpcgnn.tasks.labels import has_label, labelled_type, node_labels
 
 FORMATS = ("", "pyg")
 Nodes = np.ndarray | torch.Tensor
@@ -233,7 +233,7 @@ def _input_nodes(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
             raise ValueError(f"input_nodes: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
         kind = labelled_type(graph.partition, name, "input_nodes")
         label, split = node_labels(graph.partition.columns[kind], graph.types[kind], 0)
-        mask = (split == SPLITS.index(chosen)) & (label >= 0)
+        mask = (split == SPLITS.index(chosen)) & has_label(label)
         return kind, graph.nodes(graph.types[kind])[mask], chosen
     return graph.partition.type_of(name), _own_rows(graph, name, np.asarray(chosen)), ""
 

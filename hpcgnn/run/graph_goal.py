@@ -20,8 +20,8 @@ from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.tasks.graph_node import GraphNodeTask
 from hpcgnn.tasks.graph_task import GraphTask
-from hpcgnn.tasks.labels import count_classes, labelled_type, node_labels
-from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, node_metrics
+from hpcgnn.tasks.labels import count_classes, has_label, labelled_type, node_labels
+from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, MULTILABEL_NAMES, node_metrics
 from hpcgnn.tasks.temporal_label import LabelScores
 
 
@@ -68,18 +68,19 @@ class Goal(ABC):
 
 
 class NodeGoal(Goal):
-    """Labels of the nodes of one type."""
+    """Labels of the nodes of one type; several: a node may have any number of them."""
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         with together(world, "read the labels"):
             self.node_type = kind = labelled_type(partition, config.task.node_type, "task.node_type")
             label, split = node_labels(partition.columns[kind], partition.types[kind], config.task.classes)
         self.partition, self.roots = partition, ((kind, "id"),)
+        self.several = label.ndim == 2
         self.num_outputs = count_classes(label, config.task.classes, world)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
         self.pools = {}
         for number, name in enumerate(SPLITS):
-            chosen = np.flatnonzero((split == number) & (label >= 0))
+            chosen = np.flatnonzero((split == number) & has_label(label))
             seeds = {"id": ids[chosen], "label": label[chosen]}
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
 
@@ -102,7 +103,9 @@ class NodeGoal(Goal):
         return LabelCollected(measure=node_metrics)
 
     def metric_names(self) -> tuple[str, ...]:
-        """Accuracy and macro_f1; of two classes auc and ap too."""
+        """Accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
+        if self.several:
+            return MULTILABEL_NAMES
         return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.num_outputs == 2 else ()))
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
@@ -111,4 +114,5 @@ class NodeGoal(Goal):
 
     def describe(self) -> str:
         """As in Goal."""
-        return f"{self.partition.types[self.node_type]} labels, {self.num_outputs} classes"
+        kinds = "classes, several a node" if self.several else "classes"
+        return f"{self.partition.types[self.node_type]} labels, {self.num_outputs} {kinds}"

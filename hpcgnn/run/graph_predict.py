@@ -40,8 +40,9 @@ class NodeColumns:
 
 
 def predict_nodes(session: GraphSession, embeddings: bool = False) -> NodeColumns:
-    """Collective. Original id (the row where the graph has none), predicted class, and outputs [n, C], or, with
-    ``embeddings``, the rows [n, W] before the output layer; of a model without such a layer these are the outputs.
+    """Collective. Original id (the row where the graph has none), predicted class (not where a node may have several
+    labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer; of a model without
+    such a layer these are the outputs.
 
     Raises DistributedError for a run that learnt links.
     """
@@ -53,7 +54,8 @@ def predict_nodes(session: GraphSession, embeddings: bool = False) -> NodeColumn
     rows = last_rows(session)
     outputs = infer(session, rows)[mine].cpu().numpy()
     row = partition.flat_row[mine] - base[kind]
-    columns = {"node": _text(partition.columns[kind].get("id", row)), "class": outputs.argmax(axis=1)}
+    columns = {"node": _text(partition.columns[kind].get("id", row))}
+    columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}
     columns |= {"embedding": rows[mine].cpu().numpy()} if embeddings else {"output": outputs}
     order = np.argsort(row)
     total = int(base[kind + 1] - base[kind])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.tasks.graph_task import GraphTask
@@ -11,7 +11,8 @@ from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class GraphNodeTask(GraphTask):
-    """Scores the classes of every seed, a node. The loss is the cross entropy."""
+    """Scores the classes of every seed, a node. The loss is the cross entropy; where a node may have several labels,
+    the binary one, a mean over the classes."""
 
     def __init__(self, seed_type: int, *shared):
         """shared: as GraphTask."""
@@ -22,4 +23,7 @@ class GraphNodeTask(GraphTask):
         return LabelScores(outputs[self._seed_type][plan.roots[0]], plan.columns["label"])
 
     def _loss(self, scores: LabelScores) -> torch.Tensor:
-        return cross_entropy(scores.output, scores.label, reduction="sum")
+        output, label = scores.output, scores.label
+        if label.ndim == 2:
+            return binary_cross_entropy_with_logits(output, label.to(output.dtype), reduction="sum") / output.shape[1]
+        return cross_entropy(output, label, reduction="sum")

@@ -61,7 +61,10 @@ def is_known(label: np.ndarray) -> np.ndarray:
 
 
 def count_classes(label: np.ndarray, wanted: int, world: World) -> int:
-    """Collective. The number of classes C: ``wanted``, or, for 0, one more than the largest label, at least 2."""
+    """Collective. The number of classes C: ``wanted``, or, for 0, one more than the largest label, at least 2; of
+    labels [n, C] their width."""
+    if label.ndim == 2:
+        return label.shape[1]
     return wanted or max(2, 1 + int(max(world.allgather(int(label.max(initial=MISSING))))))
 
 
@@ -72,7 +75,8 @@ def balanced_weights(label: np.ndarray, classes: int, world: World) -> np.ndarra
 
 
 def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels [n] int64 (-1: missing) and splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type.
+    """Labels int64 and splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type. Labels are [n]
+    classes, -1 where missing, or, several a node, [n, C] of 0 and 1, a row of -1 where missing.
 
     Raises ValueError where they are missing or cannot be used.
     """
@@ -83,14 +87,33 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
                 + (", or run data_tools.split" if name == "split" else "")
             )
     label = columns["label"]
-    if label.ndim != 1 or label.dtype.kind not in "iub":
-        raise ValueError(f"the label of {node_type} must be one integer a node, got {label.dtype} {label.shape[1:]}")
-    label = label.astype(np.int64)
+    if label.ndim > 2 or label.dtype.kind not in "iub":
+        raise ValueError(
+            f"the label of {node_type} must be one integer a node, or a row of 0 and 1, got {label.dtype} "
+            f"{label.shape[1:]}"
+        )
+    label, split = label.astype(np.int64), columns["split"].astype(np.int64)
+    if label.ndim == 2:
+        return _label_rows(label, node_type, classes), split
     limit = classes or MOST_CLASSES
     if (label >= limit).any():
         where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most"
         raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
-    return np.where(label >= 0, label, MISSING), columns["split"].astype(np.int64)
+    return np.where(label >= 0, label, MISSING), split
+
+
+def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
+    """[n, C]. Raises ValueError."""
+    if label.shape[1] < 2 or classes not in (0, label.shape[1]):
+        raise ValueError(f"node type {node_type}: labels of {label.shape[1]} columns, but task.classes = {classes}")
+    if (label > 1).any():
+        raise ValueError(f"node type {node_type}: labels in rows are 0 and 1, found {int(label.max())}")
+    return np.where((label >= 0).all(axis=1, keepdims=True), label, MISSING)
+
+
+def has_label(label: np.ndarray) -> np.ndarray:
+    """Whether nodes have labels as ``node_labels`` gives them, [n] bool."""
+    return label.reshape(len(label), -1)[:, 0] >= 0
 
 
 def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:

@@ -17,6 +17,7 @@ NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
 RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
 BINARY_NAMES = ("auc", "ap")
 MULTICLASS_NAMES = ("accuracy", "macro_f1")
+MULTILABEL_NAMES = ("micro_f1", "macro_f1", "micro_f1_known", "macro_f1_known")
 REGRESSION_NAMES = ("mse", "mae", "rmse")
 LOWER_IS_BETTER = REGRESSION_NAMES
 HITS = 10
@@ -84,8 +85,14 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
 
 def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
     """Collective. Metrics of labels [n] in [0, c) by outputs [n, c]: ``accuracy``, which is also the micro F1 of one
-    label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes."""
+    label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes.
+
+    Of labels [n, c] of 0 and 1: ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0; and ``_known``, of
+    as many classes with the highest outputs as the node has labels (the protocol of Perozzi et al., DeepWalk, 2014).
+    """
     _check_finite(np.isfinite(output).all(), world)
+    if labels.ndim == 2:
+        return _multilabel(output.astype(np.float32), labels == 1, world)
     found = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
     return found | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
 
@@ -123,6 +130,21 @@ def _scores(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float]:
 
 def _ap_auc(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     return float(average_precision_score(labels, scores)), float(roc_auc_score(labels, scores))
+
+
+def _multilabel(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
+    place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
+    found = [_f1(chosen, labels, world) for chosen in (output > 0, place < labels.sum(axis=1, keepdims=True))]
+    return dict(zip(MULTILABEL_NAMES, [*found[0], *found[1]], strict=True))
+
+
+def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, float]:
+    """Collective. F1 of all choices [n, c], and its mean over the classes that occur among choices or labels."""
+    hits, either = (chosen & labels).sum(axis=0), chosen.sum(axis=0) + labels.sum(axis=0)
+    hits, either = world.reduce_array(np.stack([hits, either]).astype(np.int64))
+    if not either.any():
+        return math.nan, math.nan
+    return float(2 * hits.sum() / either.sum()), float((2 * hits[either > 0] / either[either > 0]).mean())
 
 
 def _multiclass(predicted: np.ndarray, labels: np.ndarray, classes: int, world: World) -> dict[str, float]:

@@ -1,0 +1,102 @@
+"""Nodes with several labels: learning them gives one answer on any number of ranks, metrics are scikit-learn's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from random_graphs import write_graph
+from sklearn.metrics import f1_score
+from static_runs import make_static_parts, open_graph_session, open_graph_trainer, static_config
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.run.graph_inference import infer
+from hpcgnn.run.graph_predict import predict_nodes
+from hpcgnn.run.scoring import split_metrics
+from hpcgnn.tasks.labels import has_label, node_labels
+from hpcgnn.tasks.metrics import MULTILABEL_NAMES, node_metrics
+
+CLASSES = 4
+
+
+def several(path, largest: int = 1):
+    """150 nodes with up to four labels each, some with none, a tenth of unknown ones."""
+    rng = np.random.default_rng(2)
+    label = rng.integers(0, largest + 1, (150, CLASSES))
+    label[rng.random(150) < 0.1] = -1
+    feat = np.maximum(label, 0) + rng.standard_normal((150, CLASSES))
+    nodes = {
+        "node": {"feat": feat.astype(np.float32), "label": label, "split": rng.integers(0, 3, 150).astype(np.int8)}
+    }
+    edges = {"src": rng.integers(0, 150, 600), "dst": rng.integers(0, 150, 600)}
+    return write_graph(path, nodes, {("node", "meets", "node"): edges}, "static")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_labels_are_learnt_with_one_answer(comm, mpi_tmp_path, exact):
+    """Losses and metrics of all ranks are those of each rank alone, and get better."""
+    parts = make_static_parts(comm, several, mpi_tmp_path)
+    config = static_config(eval__exact=exact, train__lr=0.05, model__dropout=0.0)
+    found = []
+    for communicator in (comm, MPI.COMM_SELF):
+        trainer = open_graph_trainer(communicator, parts, mpi_tmp_path, config)
+        session, losses = trainer.session, []
+        for epoch in range(4):
+            trainer.start_epoch(epoch)
+            with session.plans("train", epoch) as plans:
+                losses += [trainer.train_step(plan)[0] for plan in plans]
+        found.append(losses + list(split_metrics(session, "test", session.scores("test")).values()))
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+    assert session.metric_names() == MULTILABEL_NAMES
+    assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
+    assert "4 classes, several a node" in session.goal.describe()
+
+
+def test_the_loss_is_a_mean_over_nodes_and_classes(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, several, mpi_tmp_path)
+    config = static_config(sampling__mode="full", model__dropout=0.0, train__batch_size=1000)
+    session = open_graph_session(comm, parts, config)
+    pool, output = session.goal.pools["train"], infer(session)
+    place = pool.columns["id"] - session.partition.book.of_type(0).starts[comm.rank]
+    label = torch.from_numpy(pool.columns["label"]).double()
+    expected = binary_cross_entropy_with_logits(output[place], label, reduction="sum") / CLASSES / pool.total
+    plan = session.sampler.plan(session.batches["train"], 0, 0)
+    found = session.world.total(float(session.task.train(plan)))
+    assert found == pytest.approx(session.world.total(float(expected)), rel=1e-9)
+
+
+def test_predictions_name_no_class(comm, mpi_tmp_path):
+    session = open_graph_session(comm, make_static_parts(comm, several, mpi_tmp_path), static_config())
+    columns = predict_nodes(session).columns
+    assert list(columns) == ["node", "output"]
+    assert columns["output"].shape[1] == CLASSES
+
+
+def test_metrics_are_those_of_one_rank(comm):
+    """With a class that nobody has or gets; and nothing to measure."""
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    rng = np.random.default_rng(7)
+    output, labels = rng.standard_normal((200, 5)), rng.integers(0, 2, (200, 5))
+    output[:, 4], labels[:, 4] = -9, 0
+    mine = slice(200 * comm.rank // comm.size, 200 * (comm.rank + 1) // comm.size)
+    found = node_metrics(output[mine], labels[mine], world)
+    known = np.zeros_like(labels)
+    for row, count in enumerate(labels.sum(axis=1)):
+        known[row, np.argsort(-output[row])[:count]] = 1
+    for suffix, chosen in (("", output > 0), ("_known", known)):
+        assert found["micro_f1" + suffix] == pytest.approx(f1_score(labels, chosen, average="micro"), rel=1e-12)
+        macro = f1_score(labels[:, :4], chosen[:, :4], average="macro")
+        assert found["macro_f1" + suffix] == pytest.approx(macro, rel=1e-12)
+    assert np.isnan(list(node_metrics(output[:0], labels[:0], world).values())).all()
+
+
+def test_labels_that_cannot_be_used_are_refused(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, lambda path: several(path, largest=2), mpi_tmp_path)
+    with pytest.raises(DistributedError, match=r"labels in rows are 0 and 1, found 2"):
+        open_graph_session(comm, parts, static_config())
+    columns = {"label": np.array([[0, 1], [1, -1]]), "split": np.zeros(2)}
+    with pytest.raises(ValueError, match=r"labels of 2 columns, but task.classes = 3"):
+        node_labels(columns, "node", 3)
+    assert has_label(node_labels(columns, "node", 2)[0]).tolist() == [True, False]
