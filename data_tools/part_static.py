@@ -14,7 +14,7 @@ import numpy as np
 from data_tools.part_access import access_by_part
 from data_tools.part_csc import in_columns, out_columns, write_csc
 from data_tools.part_layout import Layout
-from data_tools.part_writer import PartGroup, part_groups, write_node_columns
+from data_tools.part_writer import PartGroup, carry_attributes, part_groups, write_node_columns
 from data_tools.partition_options import StaticOptions
 from data_tools.partition_source import NodeType, Source
 from hpcgnn.store import files
@@ -51,6 +51,7 @@ def write_group(source: Source, layout: Layout, group: PartGroup, options: Stati
         if options.out_edges:
             columns = out_columns(source, layout, relation)
             write_csc(source, layout, group, relation, "src", f"out/{relation.name}", columns)
+    carry_attributes(source, group)
 
 
 def write_caches(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> np.ndarray:

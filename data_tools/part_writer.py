@@ -199,6 +199,17 @@ def open_group(layout: Layout, folder: str | os.PathLike, set_id: str, parts: ra
         yield PartGroup(parts.start, opened)
 
 
+def carry_attributes(source: Source, group: PartGroup) -> None:
+    """Attributes of the source's columns, such as the names of classes, in every file of the group."""
+    tables = [(f"nodes/{found.name}", source.nodes(found), found.columns) for found in source.types]
+    tables += [(f"edges/{found.name}", source.edges(found), found.columns) for found in source.relations]
+    for path, columns, names in tables:
+        for name in names:
+            for key, value in columns[name].attrs.items():
+                for file in group.files:
+                    file[path][name].attrs[key] = value
+
+
 def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[np.ndarray]) -> None:
     """Fill the files of a group of parts."""
     for file in group.files:
@@ -209,3 +220,4 @@ def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[n
         write_edge_columns(source, layout, group, relation, relation_counts)
         for index, file in enumerate(group.files):
             write_history(layout, file, group.first + index, relation)
+    carry_attributes(source, group)

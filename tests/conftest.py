@@ -18,6 +18,7 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+import h5py
 import pytest
 from _pytest.terminal import TerminalReporter
 from mpi4py import MPI
@@ -179,6 +180,26 @@ def shared_data():
         return path
 
     return find
+
+
+@pytest.fixture
+def convert(tmp_path):
+    """A callable `convert(preset, **files and settings)` that opens the graph it makes."""
+    from convert_sources import assignments
+
+    from data_tools.convert import main
+
+    opened = []
+
+    def run(preset: str, **sources) -> h5py.File:
+        path = tmp_path / f"graph-{len(opened)}.h5"
+        assert main(["--preset", preset, *assignments(sources), str(path)]) == 0
+        opened.append(h5py.File(path))
+        return opened[-1]
+
+    yield run
+    for file in opened:
+        file.close()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,17 @@ def run_spec(folder: Path, spec: dict, *arguments: str) -> Path:
     return folder / "graph.h5"
 
 
+def assignments(sources: dict) -> list[str]:
+    """Arguments of the command that set files and settings."""
+    return [text for name, value in sources.items() for text in ("--set", f"{name}={value}")]
+
+
+def counts(file: h5py.File) -> dict[str, int]:
+    """Nodes and edges of a graph file, by type and relation."""
+    nodes = {name: int(group.attrs["num_nodes"]) for name, group in file["nodes"].items()}
+    return nodes | {name: int(group.attrs["num_edges"]) for name, group in file["edges"].items()}
+
+
 def run_preset(folder: Path, preset: str, source: Path, *arguments: str) -> Path:
     """Convert by a preset; returns the path of the graph file."""
     output = folder / "graph.h5"

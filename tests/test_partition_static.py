@@ -394,3 +394,17 @@ def test_cora_is_cut_little_and_balanced(tmp_path, shared_data):
     assert not unmet(found, 1.1001)
     assert found["cache"]["local"] > 0.6
     assert found["cache"]["local"] + found["cache"]["ranked"] > 0.85
+
+
+@pytest.mark.parametrize("make", [random_static, random_graph])
+def test_attributes_of_columns_come_along(tmp_path, make):
+    """Of nodes and of edges, in every part, static or temporal."""
+    make(tmp_path / "g.h5", 3)
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
+        paths = ["nodes/a/feat", f"edges/{files.relations(file)[0]}/feat"]
+        for path in paths:
+            file[path].attrs["names"] = '["red", "blue"]'
+    partition(tmp_path / "g.h5", tmp_path / "p", 3, method="random")
+    for part in range(3):
+        with h5py.File(files.part_path(tmp_path / "p", part)) as file:
+            assert {file[path].attrs["names"] for path in paths} == {'["red", "blue"]'}
