@@ -60,12 +60,14 @@ def _edges(rng, num_src: int, num_dst: int, count: int) -> dict[str, np.ndarray]
     return {"src": rng.integers(0, num_src, count), "dst": dst}
 
 
-def make_static_parts(comm, make, folder: Path, parts: int = 8) -> Path:
+def make_static_parts(comm, make, folder: Path, parts: int = 8, **options) -> Path:
     """Collective. A graph made by ``make(path)`` in ``parts`` random parts."""
 
     def write() -> None:
+        options.update(method="random", cache_ranking=0.5, fanouts=(3, 2))
+        folder.mkdir(exist_ok=True)
         make(folder / "graph.h5")
-        partition(folder / "graph.h5", folder / "parts", parts, method="random", cache_ranking=0.5, fanouts=(3, 2))
+        partition(folder / "graph.h5", folder / "parts", parts, **options)
 
     on_rank_0(comm, write)
     return folder / "parts"

@@ -11,6 +11,8 @@ from mpi4py import MPI
 from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
 
 from hpcgnn.run.graph_inference import infer
+from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.graph_plan import NODE_COLUMNS, GraphSampler
 from hpcgnn.store import files
 from hpcgnn.store.stored_column import Piece, RowReader, StoredColumn
@@ -176,9 +178,10 @@ def test_only_what_the_model_uses_of_its_nodes_is_fetched(comm, mpi_tmp_path, ch
         plan = sampler.plan(session.batches["train"], 0, step)
         for name in NODE_COLUMNS:
             assert (len(getattr(plan.batch, name)[0]) > 0) == (name in columns and plan.batch.blocks[0].num_src[0] > 0)
+        neighbors = NeighborSampler(session.partition, config.sampling.mode, session.plan_channel)
         everything = GraphSampler(
-            session.partition, session.rows, config.sampling, config.train.seed, session.goal.roots,
-            session.plan_channel, session.data_channel, session.world.device,
+            session.rows, BlockSampler(neighbors, config.sampling, config.train.seed), session.goal.roots,
+            config.train.seed, session.plan_channel, session.data_channel, session.world.device,
         ).plan(session.batches["train"], 0, step)  # fmt: skip
         losses += [(session.task.train(plan), session.task.train(everything))]
     assert all(torch.equal(one, other) for one, other in losses)

@@ -21,8 +21,8 @@ class Adjacency:
     """One relation of one block.
 
     indptr [D + 1] int64 over the block's destination nodes of dst_type; source [E] int64 positions among its source
-    nodes of src_type; edge [E] int64 rows of the batch's edge data, or None; weight [E] factors of the messages, or
-    None.
+    nodes of src_type; edge [E] int64 row ids of the edges in the graph file, and columns [E, ...] of them by name, or
+    None where they were not asked for; weight [E] factors of the messages, or None.
     """
 
     relation: int
@@ -32,6 +32,7 @@ class Adjacency:
     source: torch.Tensor
     edge: torch.Tensor | None = None
     weight: torch.Tensor | None = None
+    columns: dict[str, torch.Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
@@ -17,11 +18,14 @@ from hpcgnn.run.graph_inference import infer
 from hpcgnn.run.graph_link_goal import LinkGoal
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.train_scores import Measure
+from hpcgnn.sample.direction import outward
+from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.remote_draw import Samplers
-from hpcgnn.sample.replica import make_replica
+from hpcgnn.sample.replica import make_neighbors, make_replica
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingStore, SparseEmbedding
@@ -48,9 +52,14 @@ class GraphSession(BaseSession):
         keeps_edges = samplers is None or config.eval.exact or bool(config.eval.ranking)
         with together(world, "open the partition set"):
             needs_edges = keeps_edges or config.task.kind == LINK
-            partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash, needs_edges)
+            out = config.sampling.direction == OUT
+            partition = open_graph_partition(
+                path, world.rank, world.size, config.data.check_hash, needs_edges, with_out=out
+            )
             self.learnt = _learnt_types(partition, config.embedding.types)
             config.sampling.check_relations([relation.name for relation in partition.relations])
+        if out:
+            partition = outward(partition, self.plan_channel)
         self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)
         if not keeps_edges:
             self.goal.partition = self.goal.partition.degrees_only()
@@ -114,13 +123,20 @@ class GraphSession(BaseSession):
     def _make_samplers(self) -> list[GraphSampler]:
         """Collective. One for each plan in flight."""
         config, (channel, *others) = self.config, self._lanes
-        draws = [None] * len(self._lanes) if self._remote is None else self._remote.draws
+        draws = [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
         first = GraphSampler(
-            self.partition, self.rows, config.sampling, config.train.seed, self.goal.roots, channel,
-            self.data_channel, self.world.device, self.plan_threads, self.excluded, replica=self.replica, draw=draws[0],
+            self.rows, draws[0], self.goal.roots, config.train.seed, channel, self.data_channel, self.world.device,
             complete=self.goal.complete, node_columns=config.model.node_columns,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
+
+    def _make_draw(self, channel: Channel) -> BlockSampler:
+        """Collective."""
+        sampling = self.config.sampling
+        neighbors = make_neighbors(
+            self.partition, sampling.mode, channel, self.plan_threads, excluded=self.excluded, replica=self.replica
+        )
+        return BlockSampler(neighbors, sampling, self.config.train.seed)
 
     def _build_model(self) -> None:
         """Collective. The model, and learnable rows of the types that need them."""

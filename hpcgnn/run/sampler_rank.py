@@ -15,10 +15,12 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.config import Sections, StaticConfig
 from hpcgnn.run.graph_link_goal import message_graph
 from hpcgnn.run.logs import RunLog
+from hpcgnn.sample.direction import outward
 from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.remote_draw import Leave, Request, Samplers, pack_drawn, read_request
-from hpcgnn.sample.replica import make_replica
+from hpcgnn.sample.replica import make_neighbors, make_replica
 from hpcgnn.sample.seeds import epoch_shuffle
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
 from hpcgnn.tasks.graph_config import LINK
@@ -66,8 +68,13 @@ class SamplerRank:
         config, world, lanes = self._config, self._world, self._crew.lanes
         channels = [world.channel(polite=True) for _ in lanes]
         with together(world, "open the partition set"):
-            partition = open_graph_partition(path, world.rank, world.size, config.data.check_hash, columns=False)
+            out = config.sampling.direction == OUT
+            partition = open_graph_partition(
+                path, world.rank, world.size, config.data.check_hash, columns=False, with_out=out
+            )
             config.sampling.check_relations([relation.name for relation in partition.relations])
+        if out:
+            partition = outward(partition, channels[0])
         self._excluded = None
         if config.task.kind == LINK:
             partition, self._excluded = message_graph(config, partition, world, channels[0])
@@ -83,10 +90,9 @@ class SamplerRank:
         """Collective over the samplers."""
         mode, topology = self._config.sampling.mode, self._config.sampling.topology
         self._replica = make_replica(topology, partition, mode, self._world, channel, self._excluded)
-        if self._replica is None:
-            return NeighborSampler(partition, mode, channel, threads, excluded=self._excluded)
-        self._excluded = self._replica.excluded
-        return self._replica.sampler(NeighborSampler, threads)
+        if self._replica is not None:
+            self._excluded = self._replica.excluded
+        return make_neighbors(partition, mode, channel, threads, excluded=self._excluded, replica=self._replica)
 
     def serve(self) -> int:
         """Collective over the samplers. Draw until the trainers leave; returns their exit code, or raises the error

@@ -17,7 +17,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.message_blocks import Adjacency, Block
 from hpcgnn.sample.graph_config import FULL, GraphSamplingConfig
-from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.graph_neighbors import NeighborSampler, Sampled
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.graph_partition import Relation
 
@@ -130,10 +130,10 @@ class BlockSampler:
         random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
         ids = np.concatenate([ids for _, ids in groups])
         drawn = self._neighbors.layers(ids, fanouts, random, relabel)
-        sizes = [len(offsets) - 1 for offsets, _ in drawn] + [len(relabel.unique)]
+        sizes = [len(offsets) - 1 for offsets, _, _ in drawn] + [len(relabel.unique)]
         blocks = [
-            Block((Adjacency(0, 0, 0, _tensor(offsets), _tensor(source.astype(np.int64))),), (inner,), (outer,))
-            for (offsets, source), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
+            Block((self._connect(0, offsets, source, edge),), (inner,), (outer,))
+            for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
         ]
         return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
 
@@ -150,10 +150,14 @@ class BlockSampler:
         names = [relation.name for relation in self._relations]
         return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
 
-    def _adjacency(self, number: int, sampled) -> Adjacency:
+    def _adjacency(self, number: int, sampled: Sampled) -> Adjacency:
+        kind = self._relations[number].src_type
+        source = self._relabel[kind].add(sampled.source - self._base[kind])
+        return self._connect(number, sampled.indptr, source, sampled.edge)
+
+    def _connect(self, number: int, indptr: np.ndarray, source: np.ndarray, edge: np.ndarray | None) -> Adjacency:
         relation: Relation = self._relations[number]
-        source = self._relabel[relation.src_type].add(sampled.source - self._base[relation.src_type])
-        tensors = _tensor(sampled.indptr), _tensor(source.astype(np.int64))
+        tensors = _tensor(indptr), _tensor(source.astype(np.int64)), None if edge is None else _tensor(edge)
         return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
 
     def _wanted(self) -> list[np.ndarray]:

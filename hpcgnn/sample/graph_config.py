@@ -9,6 +9,8 @@ from hpcgnn.choices import check_choices
 MODES = ("uniform", "replace", "weighted", "full", "labor")
 FULL = -1
 SHARDED, REPLICATED, AUTO = "sharded", "replicated", "auto"
+IN, OUT = "in", "out"
+DIRECTIONS = (IN, OUT)
 TOPOLOGIES = (AUTO, SHARDED, REPLICATED)
 RANKINGS = ("", "filtered", "full")
 
@@ -24,6 +26,8 @@ class GraphSamplingConfig:
         mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
             draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
         eval_fanouts: of validation and test; empty: as in training.
+        direction: "in": neighbours are the sources of a node's in-edges; "out": the destinations of its out-edges, from
+            partition sets made with ``--out-edges``.
         topology: "sharded": owners are asked for neighbours; "replicated": the ranks of a node share one copy of all
             edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every node
             has free. The sample is the same.
@@ -36,12 +40,13 @@ class GraphSamplingConfig:
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     mode: str = "uniform"
     eval_fanouts: list[int] = field(default_factory=list)
+    direction: str = IN
     topology: str = AUTO
     prefetch: int = -1
     in_flight: int = 1
 
     def __post_init__(self):
-        check_choices("sampling", self, {"mode": MODES, "topology": TOPOLOGIES})
+        check_choices("sampling", self, {"mode": MODES, "topology": TOPOLOGIES, "direction": DIRECTIONS})
         lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}
         if self.eval_fanouts:
             lists["eval_fanouts"] = self.eval_fanouts

@@ -22,11 +22,11 @@ from hpcgnn.store.graph_partition import GraphPartition
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """A relation's sampled edges: indptr [D + 1] int64 over the frontier's nodes of the destination type, source [E]
-    global ids, row [E] edge row ids or None where they are not wanted."""
+    global ids, edge [E] their positions among the relation's edges, rank after rank, or None where not wanted."""
 
     indptr: np.ndarray
     source: np.ndarray
-    row: np.ndarray | None
+    edge: np.ndarray | None
 
 
 class NeighborSampler:
@@ -36,13 +36,14 @@ class NeighborSampler:
     """
 
     def __init__(
-        self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_rows: bool = False,
+        self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
         excluded: Exclusion | None = None, lists: list[InLists] | None = None,
     ):  # fmt: skip
         """lists: by relation, where they are made already."""
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
-        self._channel, self._with_rows = channel, with_rows
+        self._channel, self._with_edges = channel, with_edges
+        self._first = edges_below(partition, channel)[channel.rank] if with_edges else None
         self._lists = make_lists(partition, mode, channel) if lists is None else lists
 
     def over(self, channel: Channel) -> NeighborSampler:
@@ -60,13 +61,13 @@ class NeighborSampler:
         return one and plain and self._channel.size == 1
 
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
-        """All hops of a batch where ``alone``: (offsets, source positions) a hop; the same as asking hop by hop."""
+        """All hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop; the same as asking hop
+        by hop."""
         lists = self._lists[0]
-        drawn = native.sample_layers(
+        return native.sample_layers(
             lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
-            weight=lists.weight, threads=self.threads,
+            weight=lists.weight, with_positions=self._with_edges, threads=self.threads,
         )  # fmt: skip
-        return [(offsets, source) for offsets, source, _ in drawn]
 
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
@@ -105,8 +106,12 @@ class NeighborSampler:
         kind = self.partition.relations[relation]
         nodes = frontier[kind.dst_type] - self.partition.type_start[kind.dst_type]
         offsets, positions = self._sample(relation, nodes, fanout, random)
-        edges = self.partition.edges[relation]
-        return Sampled(offsets, edges.src[positions], edges.row[positions] if self._with_rows else None)
+        return Sampled(offsets, *self._found(relation, positions))
+
+    def _found(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Sources of the edges at positions in the lists here, and where they are among all, if wanted."""
+        place = positions + self._first[relation] if self._with_edges else None
+        return self.partition.edges[relation].src[positions], place
 
     def _sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         if fanout == 0:
@@ -116,7 +121,7 @@ class NeighborSampler:
 
     def _serve(self, request: np.ndarray, serve: np.ndarray, fanouts: list[int], random: Random):
         """Sample for local rows [M], grouped by requester. Returns for every requester the counts, relation by
-        relation, then the global ids and row ids likewise, as one int64 array, and its sizes [R]."""
+        relation, then the global ids and positions likewise, as one int64 array, and its sizes [R]."""
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
         chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
@@ -124,8 +129,8 @@ class NeighborSampler:
         for relation, fanout in enumerate(fanouts):
             target = self.partition.relations[relation].dst_type
             offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
-            edges, degree = self.partition.edges[relation], np.diff(offsets)
-            found = [edges.src[positions], *([edges.row[positions]] if self._with_rows else [])]
+            degree = np.diff(offsets)
+            found = [column for column in self._found(relation, positions) if column is not None]
             cut = np.searchsorted(chosen[target], bounds)
             for rank in range(len(serve)):
                 counts[rank].append(degree[cut[rank] : cut[rank + 1]])
@@ -138,7 +143,7 @@ class NeighborSampler:
         relations = self.partition.relations
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
         counts = [[] for _ in relations]
-        columns = [[[] for _ in range(1 + self._with_rows)] for _ in relations]
+        columns = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
         by_owner = np.split(types, np.cumsum(want)[:-1])
         for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
             numbers, at = np.bincount(asked, minlength=len(frontier)), 0
@@ -155,6 +160,12 @@ class NeighborSampler:
             _in_order(np.concatenate(c), [np.concatenate(p) for p in pieces], place[kind.dst_type])
             for kind, c, pieces in zip(relations, counts, columns, strict=True)
         ]
+
+
+def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
+    """Collective. How many edges lie before those of each rank, [R + 1, relations]; the last row counts all."""
+    counts = torch.tensor([[len(edges.src) for edges in partition.edges]], dtype=torch.int64)
+    return np.cumsum(np.vstack([np.zeros_like(counts), channel.everyone(counts).numpy()]), axis=0)
 
 
 def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:

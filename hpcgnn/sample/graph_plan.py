@@ -11,14 +11,10 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
-from hpcgnn.sample.draw import BlockSampler, Completion, Draw, Roots, Steps
-from hpcgnn.sample.exclusion import Exclusion
-from hpcgnn.sample.graph_config import GraphSamplingConfig
-from hpcgnn.sample.graph_neighbors import NeighborSampler
-from hpcgnn.sample.replica import Replica
+from hpcgnn.sample.draw import Completion, Draw, Roots, Steps
+from hpcgnn.sample.edge_tables import EdgeTables
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.features import Fetch, NodeRows
-from hpcgnn.store.graph_partition import GraphPartition
 
 NODE_COLUMNS = ("identity", "degree")  # of a Batch
 
@@ -41,37 +37,25 @@ class GraphPlan:
 
 
 class GraphSampler:
-    """Plans steps. Planning is collective over the plan channel; the fetches move rows over ``move_channel``.
-
-    roots: groups of nodes that a step needs, as (node type, column with their global ids); excluded: edges that steps
-    of training leave out; complete: gives a step all columns, where the batches have not all of them. For one thread
-    at a time; see ``over``.
-    """
+    """Plans steps. Planning is collective over the plan channel; the fetches move rows over ``move_channel``. For one
+    thread at a time; see ``over``."""
 
     def __init__(
-        self, partition: GraphPartition, rows: tuple[NodeRows, ...], config: GraphSamplingConfig, seed: int,
-        roots: Roots, channel: Channel, move_channel: Channel, device: torch.device,
-        threads: int = 1, excluded: Exclusion | None = None, neighbors: type[NeighborSampler] = NeighborSampler,
-        replica: Replica | None = None, draw: Draw | None = None, complete: Completion | None = None,
-        node_columns: Collection[str] = NODE_COLUMNS,
+        self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
+        move_channel: Channel, device: torch.device, *, complete: Completion | None = None,
+        node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
     ):  # fmt: skip
-        """neighbors: the sampling method, a class that is made as NeighborSampler is; replica: draws from it, with the
-        edges that it excludes, instead of asking the owners; draw: who draws, by default this rank and its peers;
-        node_columns: what is fetched of a batch's nodes; its other columns are empty."""
-        self._rows, self._seed, self._roots, self._complete = rows, seed, roots, complete
+        """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
+        ids); complete: gives a step all columns, where the batches have not all of them; node_columns: what is fetched
+        of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges."""
+        self._rows, self._draw, self._roots, self._seed = rows, draw, roots, seed
         self._channel, self._move_channel, self._device = channel, move_channel, device
-        self._node_columns = node_columns
+        self._complete, self._node_columns, self._edges = complete, node_columns, edges
         self._steps: Steps | None = None
-        if draw is None:
-            if replica is None:
-                method = neighbors(partition, config.mode, channel, threads, excluded=excluded)
-            else:
-                method = replica.sampler(neighbors, threads)
-            draw = BlockSampler(method, config, seed)
-        self._draw = draw
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
-        """A twin for another thread, which plans over a channel of its own and shares the edges; draw: as above."""
+        """A twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw, which
+        shares the edges."""
         twin = copy.copy(self)
         twin._channel, twin._draw, twin._steps = channel, draw or self._draw.over(channel), None
         twin._complete = self._complete and self._complete.over(channel)
@@ -87,7 +71,8 @@ class GraphSampler:
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
         plans = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
         known = {name: self._fetch(plans, name) for name in NODE_COLUMNS}
-        blocks = tuple(_block_on(self._device, block) for block in drawn.blocks)
+        blocks = drawn.blocks if self._edges is None else self._edges.attach(drawn.blocks, self._channel)
+        blocks = tuple(block_on(self._device, block) for block in blocks)
         batch = Batch(
             blocks, tuple(known["identity"]), tuple(known["degree"]), self._seed, epoch, step, training
         )  # fmt: skip
@@ -120,7 +105,7 @@ class GraphSampler:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
-def _block_on(device: torch.device, block: Block) -> Block:
+def block_on(device: torch.device, block: Block) -> Block:
     """The block with its tensors on a device."""
     if device.type == "cpu":
         return block
@@ -128,4 +113,4 @@ def _block_on(device: torch.device, block: Block) -> Block:
     def moved(adjacency: Adjacency) -> Adjacency:
         return replace(adjacency, indptr=adjacency.indptr.to(device), source=adjacency.source.to(device))
 
-    return replace(block, relations=tuple(map(moved, block.relations)))
+    return replace(block, relations=tuple(map(moved, block.relations)), device=device)

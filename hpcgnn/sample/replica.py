@@ -6,6 +6,8 @@ other are those of all nodes in order of global id.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hpcgnn.comm.exchange import Channel
@@ -14,7 +16,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.sample.batches import exchange_columns
 from hpcgnn.sample.exclusion import Exclusion, InLists
 from hpcgnn.sample.graph_config import AUTO, SHARDED
-from hpcgnn.sample.graph_neighbors import NeighborSampler, make_lists
+from hpcgnn.sample.graph_neighbors import NeighborSampler, edges_below, make_lists
 from hpcgnn.store.book import Book
 from hpcgnn.store.graph_partition import GraphPartition, InEdges
 
@@ -33,7 +35,7 @@ class Replica:
         """node_size: as in SharedRows. Raises DistributedError where a node has no room for it."""
         self._mode, self._channel = mode, world.own_channel()
         lists = make_lists(partition, mode, channel)
-        first = _edges_below(partition, world)  # [relations]
+        first = edges_below(partition, channel)[world.rank]
         edges = {} if excluded is None else excluded.edges
         moved = [_by_place(*edges[r], first[r], excluded.total, world, channel) for r in sorted(edges)]
         columns = [column for relation in zip(lists, partition.edges, first, strict=True)
@@ -49,16 +51,34 @@ class Replica:
         """Of a node's copy."""
         return self._rows.num_bytes
 
-    def sampler(self, neighbors: type[NeighborSampler], threads: int) -> NeighborSampler:
+    def sampler(self, neighbors: type[NeighborSampler], threads: int, with_edges: bool = False) -> NeighborSampler:
         """One that draws from the copy, of a class that is made as NeighborSampler is."""
         return neighbors(
-            self.partition, self._mode, self._channel, threads, excluded=self.excluded, lists=self._lists
+            self.partition, self._mode, self._channel, threads, with_edges, self.excluded, self._lists
+        )  # fmt: skip
+
+    def everything(self, threads: int, with_edges: bool = False) -> NeighborSampler:
+        """One that takes all edges, those of weight 0 too."""
+        lists = [replace(mine, weight=None) for mine in self._lists]
+        return NeighborSampler(
+            self.partition, "full", self._channel, threads, with_edges, self.excluded, lists
         )  # fmt: skip
 
     def close(self) -> None:
         """Collective. Free the copy; samplers must not be used any more."""
         self._rows.close()
         self._channel.close()
+
+
+def make_neighbors(
+    partition: GraphPartition, mode: str, channel: Channel, threads: int, *, excluded: Exclusion | None = None,
+    replica: Replica | None = None, neighbors: type[NeighborSampler] = NeighborSampler, with_edges: bool = False,
+) -> NeighborSampler:  # fmt: skip
+    """Collective. A sampler of a class that is made as NeighborSampler is: it draws from the replica, without the edges
+    that this excludes, or asks the owners."""
+    if replica is None:
+        return neighbors(partition, mode, channel, threads, with_edges, excluded)
+    return replica.sampler(neighbors, threads, with_edges)
 
 
 def make_replica(
@@ -68,22 +88,20 @@ def make_replica(
     """Collective. A replica where ``sampling.topology`` says so and there is more than one rank."""
     if world.size == 1 or topology == SHARDED:
         return None
-    if topology == AUTO and topology_bytes(partition, mode, world) > free_memory(world) // SHARE:
+    if topology == AUTO and topology_bytes(partition, mode, world, excluded) > free_memory(world) // SHARE:
         return None
     return Replica(partition, mode, world, channel, excluded)
 
 
-def topology_bytes(partition: GraphPartition, mode: str, world: World) -> int:
-    """Collective. Bytes of a copy: 8 a node and its lists, 8 an edge, 4 more weighted, 8 more in mode labor."""
+def topology_bytes(
+    partition: GraphPartition, mode: str, world: World, excluded: Exclusion | None = None
+) -> int:  # fmt: skip
+    """Collective. Bytes of a copy: 8 a node and its lists, 8 an edge, 4 more weighted, 8 more in mode labor, 16 an edge
+    that steps leave out."""
     an_edge = 8 + {"weighted": 4, "labor": 8}.get(mode, 0)
     lists = sum(an_edge * len(edges.src) + edges.indptr.nbytes for edges in partition.edges)
-    return int(world.total(lists + partition.flat_row.nbytes))
-
-
-def _edges_below(partition: GraphPartition, world: World) -> np.ndarray:
-    """Collective. By relation, how many edges lie at the ranks before this one."""
-    counts = world.allgather_array(np.array([len(edges.src) for edges in partition.edges], np.int64))
-    return counts[: world.rank].sum(axis=0)
+    seeds = sum(16 * len(place) for _, place in excluded.edges.values()) if excluded else 0
+    return int(world.total(lists + partition.flat_row.nbytes + seeds))
 
 
 def _columns(lists: InLists, edges: InEdges, first: int, leads: bool) -> list[np.ndarray]:

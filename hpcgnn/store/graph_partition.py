@@ -18,7 +18,6 @@ from hpcgnn.store.book import Book, read_offsets
 from hpcgnn.store.part_file import check_counts, reading_part
 from hpcgnn.store.stored_column import Piece, StoredColumn
 
-STRUCTURE = ("indptr", "src", "row")
 FEATURES = "feat"  # the column of nodes that is left in the files
 
 
@@ -72,8 +71,9 @@ class Ranking:
 class GraphPartition:
     """A rank's share. flat_row [n] int64 of every local node; type_start [T + 1]: first local row of every type;
     columns: by type, name to [n of the type, ...], without the features: those [n of the type, F] are where the parts
-    lie, None for a type that has none; edges: one for each of ``relations``; ranking: by type, what the
-    parts expect to want of other parts; graph: hash of the graph file, the same for all its partition sets."""
+    lie, None for a type that has none; edges: one for each of ``relations``; ranking: by type, what the parts expect to
+    want of other parts; graph: hash of the graph file, the same for all its partition sets; out: where asked for, by
+    relation, the out-edges of this rank's nodes of its source type, with the destinations as ``src``."""
 
     book: Book
     graph: str
@@ -85,6 +85,7 @@ class GraphPartition:
     features: tuple[StoredColumn | None, ...]
     edges: tuple[InEdges, ...]
     ranking: tuple[Ranking, ...]
+    out: tuple[InEdges, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -138,25 +139,29 @@ class _Part:
     features: list[Piece | None]
     edges: list[InEdges]
     rankings: list[Ranking]
+    out: list[InEdges]
 
 
 def open_graph_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True
-) -> GraphPartition:
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
+    with_out: bool = False,
+) -> GraphPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` from a static partition set. Without ``edges`` only how many a node has
-    (``degrees_only``), without ``columns`` none of the nodes' columns.
+    (``degrees_only``), without ``columns`` none of the nodes' columns; with_out: out-edges too.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
-    not static, and ValueError for more ranks than parts.
+    not static, out-edges that are not stored, and ValueError for more ranks than parts.
     """
     offsets, types = read_offsets(path)
     book = Book(offsets, size, types)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
         set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
+        if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
+            raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
         hashes = [digest.decode() for digest in file["parts/hash"][()]]
         relations = _read_relations(file, types)
     mine = book.parts_of(rank)
-    wanted = types, relations, edges, columns
+    wanted = types, relations, edges, columns, with_out
     parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *wanted) for p in mine]
     for part, content in zip(mine, parts, strict=True):
         check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
@@ -168,6 +173,7 @@ def open_graph_partition(
         tuple(_merge_features([p.features[t] for p in parts]) for t in range(len(types))),
         tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
         tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
+        tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
     )  # fmt: skip
 
 
@@ -181,19 +187,20 @@ def _read_relations(file: h5py.File, types: tuple[str, ...]) -> tuple[Relation, 
     return tuple(found)
 
 
-def _read_part(path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns) -> _Part:
+def _read_part(
+    path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns, with_out
+) -> _Part:  # fmt: skip
     with reading_part(path, part, set_id, digest) as file:
         wanted = lambda key: key == "row" or (with_columns and key != FEATURES)  # noqa: E731
         nodes = [{key: column[()] for key, column in file["nodes"][t].items() if wanted(key)} for t in types]
         features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
-        edges = []
-        for relation in relations:
-            found = _read_edges(file["edges"][relation.name])
-            if len(found.indptr) != len(nodes[relation.dst_type]["row"]) + 1 or found.indptr[-1] != len(found.src):
-                raise ValueError(f"/edges/{relation.name}/indptr does not fit the part's nodes and edges")
-            edges.append(found if with_edges else found.degrees_only())
+        counts = [len(found["row"]) for found in nodes]
+        edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type]) for r in relations]
+        out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type]) for r in relations if with_out]
+        if not with_edges:
+            edges, out = ([lists.degrees_only() for lists in found] for found in (edges, out))
         rows = [n.pop("row") for n in nodes]
-        return _Part(rows, nodes, features, edges, [_read_ranking(file, t) for t in types])
+        return _Part(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out)
 
 
 def _find_features(group: h5py.Group) -> Piece | None:
@@ -215,9 +222,12 @@ def _merge_features(pieces: list[Piece | None]) -> StoredColumn | None:
     return None
 
 
-def _read_edges(group: h5py.Group) -> InEdges:
+def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int) -> InEdges:
+    """The lists of ``num_nodes`` nodes, with the column of neighbours of that name."""
     found = {key: column[()] for key, column in group.items()}
-    indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in STRUCTURE)
+    indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in ("indptr", neighbor, "row"))
+    if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
+        raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
     return InEdges(indptr, src, row, found)
 
 

@@ -1,0 +1,202 @@
+"""What loaders of static graphs share: options, epochs, plans made ahead, input rows."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn import pyg
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
+from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.edge_tables import EdgeTables, check_columns
+from hpcgnn.sample.exclusion import Exclusion
+from hpcgnn.sample.graph_config import AUTO, GraphSamplingConfig
+from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
+from hpcgnn.sample.induced import InducedSampler
+from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.sample.replica import Replica, make_neighbors
+from hpcgnn.sample.seeds import SeedBatches, SeedPool, epoch_shuffle, make_seed_batches
+from hpcgnn.static_graph import StaticGraph
+from hpcgnn.store.features import FEATURE
+
+FORMATS = ("", "pyg")
+SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
+
+
+class PlannedLoader(ABC):
+    """Collective to create and to iterate. Mini-batches planned ahead in the background; every iteration is a new
+    epoch, with its own order and its own neighbours.
+
+    Which seeds are in a step and what is sampled for them depends on the seed and the graph, not on the number of
+    ranks; every rank gets its share of every step, which may be empty. A new iteration ends one that is not at its end.
+
+    Kinds of loaders fill in ``_read``, ``_prepare`` (which sets _pool and _roots, and where they differ _partition,
+    _tables, _excluded), ``_complete`` and ``_finish``.
+    """
+
+    _pool: SeedPool
+    _roots: tuple[tuple[int, str], ...]
+    _excluded: Exclusion | None = None
+
+    def __init__(
+        self, graph: StaticGraph, fanouts: list[int], batch_size: int, *,
+        relation_fanouts: dict[str, list[int]] | None = None, mode: str = "uniform", shuffle: bool | None = None,
+        drop_last: bool = False, prefetch: int = -1, seed: int = 0, as_data: str = "", topology: str = AUTO,
+        sampler: type[NeighborSampler] = NeighborSampler, subgraph_type: str = "directional",
+        edge_columns: Sequence[str] = (), with_edge_ids: bool = False,
+    ):  # fmt: skip
+        """fanouts, relation_fanouts, mode, prefetch, topology: as in the run file's section ``sampling``. batch_size:
+        seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches are for
+        training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch. as_data:
+        "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types or
+        relations. sampler: a class of one's own, whose ``sample`` draws the neighbours of one relation and hop.
+        subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled
+        nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
+
+        Raises DistributedError.
+        """
+        world, self._graph, self._drop_last, self._seed, self._epoch = graph.world, graph, drop_last, seed, 0
+        self.batch_size, self._as_data = batch_size, as_data
+        with together(world, "make a loader"):
+            self._config = GraphSamplingConfig(
+                fanouts, relation_fanouts or {}, mode, prefetch=prefetch, direction=graph.direction, topology=topology
+            )
+            self._config.check_relations(list(graph.relations))
+            check_columns(graph.partition, edge_columns)
+            if batch_size < 1:
+                raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+            if as_data not in FORMATS:
+                raise ValueError(f"as_data must be '' or 'pyg', got {as_data!r}")
+            if subgraph_type not in SUBGRAPHS:
+                raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {subgraph_type!r}")
+            if as_data == "pyg":
+                pyg.check_installed()
+            split = self._read()
+        self.shuffle = split == "train" if shuffle is None else shuffle
+        self._partition, self._tables = graph.partition, graph.tables
+        self._prepare()
+        self._prefetch = world.plans_ahead(prefetch)
+        self._edges = None
+        if edge_columns or with_edge_ids:
+            self._edges = EdgeTables(self._partition, edge_columns, graph.dtype, world.device, graph.channel)
+        self._induced, self._neighbors, replica = subgraph_type == INDUCED, sampler, self._make_replica()
+        self._sampler = self._make_sampler(replica)
+        if self._tables.wants_copies and self._tables.num_copies() == 0:
+            self._tables.keep_copies(self._sampler, self._batches(0))
+            self._sampler = self._make_sampler(replica)
+        self._running: weakref.ref[Generator] | None = None
+
+    @abstractmethod
+    def _read(self) -> str:
+        """What can be checked without the other ranks. Returns the split of the seeds, empty: none. Raises
+        ValueError."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Collective."""
+
+    def _complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
+        """Collective. The batches with all columns of the roots."""
+        return batches
+
+    @abstractmethod
+    def _finish(self, plan: GraphPlan, x: tuple[torch.Tensor | None, ...], n_id: tuple[torch.Tensor, ...]) -> Any:
+        """The batch of a plan, with input rows and rows in the graph file by type."""
+
+    def _make_replica(self) -> Replica | None:
+        """Collective."""
+        return self._graph.replica(self._config.topology, self._config.mode)
+
+    def _make_sampler(self, replica: Replica | None) -> GraphSampler:
+        """Collective."""
+        graph, world = self._graph, self._graph.world
+        channel = world.channel(polite=self._prefetch > 0)
+        draw = self._make_draw(channel, 1 if self._prefetch else world.threads, replica)
+        return GraphSampler(
+            self._tables.rows, draw, self._roots, self._seed, channel, graph.channel, world.device, edges=self._edges
+        )  # fmt: skip
+
+    def _make_draw(self, channel: Channel, threads: int, replica: Replica | None) -> BlockSampler:
+        """Collective."""
+        config, told = self._config, self._edges is not None
+        neighbors = make_neighbors(
+            self._partition, config.mode, channel, threads, excluded=self._excluded, replica=replica,
+            neighbors=self._neighbors, with_edges=told,
+        )  # fmt: skip
+        if not self._induced:
+            return BlockSampler(neighbors, config, self._seed)
+        if replica is None:
+            everything = NeighborSampler(self._partition, "full", channel, threads, told, self._excluded)
+        else:
+            everything = replica.everything(threads, told)
+        return InducedSampler(neighbors, config, self._seed, everything)
+
+    def _batches(self, epoch: int) -> SeedBatches:
+        """Collective."""
+        shuffle = epoch_shuffle(self._seed, epoch) if self.shuffle else None
+        if self._excluded is not None:
+            self._excluded.start_epoch(shuffle)
+        graph = self._graph
+        found = make_seed_batches(self._pool, self.batch_size, shuffle, graph.world, graph.channel, self._drop_last)
+        return self._complete(found, epoch)
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on all ranks."""
+        whole, rest = divmod(self._pool.total, self.batch_size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The number of the epoch that the next iteration is; later ones count on."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Collective. The batches of the next epoch."""
+        running = self._running() if self._running else None
+        if running is not None:
+            running.close()
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        iterator = self._iterate(epoch)
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def _iterate(self, epoch: int) -> Generator[Any, None, None]:
+        batches = self._batches(epoch)
+
+        def make(step: int) -> GraphPlan:
+            return self._sampler.plan(batches, epoch, step)
+
+        with Prefetcher(make, 0, batches.num_steps, self._prefetch) as plans:
+            for plan in plans:
+                yield self._fetch(plan)
+
+    def _fetch(self, plan: GraphPlan) -> Any:
+        """Collective. A plan's batch, with its input rows."""
+        rows, base = self._tables.rows, self._partition.book.type_base()
+        x = tuple(
+            found.fetch(fetch, FEATURE) if FEATURE in found.tables else None
+            for found, fetch in zip(rows, plan.fetches, strict=True)
+        )
+        n_id = tuple(identity - int(first) for identity, first in zip(plan.batch.identity, base, strict=False))
+        return self._finish(plan, x, n_id)
+
+
+def own_rows(mine: np.ndarray, chosen: np.ndarray, given: str, name: str, known: str) -> np.ndarray:
+    """The rows of this rank, out of ``mine``, that a mask or a list of rows names. Raises ValueError."""
+    if chosen.dtype == bool:
+        if chosen.shape != mine.shape:
+            raise ValueError(f"{given}: a mask of {name} has {len(mine)} entries at this rank, got {chosen.shape}")
+        return mine[chosen]
+    rows = chosen.astype(np.int64)
+    strange = rows[~np.isin(rows, mine)]
+    if len(strange):
+        raise ValueError(f"{given}: {name} {strange[0]} is not at this rank; {known}")
+    if len(np.unique(rows)) != len(rows):
+        raise ValueError(f"{given}: some {name} is named twice")
+    return rows

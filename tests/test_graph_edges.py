@@ -1,0 +1,211 @@
+"""Edges that come with a sample: along out-edges, with row ids and columns, and all those among the sampled nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from random_graphs import random_static, static_edges, write_graph
+from static_runs import make_static_parts, open_graph_session, plain, static_config
+from test_graph_loader import FANOUTS, open_graph, union
+from test_graph_training import run_both
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph_loader import NeighborLoader, StaticGraph
+from hpcgnn.static_graph import induced_subgraph
+from hpcgnn.store import files
+
+COLUMNS = {"edge_columns": ("feat", "weight")}
+TOPOLOGIES = ["sharded", "replicated"]
+
+
+def weighted(path):
+    """Three types, four relations with features and weights, one without edges."""
+    return random_static(path, 5, sizes=(40, 20, 9), num_edges=220)
+
+
+def one_type(path):
+    """One type, parallel edges and loops."""
+    rng = np.random.default_rng(6)
+    nodes = {"node": {"feat": rng.standard_normal((60, 2))}}
+    return write_graph(path, nodes, {("node", "meets", "node"): static_edges(rng, 60, 60, 400)}, "static")
+
+
+def turned(make):
+    """The graph with every edge the other way."""
+
+    def write(path):
+        with h5py.File(make(path.with_name("straight.h5"))) as file:
+            read = lambda group: {name: column[()] for name, column in group.items()}  # noqa: E731
+            nodes = {name: read(file["nodes"][name]) for name in files.node_types(file)}
+            edges = {}
+            for name in files.relations(file):
+                src, rel, dst = files.split_relation(name)
+                columns = read(file["edges"][name])
+                edges[(dst, rel, src)] = columns | {"src": columns["dst"], "dst": columns["src"]}
+        return write_graph(path, nodes, edges, "static")
+
+    return write
+
+
+def graph_rows(folder) -> list[dict[str, np.ndarray]]:
+    """Columns of every relation in the graph file."""
+    with h5py.File(folder / "graph.h5") as file:
+        return [{name: c[()] for name, c in file["edges"][r].items()} for r in files.relations(file)]
+
+
+def open_directed(comm, parts, direction: str) -> StaticGraph:
+    """Collective."""
+    return StaticGraph(
+        parts, World(CommConfig(device="cpu", threads=1), comm), dtype=torch.float64, direction=direction
+    )  # fmt: skip
+
+
+def loaded(comm, graph: StaticGraph, **options) -> list:
+    """Collective. Batches of an epoch, with seeds of the first type."""
+    seeds = graph.types[0], np.ones(len(graph.nodes(graph.types[0])), bool)
+    return list(NeighborLoader(graph, seeds, FANOUTS, 13, shuffle=True, **options))
+
+
+def edges_of_seeds(batches: list) -> set:
+    """By step and seed the edges of the seeds' hop: relation, neighbour, and what else is told of them."""
+    found = set()
+    for step, batch in enumerate(batches):
+        told = [[] for _ in batch.seeds]
+        for relation in batch.batch.blocks[-1].relations:
+            if relation.dst_type != batch.seed_type:
+                continue
+            columns = [batch.n_id[relation.src_type][relation.source]]
+            columns += [] if relation.edge is None else [relation.edge, *relation.columns.values()]
+            for seed in range(len(batch.seeds)):
+                mine = slice(*relation.indptr[seed : seed + 2].tolist())
+                told[seed].append((relation.relation, *(str(column[mine].tolist()) for column in columns)))
+        found |= {(step, seed, *rest) for seed, rest in zip(batch.seeds.tolist(), told, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("mode", ["uniform", "weighted", "labor"])
+@pytest.mark.parametrize("make", [weighted, one_type])
+def test_out_edges_are_the_in_edges_of_the_turned_graph(comm, mpi_tmp_path, make, mode):
+    """Neighbours, weights and columns; on all ranks and on one, by the owners and in shared memory."""
+    parts = make_static_parts(comm, make, mpi_tmp_path / "straight", out_edges=True)
+    reverse = make_static_parts(comm, turned(make), mpi_tmp_path / "turned")
+    found = []
+    for who, folder, direction, topology in (
+        (MPI.COMM_SELF, reverse, "in", "auto"), (comm, parts, "out", "sharded"), (comm, parts, "out", "replicated"),
+    ):  # fmt: skip
+        graph = open_directed(who, folder, direction)
+        found.append(union(who, edges_of_seeds(loaded(who, graph, mode=mode, topology=topology, **COLUMNS))))
+        graph.close()
+    assert found[0] == found[1] == found[2]
+
+
+def test_runs_along_out_edges_give_one_answer(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, plain, mpi_tmp_path, out_edges=True)
+    run_both(comm, parts, mpi_tmp_path, static_config(sampling__direction="out", model__kind="gcn"))
+
+
+def test_out_edges_must_be_stored(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    with pytest.raises(DistributedError, match="no out-edges are stored; partition again with --out-edges"):
+        open_graph_session(comm, parts, static_config(sampling__direction="out"))
+    with pytest.raises(DistributedError, match="direction must be one of in, out, got 'up'"):
+        open_directed(comm, parts, "up")
+    with pytest.raises(ValueError, match=r"sampling.direction out is for task.kind node"):
+        static_config(sampling__direction="out", task__kind="link")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+@pytest.mark.parametrize("make", [weighted, one_type])
+def test_rows_and_columns_are_those_of_the_graph(comm, mpi_tmp_path, make, subgraph_type, topology):
+    """Of every edge of every block; induced subgraphs hold all edges among their nodes."""
+    graph = open_graph(comm, make_static_parts(comm, make, mpi_tmp_path))
+    rows = graph_rows(mpi_tmp_path)
+    for batch in loaded(comm, graph, subgraph_type=subgraph_type, topology=topology, mode="weighted", **COLUMNS):
+        for block in batch.batch.blocks:
+            for relation in block.relations:
+                known, edge = rows[relation.relation], relation.edge.numpy()
+                dst = np.repeat(np.arange(len(relation.indptr) - 1), np.diff(relation.indptr))
+                assert np.array_equal(batch.n_id[relation.src_type][relation.source].numpy(), known["src"][edge])
+                assert np.array_equal(batch.n_id[relation.dst_type].numpy()[dst], known["dst"][edge])
+                assert list(relation.columns) == ["feat", "weight"]
+                assert all(np.array_equal(c.numpy(), known[name][edge]) for name, c in relation.columns.items())
+                if subgraph_type == "induced":
+                    src, dst = (batch.n_id[kind].numpy() for kind in (relation.src_type, relation.dst_type))
+                    inside = np.isin(known["src"], src) & np.isin(known["dst"], dst)
+                    assert np.array_equal(np.sort(edge), np.flatnonzero(inside))
+    graph.close()
+
+
+def test_edges_of_all_ranks_are_those_of_one(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, weighted, mpi_tmp_path)
+    for options in ({"with_edge_ids": True, "mode": "replace"}, COLUMNS):
+        found = [union(who, edges_of_seeds(loaded(who, open_graph(who, parts), prefetch=2, **options)))
+                 for who in (comm, MPI.COMM_SELF)]  # fmt: skip
+        assert found[0] == found[1]
+
+
+def test_induced_subgraph_of_given_nodes(comm, mpi_tmp_path):
+    """Each rank names nodes of its own, of any rank; one names none."""
+    graph = open_graph(comm, make_static_parts(comm, weighted, mpi_tmp_path))
+    rng = np.random.default_rng(comm.rank)
+    chosen = {"a": rng.choice(40, 15, replace=False), "b": rng.choice(20, 9, replace=False)} if comm.rank != 1 else {}
+    block = induced_subgraph(graph, chosen)
+    nodes = [chosen.get(name, np.empty(0, np.int64)) for name in graph.types]
+    assert block.num_src == block.num_dst == tuple(map(len, nodes))
+    for relation, known in zip(block.relations, graph_rows(mpi_tmp_path), strict=True):
+        src, dst = nodes[relation.src_type], nodes[relation.dst_type]
+        inside = np.isin(known["src"], src) & np.isin(known["dst"], dst)
+        assert np.array_equal(np.sort(relation.edge.numpy()), np.flatnonzero(inside))
+        pairs = zip(src[relation.source], np.repeat(dst, np.diff(relation.indptr)), strict=True)
+        assert Counter(pairs) == Counter(zip(known["src"][inside], known["dst"][inside], strict=True))
+    for wrong, message in (
+        ({"a": [3, 3]}, "some a is named twice"),
+        ({"b": [20]}, "b 20 is not a node"),
+        ({"x": [0]}, "no node type 'x'"),
+    ):
+        with pytest.raises(DistributedError, match=message):
+            induced_subgraph(graph, wrong)
+
+
+def test_a_model_runs_on_induced_subgraphs(comm, mpi_tmp_path):
+    """As PyTorch Geometric's data, too: every edge among the nodes once."""
+    pytest.importorskip("torch_geometric")
+    graph = open_graph(comm, make_static_parts(comm, one_type, mpi_tmp_path))
+    for data in loaded(comm, graph, subgraph_type="induced", as_data="pyg", **COLUMNS):
+        (known,) = graph_rows(mpi_tmp_path)
+        inside = np.isin(known["src"], data.n_id) & np.isin(known["dst"], data.n_id)
+        assert np.array_equal(np.sort(data.e_id.numpy()), np.flatnonzero(inside))
+        assert np.array_equal(data.n_id[data.edge_index].numpy(), np.stack([known["src"], known["dst"]])[:, data.e_id])
+        assert np.array_equal(data.edge_attr.numpy(), known["feat"][data.e_id])
+        assert np.array_equal(data.edge_weight.numpy(), known["weight"][data.e_id])
+        assert data.validate()
+
+
+def test_data_along_out_edges_keeps_their_direction(comm, mpi_tmp_path):
+    pytest.importorskip("torch_geometric")
+    parts = make_static_parts(comm, weighted, mpi_tmp_path, out_edges=True)
+    for data in loaded(comm, open_directed(comm, parts, "out"), as_data="pyg", with_edge_ids=True):
+        assert data.validate()
+        for name, known in zip(data.edge_types, graph_rows(mpi_tmp_path), strict=True):
+            src, dst = (data[kind].n_id[at] for kind, at in zip(name[::2], data[name].edge_index, strict=True))
+            assert np.array_equal(src, known["src"][data[name].e_id])
+            assert np.array_equal(dst, known["dst"][data[name].e_id])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edge_columns": ("length",)}, "no relation has a column length; there are weight"),
+        ({"subgraph_type": "bidirectional"}, "subgraph_type must be one of directional, induced"),
+    ],
+)
+def test_what_cannot_be_told_of_edges_is_refused(comm, mpi_tmp_path, changes, message):
+    graph = open_graph(comm, make_static_parts(comm, plain, mpi_tmp_path))
+    with pytest.raises(DistributedError, match=message):
+        NeighborLoader(graph, "train", FANOUTS, 8, **changes)
