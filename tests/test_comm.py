@@ -1,5 +1,7 @@
 """Exchange, routes, gradient sums: size-agnostic, against what each rank can compute alone."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.watchdog import describe
+from hpcgnn.comm.watchdog import IDLE, Watchdog, describe
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.store.book import BlockOwnership, Book
 
@@ -223,6 +225,27 @@ def test_copies_of_rank_zero_of_one_are_refused(world, monkeypatch, variable):
 def test_comm_config_refuses_unknown_choices(field):
     with pytest.raises(ValueError, match=f"comm.{field}"):
         CommConfig(**{field: "sometimes"})
+
+
+def test_watchdog_message_names_a_late_sampler():
+    """Samplers report at another pace than trainers, which wait for them; idle ones wait for the trainers."""
+    trainers = {0: ("train", 6, 70, 9.0), 1: ("train", 6, 70, 9.5)}
+    text = describe(trainers | {2: ("draw", 7, 80, 9.0), 3: ("draw", 7, 79, 9.1)}, 4, 0, "node1", 5, 2)
+    assert "late: rank 3 (sampler)" in text
+    assert "rank 2 (sampler): draw, step 7" in text
+    idle = trainers | {2: (IDLE, 7, 8, 99.0), 3: (IDLE, 7, 8, 99.0)}
+    assert "all ranks are equally far" in describe(idle, 4, 0, "node1", 5, 2)
+    assert "late: rank 1;" in describe(idle | {1: ("val", 2, 69, 9.0)}, 4, 0, "node1", 5, 2).replace("\n", ";")
+    assert "no answer from rank 3 (sampler)" in describe(trainers | {2: (IDLE, 7, 8, 9.0)}, 4, 0, "node1", 5, 2)
+    assert "no answer from rank 0" in describe({1: (IDLE, 7, 8, 9.0)}, 2, 1, "node1", 5, 1)
+
+
+def test_an_idle_rank_waits(comm):
+    """Longer than the watchdog's time, and it hears the others meanwhile."""
+    with Watchdog(World(CommConfig(device="cpu", threads=1), comm), 0.5) as watchdog:
+        watchdog.idle()
+        time.sleep(2)
+        comm.Barrier()
 
 
 def test_watchdog_message_names_the_late_rank():

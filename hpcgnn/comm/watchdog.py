@@ -2,7 +2,8 @@
 
 Every rank's main thread reports where it is (``at``). A background thread on each rank answers questions about that;
 when its own main thread has not moved for ``seconds``, it asks all ranks, prints who is where (ranks that are behind,
-or do not answer, are the late ones) and aborts the job. A sampler rank that waits for requests is ``idle``.
+or do not answer, are the late ones) and aborts the job. A rank that waits for requests is ``idle``: it asks from time
+to time whether the others are still there.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ class Watchdog:
         self.close()
 
     def _watch(self) -> None:
+        heard = time.monotonic()
         while not self._closing.wait(POLL_SECONDS):
             self._answer()
-            stage, *_, since = self._state
-            if stage != IDLE and time.monotonic() - since > self.seconds:
-                self._report_and_abort()
+            if time.monotonic() - max(heard, self._state[3]) > self.seconds:
+                answers = self._ask()
+                heard = time.monotonic()
+                silent = len(answers) < self._world.size
+                if answers[self._world.rank][0] != IDLE or (silent and self._state[0] == IDLE):
+                    self._report_and_abort(answers)
 
     def _answer(self) -> None:
         status = MPI.Status()
@@ -75,7 +80,8 @@ class Watchdog:
         stage, step, count, since = self._state
         return stage, step, count, time.monotonic() - since
 
-    def _report_and_abort(self) -> None:
+    def _ask(self) -> dict[int, tuple[str, int, int, float]]:
+        """Where the ranks are, by rank, this one too; those that do not answer in time are missing."""
         world = self._world
         for rank in range(world.size):
             if rank != world.rank:
@@ -89,6 +95,10 @@ class Watchdog:
                 answers[status.source] = self._comm.recv(source=status.source, tag=TELL)
             else:
                 time.sleep(0.02)
+        return answers
+
+    def _report_and_abort(self, answers: dict[int, tuple[str, int, int, float]]) -> None:
+        world = self._world
         text = describe(answers, world.size, world.rank, world.host, self.seconds, world.config.sampler_ranks)
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
@@ -106,7 +116,7 @@ def describe(
     silent = [r for r in range(size) if r not in answers]
     working = [r for r in answers if answers[r][0] != IDLE]
     judged = [r for r in working if r >= size - samplers] or working
-    least = min(answers[r][2] for r in judged)
+    least = min((answers[r][2] for r in judged), default=0)
     behind = sorted(r for r in judged if answers[r][2] == least)
     name = lambda r: f"{r} (sampler)" if r >= size - samplers else str(r)  # noqa: E731
     if silent:

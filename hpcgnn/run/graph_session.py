@@ -214,7 +214,8 @@ class GraphSession(BaseSession):
         learnt = int(world.total(sum(table.weight.numel() for table in self.memory.tables.values())))
         return [
             f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}, "
-            f"in flight: {len(self.samplers)}" + (f", {self._remote.count} sampler ranks" if self._remote else ""),
+            f"in flight: {len(self.samplers)}",
+            *([self._remote.describe()] if self._remote else []),
             f"{book.num_nodes} nodes of {len(partition.types)} types, {edges} edges of {len(partition.relations)} "
             f"relations in {book.offsets.shape[1] - 1} parts",
             f"{self.goal.describe()}: {seeds}",

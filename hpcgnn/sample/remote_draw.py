@@ -169,10 +169,11 @@ class Samplers:
         ahead = crew.job.config.sampler_buffer // len(crew.lanes)
         self.draws = [RemoteDraw(crew, lane, ahead) for lane in crew.lanes]
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._crew.mapping.num_samplers
+    def describe(self) -> str:
+        """Which ranks they are."""
+        mapping = self._crew.mapping
+        ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
+        return f"{mapping.num_trainers} ranks train, rank {ranks} of the job draw"
 
     def meet(self) -> None:
         """Collective over the job. The trainers are ready to ask. Raises DistributedError when the samplers are not."""
