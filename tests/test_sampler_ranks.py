@@ -1,16 +1,16 @@
 """Sampler ranks beside trainer ranks: the same answer, bounded buffers, who asks whom, what is refused, failures at
-start. Worlds of S samplers and T trainers are made of the ranks there are."""
+start. S samplers and T trainers are the ranks there are."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from link_graphs import friends, shop
-from mpi4py import MPI
 from static_runs import make_static_parts, plain, reference_run, static_config, typed
 from test_graph_training import assert_same_records
 
@@ -20,7 +20,7 @@ from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import RunConfig
 from hpcgnn.nn.message_blocks import Adjacency, Block
 from hpcgnn.run.graph_session import GraphSession
-from hpcgnn.run.sampler_rank import beside_samplers
+from hpcgnn.run.sampler_rank import SamplerRank, beside_samplers
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
 from hpcgnn.sample.draw import Drawn
@@ -32,12 +32,11 @@ LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40, "tr
 
 @pytest.fixture
 def side(request, comm):
-    """A communicator of the first S + T ranks (None on others) and S; skips where there are fewer."""
+    """The communicator and S; skips on other than S + T ranks."""
     samplers, trainers = request.param
-    if samplers + trainers > comm.size:
-        pytest.skip(f"needs {samplers + trainers} ranks")
-    part = comm.Split(0 if comm.rank < samplers + trainers else MPI.UNDEFINED, comm.rank)
-    return (part if part != MPI.COMM_NULL else None), samplers
+    if samplers + trainers != comm.size:
+        pytest.skip(f"for {samplers + trainers} ranks")
+    return comm, samplers
 
 
 def on_sides(function):
@@ -70,8 +69,6 @@ def run_crew(comm, samplers: int, parts: Path, folder: Path, config, work=None, 
 
 def check_answer(part, samplers: int, parts: Path, folder: Path, config, **comm_changes) -> None:
     """Collective. The run writes what a rank alone writes."""
-    if part is None:
-        return
     if part.rank == 0:
         (folder / "run").mkdir()
         (folder / "alone-0").mkdir()
@@ -123,26 +120,73 @@ def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
 
 
 @on_sides
-def test_trainers_keep_no_edges_and_samplers_bound_what_waits(comm, side, mpi_tmp_path):
-    """A trainer that is slow has buffer + in_flight steps asked for, no more."""
+def test_what_waits_is_bounded(comm, side, mpi_tmp_path, monkeypatch):
+    """However slow the trainers are, samplers draw as many steps ahead as were asked for, and no more: those taken,
+    plans ahead, and the buffer."""
     part, samplers = side
-    parts, most = make_static_parts(comm, plain, mpi_tmp_path), []
-    if part is None:
-        return
+    parts, original = make_static_parts(comm, plain, mpi_tmp_path), SamplerRank._draw
+    drawn = [mpi_tmp_path / f"drawn-{rank}" for rank in range(comm.size - samplers, comm.size)]
+
+    def count(self, *arguments) -> None:
+        original(self, *arguments)
+        with open(mpi_tmp_path / f"drawn-{comm.rank}", "a") as file:
+            file.write(".")
 
     def work(trainer: Trainer) -> int:
-        session = trainer.session
+        session, taken = trainer.session, 0
         assert sum(len(edges.src) for edges in session.partition.edges) == 0
-        session.start_epoch(0)
         with session.plans("train", 0) as plans:
-            for plan in plans:
-                trainer.train_step(plan)
-                most.append(sum(draw.num_asked for draw in session._remote.draws))
+            for taken, _ in zip(range(1, 4), plans, strict=False):
+                until = time.monotonic() + 60
+                while not all(_size(path) == taken + 2 + 4 for path in drawn) and time.monotonic() < until:
+                    time.sleep(0.01)
+                time.sleep(0.1)
+                assert [_size(path) for path in drawn] == [taken + 2 + 4] * samplers
+        assert sum(draw.num_asked for draw in session._remote.draws) <= 4
         return 0
 
+    monkeypatch.setattr(SamplerRank, "_draw", count)
     config = static_config(sampling__prefetch=2, sampling__in_flight=2, train__batch_size=4)
     run_crew(part, samplers, parts, mpi_tmp_path, config, work, sampler_buffer=4)
-    assert max(most, default=0) <= 6
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@on_sides
+@pytest.mark.parametrize("make", [plain, friends])
+def test_a_run_resumes_with_other_samplers(comm, side, mpi_tmp_path, make):
+    """Stopped with samplers and resumed without, and the other way round: as if it had never stopped."""
+    part, samplers = side
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    changes = {} if make is plain else LINK | {"train__epochs": 2}
+    config = static_config(**changes, train__checkpoint_every=2)
+    for first, then in ((samplers, 0), (0, samplers)):
+        folder = mpi_tmp_path / str(first)
+        if comm.rank == 0:
+            (folder / "alone-0").mkdir(parents=True)
+        comm.Barrier()
+        run_crew(part, first, parts, folder, config, _stop_after_three)
+        run_crew(part, then, parts, folder, config, _resume)
+        if comm.rank == 0:
+            reference_run(parts, folder, config)
+            assert_same_records(folder, folder / "alone-0")
+        comm.Barrier()
+
+
+def _stop_after_three(trainer: Trainer) -> int:
+    steps = iter(range(1000))
+    trainer._stop = type("Stop", (), {"requested": property(lambda _: next(steps) >= 3)})()
+    code = trainer.run()
+    assert code == 75
+    return code
+
+
+def _resume(trainer: Trainer) -> int:
+    trainer.resume()
+    assert trainer.progress.global_step in (2, 3, 4)
+    return trainer.run()
 
 
 @on_sides
@@ -150,8 +194,6 @@ def test_plans_that_are_given_up_are_taken(comm, side, mpi_tmp_path):
     """Stopped in the middle of an epoch, then another one: the same as from its start."""
     part, samplers = side
     parts, nodes = make_static_parts(comm, friends, mpi_tmp_path), []
-    if part is None:
-        return
     config = static_config(**LINK, sampling__in_flight=2)
 
     def epoch(trainer: Trainer, number: int, steps: int) -> list[list[int]]:
@@ -186,9 +228,8 @@ def test_plans_that_are_given_up_are_taken(comm, side, mpi_tmp_path):
 def test_an_error_at_start_is_that_of_all_ranks(comm, side, mpi_tmp_path, changes, message):
     part, samplers = side
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    if part is not None:
-        with pytest.raises(DistributedError, match=message):
-            run_crew(part, samplers, parts, mpi_tmp_path, static_config(**changes))
+    with pytest.raises(DistributedError, match=message):
+        run_crew(part, samplers, parts, mpi_tmp_path, static_config(**changes))
 
 
 @pytest.mark.parametrize("side", [(1, 1), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
@@ -200,9 +241,8 @@ def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp
         raise OSError("part-3.h5: cannot be read")
 
     monkeypatch.setattr("hpcgnn.run.sampler_rank.open_graph_partition", fail)
-    if part is not None:
-        with pytest.raises(DistributedError, match=r"part-3\.h5: cannot be read"):
-            run_crew(part, samplers, parts, mpi_tmp_path, static_config())
+    with pytest.raises(DistributedError, match=r"part-3\.h5: cannot be read"):
+        run_crew(part, samplers, parts, mpi_tmp_path, static_config())
 
 
 def test_samplers_must_leave_a_trainer(comm):
