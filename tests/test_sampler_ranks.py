@@ -14,12 +14,13 @@ from link_graphs import friends, shop
 from static_runs import make_static_parts, plain, reference_run, static_config, typed
 from test_graph_training import assert_same_records
 
-from hpcgnn.comm.crew import Crew, Mapping
+from hpcgnn.comm.crew import Crew, Lane, Mapping
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import RunConfig
 from hpcgnn.nn.message_blocks import Adjacency, Block
 from hpcgnn.run.graph_session import GraphSession
+from hpcgnn.run.replay import command_parser, parse
 from hpcgnn.run.sampler_rank import SamplerRank, beside_samplers
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
@@ -249,6 +250,31 @@ def test_samplers_must_leave_a_trainer(comm):
     world = World(CommConfig(device="cpu", threads=1, sampler_ranks=comm.size), comm)
     with pytest.raises(DistributedError, match=f"sampler_ranks {comm.size} leaves no trainer among {comm.size} ranks"):
         Crew(world, 1)
+
+
+def test_commands_that_open_a_run_refuse_samplers(comm):
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    with pytest.raises(DistributedError, match=r"comm\.sampler_ranks is for training"):
+        parse(command_parser("evaluate", ""), ["run/", "--comm.sampler_ranks=1"], world)
+
+
+@pytest.mark.parametrize("max_bytes", [7, 1 << 20])
+def test_lanes_carry_messages_of_any_length_in_order(comm, max_bytes):
+    lane = Lane(comm.Dup(), max_bytes)
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    messages = [np.full(length, length % 251, np.uint8) for length in (3, 0, 20_000, 7, 8)]
+    for _ in range(3):
+        for message in messages:
+            lane.send(message, after)
+        for message in messages:
+            np.testing.assert_array_equal(lane.receive(before), message)
+        lane.flush()
+        assert lane.num_held() == len(lane._sending) == 0
+    for _ in range(40):
+        lane.send(messages[0], after)
+        lane.receive(before)
+        comm.Barrier()
+    assert len(lane._sending) < 20  # what is sent is let go with a later message
 
 
 @pytest.mark.parametrize("samplers", range(1, 8))

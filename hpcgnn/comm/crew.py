@@ -27,14 +27,9 @@ class Lane:
         self._comm, self._max_bytes = comm, max_bytes
         self._sending: list[tuple[np.ndarray, np.ndarray, list[MPI.Request]]] = []
 
-    @property
-    def num_sending(self) -> int:
-        """Messages that their receivers have not taken yet."""
-        self._sending = [kept for kept in self._sending if not MPI.Request.Testall(kept[2])]
-        return len(self._sending)
-
     def send(self, message: np.ndarray, rank: int) -> None:
         """Begin to send bytes [n] uint8, which must not change; they are held until they are sent."""
+        self.num_held()
         length = np.array([len(message)], np.int64)
         requests = [self._comm.Isend(length, rank, LENGTH)]
         for begin in range(0, len(message), self._max_bytes):
@@ -54,9 +49,14 @@ class Lane:
         _wait(lambda: MPI.Request.Testall(pieces))
         return message
 
+    def num_held(self) -> int:
+        """Messages that are not sent yet; the others are let go."""
+        self._sending = [kept for kept in self._sending if not MPI.Request.Testall(kept[2])]
+        return len(self._sending)
+
     def flush(self) -> None:
         """Wait until everything is sent."""
-        _wait(lambda: self.num_sending == 0)
+        _wait(lambda: self.num_held() == 0)
 
 
 def _wait(done: Callable[[], bool]) -> None:

@@ -71,6 +71,7 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
         for adjacency in block.relations:
             header += [adjacency.relation, adjacency.src_type, adjacency.dst_type, len(adjacency.source)]
             narrow += [adjacency.indptr.numpy(), adjacency.source.numpy()]
+            assert len(adjacency.source) < 1 << 31
     header = np.array([len(header), *header], np.int64)
     return np.concatenate([_bytes(header, *drawn.wanted), *(_bytes(array.astype(np.int32)) for array in narrow)])
 
