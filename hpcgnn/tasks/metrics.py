@@ -17,7 +17,7 @@ NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
 RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
 BINARY_NAMES = ("auc", "ap")
 MULTICLASS_NAMES = ("accuracy", "macro_f1")
-MULTILABEL_NAMES = ("micro_f1", "macro_f1", "micro_f1_known", "macro_f1_known")
+MULTILABEL_NAMES = ("micro_f1_known", "macro_f1_known", "micro_f1", "macro_f1")
 REGRESSION_NAMES = ("mse", "mae", "rmse")
 LOWER_IS_BETTER = REGRESSION_NAMES
 HITS = 10
@@ -87,8 +87,8 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     """Collective. Metrics of labels [n] in [0, c) by outputs [n, c]: ``accuracy``, which is also the micro F1 of one
     label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes.
 
-    Of labels [n, c] of 0 and 1: ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0; and ``_known``, of
-    as many classes with the highest outputs as the node has labels (the protocol of Perozzi et al., DeepWalk, 2014).
+    Of labels [n, c] of 0 and 1: ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0; before them those
+    ``_known``, of as many classes with the highest outputs as the node has labels (Perozzi et al., DeepWalk, 2014).
     """
     _check_finite(np.isfinite(output).all(), world)
     if labels.ndim == 2:
@@ -134,7 +134,7 @@ def _ap_auc(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 
 def _multilabel(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
     place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
-    found = [_f1(chosen, labels, world) for chosen in (output > 0, place < labels.sum(axis=1, keepdims=True))]
+    found = [_f1(chosen, labels, world) for chosen in (place < labels.sum(axis=1, keepdims=True), output > 0)]
     return dict(zip(MULTILABEL_NAMES, [*found[0], *found[1]], strict=True))
 
 
