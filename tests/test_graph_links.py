@@ -33,6 +33,8 @@ CASES = {
     "shop, exact": (shop, {"eval__exact": True, "train__accumulate": 2, "train__train_metrics": True}),
     "facts": (facts, {"task__decoder": "distmult", "task__loss": "softmax", "task__negatives": 4}),
     "filtered": (facts, {"task__decoder": "distmult", "eval__ranking": "filtered", "eval__batch_size": 13}),
+    "typed": (facts, {"task__messages": "typed", "model__kind": "sage", "task__decoder": "distmult"}),
+    "typed both ways": (facts, {"task__messages": "both", "model__kind": "rgcn", "eval__ranking": "filtered"}),
     "full": (shop, {"eval__ranking": "full", "task__decoder": "cosine"}),
 }  # fmt: skip
 
@@ -165,6 +167,28 @@ def test_a_step_sees_no_seed_and_no_reverse_of_one(comm, mpi_tmp_path, case, mod
                     check_blocks(block_pairs(session, plan, number), pairs_of(columns[relation], rows), mode)
 
 
+@pytest.mark.parametrize("mode", ["full", "uniform"])
+def test_typed_messages_follow_the_edges_of_their_type(comm, mpi_tmp_path, mode):
+    """Both ways; seeds are left out of both."""
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__messages="both", sampling__mode=mode))
+    columns, types = relation_rows(parts, "entity.fact.entity"), 4
+    turned = {"src": columns["dst"], "dst": columns["src"]}
+    assert [kind.num_edges for kind in session.partition.relations] == 2 * [
+        int(((columns["rel"] == kind) & (columns["split"] == 0)).sum()) for kind in range(types)
+    ]
+    for name in ("train", "val"):
+        with session.plans(name, 0) as plans:
+            for plan in plans:
+                seeds = np.concatenate(comm.allgather(plan.columns["row"].numpy()))
+                visible = np.flatnonzero(columns["split"] == 0)
+                visible = np.setdiff1d(visible, seeds) if name == "train" else visible
+                for number in range(2 * types):
+                    rows = visible[columns["rel"][visible] == number % types]
+                    pairs = pairs_of(columns if number < types else turned, rows)
+                    check_blocks(block_pairs(session, plan, number), pairs, mode)
+
+
 def check_blocks(blocks: list[tuple[Counter, set[int]]], visible: Counter, mode: str) -> None:
     """All visible edges of a block's destinations, or a sample of them."""
     for edges, nodes in blocks:
@@ -237,6 +261,7 @@ def lopsided(path):
         (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
         (shop, {"task__decoder": "distmult"}, "no column rel"),
         (shop, {"task__decoder": "complex"}, "no column rel"),
+        (shop, {"task__messages": "typed"}, "no column rel"),
         (facts, {"task__decoder": "complex", "model__hidden": 7}, "even width"),
         (mixed, {}, "different splits"),
         (lopsided, {"task__reverse": FRIENDS}, "2 of 300 edges of node.meets.node have no reverse in it"),

@@ -21,7 +21,9 @@ from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.link_negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
 from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, known_answers, make_link_seeds, type_directory
 from hpcgnn.sample.seeds import SeedBatches
+from hpcgnn.sample.typed_edges import MESSAGES, STORED, type_edges
 from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.tasks.graph_config import GraphTaskConfig
 from hpcgnn.tasks.graph_link import (
     DESTINATION,
     SOURCE,
@@ -64,14 +66,12 @@ class LinkGoal(Goal):
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         self._config, self._world = config, world
-        self._relation, seeds = _link_seeds(config, partition, world, channel)
+        learnt = _learn(config, partition, world, channel)
+        self._relation, self._edge_types, seeds = learnt.relation, learnt.edge_types, learnt.seeds
         self._kind = kind = partition.relations[self._relation]
-        with together(world, "read the edge types"):
-            types = _edge_types(partition.edges[self._relation].columns.get("rel"), kind.name, config.task.decoder)
-        self._edge_types = max(world.allgather(types))
-        self.partition, self.pools, self.num_outputs = seeds.partition, seeds.pools, config.model.hidden
+        self.partition, self.excluded = learnt.messages, learnt.excluded
+        self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._reverses = [partition.relations[number].name for number in seeds.reverses]
-        self.excluded = _exclusion(config, seeds)
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
             for end in (DESTINATION, *([SOURCE] if config.task.both_ends else []))
@@ -195,23 +195,39 @@ class LinkGoal(Goal):
         return ("strict, " if task.strict else "") + kind + (", at both ends" if task.both_ends else "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """The relation to learn and how many types its edges have, its seeds, the graph that carries messages, and what
+    steps of training leave out of it."""
+
+    relation: int
+    edge_types: int
+    seeds: LinkSeeds
+    messages: GraphPartition
+    excluded: Exclusion
+
+
 def message_graph(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel
 ) -> tuple[GraphPartition, Exclusion]:
     """Collective. The edges that carry messages, and those of them that steps leave out."""
-    _, seeds = _link_seeds(config, partition, world, channel)
-    return seeds.partition, _exclusion(config, seeds)
+    learnt = _learn(config, partition, world, channel)
+    return learnt.messages, learnt.excluded
 
 
-def _link_seeds(config: StaticConfig, partition: GraphPartition, world: World, channel) -> tuple[int, LinkSeeds]:
-    """Collective. The relation to learn, and its seeds."""
+def _learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> _Learnt:
+    """Collective."""
+    task = config.task
     with together(world, "choose the relation"):
-        relation = _split_relation(partition, config.task.relation)
-    return relation, make_link_seeds(partition, relation, config.task.reverse, world, channel)
-
-
-def _exclusion(config: StaticConfig, seeds: LinkSeeds) -> Exclusion:
-    return Exclusion(seeds.edges, seeds.pools["train"].total, config.train.batch_size)
+        relation = _split_relation(partition, task.relation)
+        types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
+    edge_types = max(world.allgather(types))
+    seeds = make_link_seeds(partition, relation, task.reverse, world, channel)
+    messages, left_out = seeds.partition, seeds.edges
+    if task.messages != STORED:
+        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
+    excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
+    return _Learnt(relation, edge_types, seeds, messages, excluded)
 
 
 def _split_relation(partition: GraphPartition, name: str) -> int:
@@ -225,11 +241,12 @@ def _split_relation(partition: GraphPartition, name: str) -> int:
     return split[0]
 
 
-def _edge_types(rel: np.ndarray | None, name: str, decoder: str) -> int:
+def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:
     """How many edge types this rank knows of. Raises ValueError."""
     if rel is None:
-        if decoder in TYPED:
-            raise ValueError(f"task.decoder {decoder} needs edge types: relation {name} has no column rel")
+        for key, value, typed in (("decoder", task.decoder, TYPED), ("messages", task.messages, MESSAGES[1:])):
+            if value in typed:
+                raise ValueError(f"task.{key} {value} needs edge types: relation {name} has no column rel")
         return 1
     if rel.dtype.kind not in "iu" or np.any(rel < 0):
         raise ValueError(f"column rel of relation {name} must hold edge types, integers from 0 on")

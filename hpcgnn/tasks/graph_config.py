@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hpcgnn.choices import check_choices
 from hpcgnn.nn.graph_decoders import DECODERS
 from hpcgnn.sample.link_negatives import EDGE, SOURCES
+from hpcgnn.sample.typed_edges import MESSAGES, STORED
 
 NODE, LINK = "node", "link"
 KINDS = (NODE, LINK)
@@ -26,6 +27,8 @@ class GraphTaskConfig:
         relation: of link: whose edges (src.rel.dst); empty: the only relation with a column split.
         reverse: of link: the relation that holds the same edges the other way, left out of a step together with its
             seeds; empty: every relation that has a reverse of each edge and no others; "none": none.
+        messages: of link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
+            "both": typed, and of as many further relations the other way.
         candidates: of link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type;
             "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the same for all of
             its edges.
@@ -48,6 +51,7 @@ class GraphTaskConfig:
     classes: int = 0
     relation: str = ""
     reverse: str = ""
+    messages: str = STORED
     candidates: str = EDGE
     negatives: int = 0
     strict: bool = False
@@ -59,7 +63,9 @@ class GraphTaskConfig:
     adversarial: float = 0.0
 
     def __post_init__(self):
-        check_choices("task", self, {"kind": KINDS, "decoder": DECODERS, "loss": LOSSES, "candidates": SOURCES})
+        check_choices("task", self, {
+            "kind": KINDS, "decoder": DECODERS, "loss": LOSSES, "candidates": SOURCES, "messages": MESSAGES,
+        })  # fmt: skip
         if self.classes < 0 or self.classes == 1:
             raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
         for name in ("negatives", "adversarial"):
