@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import h5py
 import numpy as np
 import pytest
@@ -194,7 +196,7 @@ def weighted(make):
 
 @pytest.mark.parametrize("case", RESUMED)
 def test_links_resume_as_if_never_stopped(comm, mpi_tmp_path, case):
-    """Stopped within an epoch, and begun again on all ranks."""
+    """Stopped within an epoch, and begun again on all ranks, or on one."""
     make, changes = RESUMED[case]
     parts = make_static_parts(comm, weighted(make), mpi_tmp_path)
     config = link_config(**changes, train__checkpoint_every=2, train__epochs=2)
@@ -209,6 +211,13 @@ def test_links_resume_as_if_never_stopped(comm, mpi_tmp_path, case):
     asked = iter(range(100))
     first._stop = type("Stop", (), {"requested": property(lambda _: next(asked) >= 2)})()
     assert first.run() == 75
+    if comm.rank == 0:
+        shutil.copytree(broken, mpi_tmp_path / "alone")
+        alone = open_graph_trainer(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", config)
+        alone.resume()
+        alone.run()
+        assert_same_records(mpi_tmp_path / "alone", whole)
+    comm.Barrier()
     second = open_graph_trainer(comm, parts, broken, config)
     second.resume()
     assert 0 < second.progress.step
