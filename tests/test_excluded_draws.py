@@ -1,0 +1,98 @@
+"""Draws from lists without some of their edges are distributed as from lists that never had them, and those of degrees
+around the fanout are as likely as they should be: chi-square tests."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from test_neighbors import KEY, assert_chi_square
+
+from hpcgnn.native import sample_neighbors
+from hpcgnn.sample.exclusion import InLists, splice, without
+
+pytestmark = pytest.mark.serial
+
+TRIALS = 20_000
+
+
+def lists_of(degree: int, weights: np.ndarray | None = None) -> InLists:
+    """TRIALS nodes with lists alike; sources of their own."""
+    rows = np.arange(TRIALS)
+    weight = None if weights is None else np.tile(weights, TRIALS).astype(np.uint32)
+    return InLists(np.arange(TRIALS + 1) * degree, rows + (1 << 33), weight, np.arange(TRIALS * degree) << 7)
+
+
+def draw(lists: InLists, fanout: int, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of every node."""
+    return sample_neighbors(
+        lists.indptr, np.arange(TRIALS), lists.identity, fanout, KEY, mode=mode, weight=lists.weight,
+        source_identity=lists.source_identity,
+    )  # fmt: skip
+
+
+def subset_chances(weights: list[int], fanout: int) -> dict[int, float]:
+    """Chance of every subset, by its bits, of successive draws."""
+    chances: dict[int, float] = {}
+    for order in itertools.permutations(range(len(weights)), fanout):
+        left, chance = sum(weights), 1.0
+        for entry in order:
+            chance *= weights[entry] / left if left else 0.0
+            left -= weights[entry]
+        code = sum(1 << entry for entry in order)
+        chances[code] = chances.get(code, 0.0) + chance
+    return {code: chance for code, chance in chances.items() if chance > 0}
+
+
+def check_subsets(ranks: np.ndarray, chances: dict[int, float]) -> None:
+    """ranks [TRIALS, fanout]."""
+    codes = sorted(chances)
+    observed = np.bincount((1 << ranks).sum(axis=1), minlength=codes[-1] + 1)[codes]
+    assert observed.sum() == len(ranks)
+    assert_chi_square(observed, np.array([chances[code] for code in codes]) * len(ranks), len(codes) - 1)
+
+
+@pytest.mark.parametrize(("mode", "weights"), [("uniform", None), ("labor", None), ("uniform", [4, 1, 9, 2, 3, 5, 7])])
+@pytest.mark.parametrize("lost", [(0,), (6,), (1, 4), (0, 2, 5)])
+def test_subsets_of_what_is_left_are_as_likely_as_without_the_lost(mode, weights, lost):
+    degree, fanout = 7, 3
+    weights = None if weights is None else np.array(weights)
+    lists = lists_of(degree, weights)
+    gone = (lists.indptr[:-1, None] + np.array(lost)).ravel()
+    kept, position = without(lists, np.arange(TRIALS), gone)
+    offsets, places = draw(kept, fanout, mode)
+    assert (np.diff(offsets) == fanout).all()
+    ranks = (position[places].reshape(TRIALS, fanout) - lists.indptr[:-1, None]).astype(np.int64)
+    assert not np.isin(ranks, lost).any()
+    left = [0 if entry in lost else 1 if weights is None else int(weights[entry]) for entry in range(degree)]
+    check_subsets(ranks, subset_chances(left, fanout))
+
+
+def test_lists_that_lose_nothing_draw_as_before():
+    """Nodes with and without lost edges in one answer."""
+    lists, touched = lists_of(7), np.arange(TRIALS) % 3 == 0
+    kept, position = without(lists, np.flatnonzero(touched), lists.indptr[:-1][touched] + 2)
+    of_kept = sample_neighbors(kept.indptr, np.arange(touched.sum()), kept.identity, 3, KEY)
+    others = sample_neighbors(lists.indptr, np.flatnonzero(~touched), lists.identity, 3, KEY)
+    offsets, positions = splice(touched, others, (of_kept[0], position[of_kept[1]]))
+    plain = sample_neighbors(lists.indptr, np.arange(TRIALS), lists.identity, 3, KEY)
+    assert np.array_equal(offsets, plain[0])
+    assert np.array_equal(positions.reshape(-1, 3)[~touched], plain[1].reshape(-1, 3)[~touched])
+    assert not np.isin(positions, lists.indptr[:-1][touched] + 2).any()
+
+
+@pytest.mark.parametrize("fanout", [3, 5])
+@pytest.mark.parametrize("surplus", [-1, 0, 1, 2])
+@pytest.mark.parametrize("mode", ["uniform", "weighted", "labor"])
+def test_degrees_around_the_fanout(mode, surplus, fanout):
+    """All entries up to the fanout; one or two more: every subset as likely as it should be."""
+    degree = fanout + surplus
+    weights = np.arange(1, degree + 1) if mode == "weighted" else None
+    offsets, positions = draw(lists_of(degree, weights), fanout, "labor" if mode == "labor" else "uniform")
+    assert (np.diff(offsets) == min(degree, fanout)).all()
+    if surplus <= 0:
+        assert np.array_equal(positions, np.arange(TRIALS * degree))
+        return
+    ranks = positions.reshape(TRIALS, fanout) - np.arange(TRIALS)[:, None] * degree
+    check_subsets(ranks, subset_chances([1] * degree if weights is None else weights.tolist(), fanout))
