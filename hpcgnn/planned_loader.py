@@ -13,7 +13,7 @@ import torch
 from hpcgnn import pyg
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
-from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.draw import BlockSampler, Completion
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.graph_config import AUTO, GraphSamplingConfig
@@ -38,12 +38,13 @@ class PlannedLoader(ABC):
     ranks; every rank gets its share of every step, which may be empty. A new iteration ends one that is not at its end.
 
     Kinds of loaders fill in ``_read``, ``_prepare`` (which sets _pool and _roots, and where they differ _partition,
-    _tables, _excluded), ``_complete`` and ``_finish``.
+    _tables, _excluded, _completion) and ``_finish``.
     """
 
     _pool: SeedPool
     _roots: tuple[tuple[int, str], ...]
     _excluded: Exclusion | None = None
+    _completion: Completion | None = None
 
     def __init__(
         self, graph: StaticGraph, fanouts: list[int], batch_size: int, *,
@@ -102,10 +103,6 @@ class PlannedLoader(ABC):
     def _prepare(self) -> None:
         """Collective."""
 
-    def _complete(self, batches: SeedBatches, epoch: int) -> SeedBatches:
-        """Collective. The batches with all columns of the roots."""
-        return batches
-
     @abstractmethod
     def _finish(self, plan: GraphPlan, x: tuple[torch.Tensor | None, ...], n_id: tuple[torch.Tensor, ...]) -> Any:
         """The batch of a plan, with input rows and rows in the graph file by type."""
@@ -120,7 +117,8 @@ class PlannedLoader(ABC):
         channel = world.channel(polite=self._prefetch > 0)
         draw = self._make_draw(channel, 1 if self._prefetch else world.threads, replica)
         return GraphSampler(
-            self._tables.rows, draw, self._roots, self._seed, channel, graph.channel, world.device, edges=self._edges
+            self._tables.rows, draw, self._roots, self._seed, channel, graph.channel, world.device, edges=self._edges,
+            complete=self._completion and self._completion.over(channel),
         )  # fmt: skip
 
     def _make_draw(self, channel: Channel, threads: int, replica: Replica | None) -> BlockSampler:
@@ -144,8 +142,7 @@ class PlannedLoader(ABC):
         if self._excluded is not None:
             self._excluded.start_epoch(shuffle)
         graph = self._graph
-        found = make_seed_batches(self._pool, self.batch_size, shuffle, graph.world, graph.channel, self._drop_last)
-        return self._complete(found, epoch)
+        return make_seed_batches(self._pool, self.batch_size, shuffle, graph.world, graph.channel, self._drop_last)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on all ranks."""

@@ -19,7 +19,7 @@ from hpcgnn.run.scoring import Collected
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.link_negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
-from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, known_answers, make_link_seeds, type_directory
+from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, known_answers, make_link_seeds, split_relation, type_directory
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.sample.typed_edges import MESSAGES, STORED, type_edges
 from hpcgnn.store.graph_partition import GraphPartition
@@ -219,7 +219,7 @@ def _learn(config: StaticConfig, partition: GraphPartition, world: World, channe
     """Collective."""
     task = config.task
     with together(world, "choose the relation"):
-        relation = _split_relation(partition, task.relation)
+        relation = split_relation(partition, task.relation, "task.relation")
         types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
     edge_types = max(world.allgather(types))
     seeds = make_link_seeds(partition, relation, task.reverse, world, channel)
@@ -228,17 +228,6 @@ def _learn(config: StaticConfig, partition: GraphPartition, world: World, channe
         messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
     excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
     return _Learnt(relation, edge_types, seeds, messages, excluded)
-
-
-def _split_relation(partition: GraphPartition, name: str) -> int:
-    """The relation to learn. Raises ValueError."""
-    if name:
-        return partition.relation_of(name)
-    split = [number for number, edges in enumerate(partition.edges) if "split" in edges.columns]
-    if len(split) != 1:
-        found = ", ".join(partition.relations[number].name for number in split) or "none"
-        raise ValueError(f"task.relation must name the relation to learn; with a column split: {found}")
-    return split[0]
 
 
 def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:

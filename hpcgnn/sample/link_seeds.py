@@ -57,10 +57,7 @@ def make_link_seeds(
             raise ValueError(f"relation {kind.name} has no column split: run data_tools.split --relation {kind.name}")
         candidates = _candidates(partition, relation, reverse)
     split = edges.columns["split"].astype(np.int64)
-    dst = partition.global_ids(kind.dst_type)[edges.dst]
-    known = {"src": edges.src, "dst": dst, "row": edges.row}
-    if "rel" in edges.columns:
-        known["rel"] = edges.columns["rel"].astype(np.int64)
+    known = seed_columns(partition, relation)
     pools, place = {}, np.full(len(split), -1, np.int64)
     for number, name in enumerate(SPLITS):
         chosen = split == number
@@ -68,16 +65,66 @@ def make_link_seeds(
         pools[name] = make_pool(name, edges.row[chosen], kind.num_edges, columns, world, channel)
         if number == TRAIN:
             place[chosen] = pools[name].place
-    moved = to_sources(partition, [edges.src, dst, edges.row, split, place], channel)
-    matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
-    if not reverse:
-        matched = {r: found for r, found in matched.items()
-                   if found.missing == 0 and partition.relations[r].num_edges == kind.num_edges}  # fmt: skip
+    matched = _match_all(partition, relation, candidates, reverse, split, place, world, channel)
     with together(world, "match reverse edges"):
         _check_whole(kind, reverse, matched)
         if relation in matched:
             _check_splits(kind.name, split, matched[relation])
     return _leave_out(pools, partition, relation, split, place, matched)
+
+
+def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarray]:
+    """What seeds know of a relation's in-edges [m] at this rank: global ids src and dst, row, and rel if there is
+    one."""
+    kind, edges = partition.relations[relation], partition.edges[relation]
+    known = {"src": edges.src, "dst": partition.global_ids(kind.dst_type)[edges.dst], "row": edges.row}
+    if "rel" in edges.columns:
+        known["rel"] = edges.columns["rel"].astype(np.int64)
+    return known
+
+
+def edges_of_seeds(
+    partition: GraphPartition, relation: int, reverse: str, place: np.ndarray, world: World, channel: Channel
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Collective. By relation, positions and places of seeds and of their reverses; place [m] in the pool of every
+    in-edge, -1 of those that are no seeds. Raises DistributedError for a relation that holds no reverses."""
+    with together(world, "find reverse edges"):
+        candidates = _candidates(partition, relation, reverse)
+    split = np.where(place >= 0, TRAIN, -1)
+    matched = _match_all(partition, relation, candidates, reverse, split, place, world, channel)
+    with together(world, "match reverse edges"):
+        _check_whole(partition.relations[relation], reverse, matched)
+    found = {relation: [(np.flatnonzero(place >= 0), place[place >= 0])]}
+    for number, back in matched.items():
+        seeds = back.split == TRAIN
+        found.setdefault(number, []).append((back.position[seeds], back.place[seeds]))
+    return {number: tuple(map(np.concatenate, zip(*pairs, strict=True))) for number, pairs in found.items()}
+
+
+def _match_all(
+    partition: GraphPartition, relation: int, candidates: list[int], reverse: str, split, place, world: World,
+    channel: Channel,
+) -> dict[int, _Matched]:  # fmt: skip
+    """Collective. Reverses in the candidates; without a name only in those that have one of each edge and no others."""
+    known = seed_columns(partition, relation)
+    moved = to_sources(partition, [known["src"], known["dst"], known["row"], split, place], channel)
+    matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
+    if reverse:
+        return matched
+    num_edges = partition.relations[relation].num_edges
+    return {r: found for r, found in matched.items()
+            if found.missing == 0 and partition.relations[r].num_edges == num_edges}  # fmt: skip
+
+
+def split_relation(partition: GraphPartition, name: str, key: str) -> int:
+    """The relation whose edges are seeds: the one named, or the only one with a column split. Raises ValueError."""
+    if name:
+        return partition.relation_of(name)
+    split = [number for number, edges in enumerate(partition.edges) if "split" in edges.columns]
+    if len(split) != 1:
+        found = ", ".join(partition.relations[number].name for number in split) or "none"
+        raise ValueError(f"{key} must name the relation to learn; with a column split: {found}")
+    return split[0]
 
 
 def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[int]:

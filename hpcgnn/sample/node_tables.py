@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 
 import numpy as np
@@ -30,6 +31,17 @@ class NodeTables:
             self._tables = _make_tables(partition, config, dtype, world.device)
         self.predicted_hits = 0.0
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
+
+    def over(self, partition: GraphPartition) -> NodeTables:
+        """Collective. The same tables, without copies, with the degrees of another graph of the same nodes."""
+        other, degree = copy.copy(self), partition.in_degree()
+        other._partition = partition
+        other._tables = [
+            found | {"degree": torch.from_numpy(degree[partition.of_type(kind)])}
+            for kind, found in enumerate(self._tables)
+        ]
+        other.rows = other._make_rows([np.empty(0, np.int64)] * len(self._tables))
+        return other
 
     @property
     def wants_copies(self) -> bool:

@@ -1,0 +1,219 @@
+"""Mini-batches of edges: the same on any number of ranks, whose negatives are nodes of the type, and no seed among the
+edges that carry messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from link_graphs import friends, shop
+from mpi4py import MPI
+from static_runs import make_static_parts
+from test_graph_edges import open_directed
+from test_graph_links import BUYS, FRIENDS, SOLD, relation_rows, reverse_rows
+from test_graph_loader import FANOUTS, open_graph, union
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.link_loader import LinkNeighborLoader
+from hpcgnn.nn.graph_config import GraphModelConfig
+from hpcgnn.nn.graph_models import GraphSizes, make_model
+
+GRAPHS = {"friends": (friends, FRIENDS, FRIENDS), "shop": (shop, BUYS, SOLD)}
+NEGATIVES = [{}, {"neg_sampling": "binary", "negatives": 2}, {"neg_sampling": "triplet", "negatives": 3}]
+
+
+def chosen_edges(graph, relation: str) -> tuple[str, np.ndarray]:
+    """Every third edge."""
+    rows = graph.edges(relation)
+    return relation, rows[rows % 3 == 0]
+
+
+def ends_of(graph, batch) -> tuple[int, int]:
+    """Node types of a batch's seeds."""
+    kind = graph.partition.relations[batch.relation]
+    return kind.src_type, kind.dst_type
+
+
+def describe(graph, batches: list) -> set:
+    """Every seed of a step, its ends, negatives, and what the last hop sampled for the ends."""
+    found = set()
+    for step, batch in enumerate(batches):
+        ends, told = ends_of(graph, batch), [[] for _ in batch.row]
+        for kind, places in zip(ends, (batch.src, batch.dst), strict=True):
+            for relation in (r for r in batch.batch.blocks[-1].relations if r.dst_type == kind):
+                source = batch.n_id[relation.src_type][relation.source].tolist()
+                for seed, place in enumerate(places.tolist()):
+                    begin, end = relation.indptr[place : place + 2].tolist()
+                    told[seed].append((relation.relation, *source[begin:end]))
+        columns = [batch.row, batch.input_id, batch.n_id[ends[0]][batch.src], batch.n_id[ends[1]][batch.dst]]
+        for kind, places in zip(ends, (batch.negative_src, batch.negative_dst), strict=True):
+            columns += [] if places is None else batch.n_id[kind][places].T
+        rows = torch.stack(columns, dim=1).tolist()
+        found |= {(step, batch.batch_size, *row, *sampled) for row, sampled in zip(rows, told, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("negatives", NEGATIVES)
+@pytest.mark.parametrize("given", ["train", "val", "rows"])
+@pytest.mark.parametrize("case", GRAPHS)
+def test_batches_of_all_ranks_are_those_of_one(comm, mpi_tmp_path, case, given, negatives):
+    """In two epochs, with plans ahead and without, by the owners and in shared memory."""
+    make, relation, _ = GRAPHS[case]
+    parts, found = make_static_parts(comm, make, mpi_tmp_path), []
+    for who, prefetch, topology in ((comm, 0, "sharded"), (comm, 2, "replicated"), (MPI.COMM_SELF, 0, "auto")):
+        graph = open_graph(who, parts)
+        edges = chosen_edges(graph, relation) if given == "rows" else given
+        loader = LinkNeighborLoader(
+            graph, edges, FANOUTS, 16, prefetch=prefetch, topology=topology, seed=3, **negatives
+        )  # fmt: skip
+        epochs = [union(who, describe(graph, list(loader))) for _ in range(2)]
+        assert epochs[0] != epochs[1]
+        assert loader.shuffle == (given == "train")
+        found.append(epochs)
+        graph.close()
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("case", GRAPHS)
+def test_seeds_and_their_reverses_carry_no_messages(comm, mpi_tmp_path, case, shuffle, exclude):
+    """Of edges of one's choice; blocks of all neighbours hold all others."""
+    make, relation, reverse = GRAPHS[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    there, back = relation_rows(parts, relation), relation_rows(parts, reverse)
+    reverse_of, graph = reverse_rows(there, back), open_graph(comm, parts)
+    loader = LinkNeighborLoader(
+        graph, chosen_edges(graph, relation), [-1, -1], 8, shuffle=shuffle, exclude_seeds=exclude, with_edge_ids=True
+    )
+    for batch in loader:
+        seeds = np.concatenate(comm.allgather(batch.row.numpy()))
+        gone = {relation: seeds} if exclude else {}
+        if exclude:
+            gone[reverse] = np.union1d(gone.get(reverse, seeds[:0]), reverse_of[seeds])
+        for block in batch.batch.blocks:
+            for adjacency in block.relations:
+                name = graph.relations[adjacency.relation]
+                known = relation_rows(parts, name)
+                nodes = batch.n_id[adjacency.dst_type][: len(adjacency.indptr) - 1].numpy()
+                expected = np.setdiff1d(np.flatnonzero(np.isin(known["dst"], nodes)), gone.get(name, seeds[:0]))
+                assert np.array_equal(np.sort(adjacency.edge.numpy()), expected)
+
+
+def test_messages_follow_training_edges_alone(comm, mpi_tmp_path):
+    """For seeds of any split; degrees are those of the graph of these edges."""
+    parts = make_static_parts(comm, friends, mpi_tmp_path)
+    known, graph = relation_rows(parts, FRIENDS), open_graph(comm, parts)
+    train = np.flatnonzero(known["split"] == 0)
+    degree = np.bincount(known["dst"][train], minlength=60)
+    for split in ("val", "test"):
+        for batch in LinkNeighborLoader(graph, (FRIENDS, split), [-1], 32, with_edge_ids=True):
+            assert set(known["split"][batch.row.numpy()]) <= {("train", "val", "test").index(split)}
+            (relation,) = batch.batch.blocks[0].relations
+            nodes = batch.n_id[0][: len(relation.indptr) - 1].numpy()
+            assert np.array_equal(np.sort(relation.edge), train[np.isin(known["dst"][train], nodes)])
+            assert np.array_equal(batch.batch.degree[0], degree[batch.n_id[0]])
+
+
+def test_steps_and_labels(comm, mpi_tmp_path):
+    graph = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path))
+    total = comm.allreduce(len(chosen_edges(graph, BUYS)[1]))
+    for drop_last in (False, True):
+        loader = LinkNeighborLoader(
+            graph, chosen_edges(graph, BUYS), FANOUTS, 16, drop_last=drop_last, neg_sampling="binary", negatives=2
+        )
+        batches = list(loader)
+        sizes = [comm.allreduce(len(batch.row)) for batch in batches]
+        assert sizes == [16] * (total // 16) + [total % 16] * (not drop_last)
+        assert len(loader) == len(sizes)
+        for batch in batches:
+            number = len(batch.row)
+            assert batch.edge_label.tolist() == [1.0] * number + [0.0] * 2 * number
+            assert torch.equal(batch.edge_label_index[:, :number], torch.stack([batch.src, batch.dst]))
+            assert batch.edge_label_index.shape == (2, 3 * number)
+
+
+def test_negatives_are_spread_over_both_types(comm, mpi_tmp_path):
+    graph, drawn = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path)), [Counter(), Counter()]
+    for batch in LinkNeighborLoader(graph, "train", [1], 16, neg_sampling="binary", negatives=9):
+        for kind, places, count in zip(ends_of(graph, batch), (batch.negative_src, batch.negative_dst), drawn,
+                                       strict=True):  # fmt: skip
+            count.update(batch.n_id[kind][places.ravel()].tolist())
+    pairs = [sum(comm.allgather(count), Counter()) for count in drawn]
+    assert [max(count) for count in pairs] == [39, 29]
+    assert [len(count) for count in pairs] == [40, 30]
+
+
+@pytest.mark.parametrize("negatives", NEGATIVES)
+@pytest.mark.parametrize("case", GRAPHS)
+def test_data(comm, mpi_tmp_path, case, negatives):
+    """As PyTorch Geometric has it."""
+    pytest.importorskip("torch_geometric")
+    make, relation, _ = GRAPHS[case]
+    graph = open_graph(comm, make_static_parts(comm, make, mpi_tmp_path))
+    plainly, data = (LinkNeighborLoader(graph, "train", FANOUTS, 16, as_data=kind, **negatives) for kind in ("", "pyg"))
+    name = tuple(relation.split("."))
+    for batch, found in zip(plainly, data, strict=True):
+        assert found.validate()
+        edges, src, dst = (found, found, found) if case == "friends" else (found[name], found[name[0]], found[name[2]])
+        assert torch.equal(edges.input_id, batch.input_id)
+        assert (edges.batch_size, found.num_seeds) == (len(batch.row), batch.batch_size)
+        if negatives.get("neg_sampling") == "triplet":
+            assert torch.equal(src.src_index, batch.src)
+            assert torch.equal(dst.dst_pos_index, batch.dst)
+            assert torch.equal(dst.dst_neg_index, batch.negative_dst)
+        else:
+            assert torch.equal(edges.edge_label_index, batch.edge_label_index)
+            assert torch.equal(edges.edge_label, batch.edge_label)
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "message"),
+    [
+        ("all", {}, "train, val, test, got 'all'"),
+        (("user.sells.item", "train"), {}, "no relation user.sells.item"),
+        (("item.like.item", "train"), {}, "item.like.item has no column split"),
+        ((BUYS, np.array([999])), {}, "user.buys.item 999 is not at this rank"),
+        ("train", {"neg_sampling": "mixed"}, "neg_sampling must be '', 'binary' or 'triplet', got 'mixed'"),
+        ("train", {"negatives": 0}, "negatives must be at least 1, got 0"),
+        ("train", {"reverse": "item.like.item"}, "item.like.item does not lead from"),
+        ((BUYS, np.empty(0, np.int64)), {"reverse": "item.like.item"}, "item.like.item does not lead from"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(comm, mpi_tmp_path, given, changes, message):
+    graph = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path))
+    with pytest.raises(DistributedError, match=message):
+        LinkNeighborLoader(graph, given, FANOUTS, 8, **changes)
+
+
+def test_links_are_not_sampled_along_out_edges(comm, mpi_tmp_path):
+    graph = open_directed(comm, make_static_parts(comm, shop, mpi_tmp_path, out_edges=True), "out")
+    with pytest.raises(DistributedError, match="links are sampled along in-edges"):
+        LinkNeighborLoader(graph, "train", FANOUTS, 8)
+
+
+def test_a_loop_of_ones_own_gives_one_answer(comm, mpi_tmp_path):
+    """Losses and the gradient of the first epoch, as docs/library.md has them."""
+    parts = make_static_parts(comm, friends, mpi_tmp_path)
+
+    def train(who) -> np.ndarray:
+        graph = open_graph(who, parts)
+        loader = LinkNeighborLoader(graph, "train", FANOUTS, 32, neg_sampling="binary", negatives=2)
+        torch.manual_seed(0)
+        config = GraphModelConfig(kind="sage", layers=2, hidden=8, dropout=0.3)
+        model = make_model(config, GraphSizes(graph.widths, ((0, 0),), 8)).to(torch.float64)
+        losses = []
+        for batch in loader:
+            rows = model(batch.batch, batch.x)[0]
+            source, target = rows[batch.edge_label_index]
+            loss = bce((source * target).sum(1), batch.edge_label.to(rows.dtype), reduction="sum") / batch.batch_size
+            loss.backward()
+            losses.append(float(loss.detach()))
+        gradients = [parameter.grad.numpy().ravel() for parameter in model.parameters() if parameter.grad is not None]
+        graph.close()
+        return graph.world.reduce_array(np.concatenate([losses, *gradients]))
+
+    np.testing.assert_allclose(train(comm), train(MPI.COMM_SELF), rtol=1e-9, atol=1e-12)
