@@ -133,6 +133,8 @@ class StaticConfig(Sections):
             raise ValueError("model.kind embedding is for task.kind link: use another model.kind")
         if self.task.candidates != "edge" and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.candidates edge, not {self.task.candidates}")
+        if self.comm.sampler_ranks and self.sampling.edge_columns:
+            raise ValueError("sampling.edge_columns: sampler ranks tell nothing of edges; leave comm.sampler_ranks 0")
         if self.sampling.direction == "out" and self.task.kind == "link":
             raise ValueError("sampling.direction out is for task.kind node: links are learnt along in-edges")
         if not self.model.class_path and self.model.layers != len(self.sampling.fanouts):

@@ -67,7 +67,13 @@ class PlannedLoader(ABC):
         self.batch_size, self._as_data = batch_size, as_data
         with together(world, "make a loader"):
             self._config = GraphSamplingConfig(
-                fanouts, relation_fanouts or {}, mode, prefetch=prefetch, direction=graph.direction, topology=topology
+                fanouts,
+                relation_fanouts or {},
+                mode,
+                prefetch=prefetch,
+                direction=graph.direction,
+                topology=topology,
+                edge_columns=list(edge_columns),
             )
             self._config.check_relations(list(graph.relations))
             check_columns(graph.partition, edge_columns)

@@ -142,6 +142,19 @@ def test_rows_and_columns_are_those_of_the_graph(comm, mpi_tmp_path, make, subgr
     graph.close()
 
 
+def test_runs_with_columns_of_edges(comm, mpi_tmp_path):
+    """For models of one's own: in the blocks of all splits."""
+    parts, config = make_static_parts(comm, plain, mpi_tmp_path), static_config(sampling__edge_columns=["weight"])
+    session, (known,) = open_graph_session(comm, parts, config), graph_rows(mpi_tmp_path)
+    for split in ("train", "val"):
+        with session.plans(split, 0) as plans:
+            for plan in plans:
+                for relation in (relation for block in plan.batch.blocks for relation in block.relations):
+                    assert np.array_equal(relation.columns["weight"].numpy(), known["weight"][relation.edge])
+    with pytest.raises(DistributedError, match="no relation has a column length"):
+        open_graph_session(comm, parts, static_config(sampling__edge_columns=["length"]))
+
+
 def test_edges_of_all_ranks_are_those_of_one(comm, mpi_tmp_path):
     parts = make_static_parts(comm, weighted, mpi_tmp_path)
     for options in ({"with_edge_ids": True, "mode": "replace"}, COLUMNS):

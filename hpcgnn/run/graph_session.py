@@ -20,6 +20,7 @@ from hpcgnn.run.scoring import Collected
 from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.direction import outward
 from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
@@ -58,6 +59,7 @@ class GraphSession(BaseSession):
             )
             self.learnt = _learnt_types(partition, config.embedding.types)
             config.sampling.check_relations([relation.name for relation in partition.relations])
+            check_columns(partition, config.sampling.edge_columns)
         if out:
             partition = outward(partition, self.plan_channel)
         self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)
@@ -67,6 +69,9 @@ class GraphSession(BaseSession):
         self.excluded = None if samplers is not None else self.goal.excluded  # samplers leave it out themselves
         if samplers is None:
             self._share_edges()
+        columns, self.edges = config.sampling.edge_columns, None
+        if columns:
+            self.edges = EdgeTables(self.partition, columns, self.dtype, world.device, self.plan_channel)
         self._make_batches()
         self.tables = NodeTables(self.partition, config.features, world, self.data_channel, self.dtype)
         if samplers is not None:
@@ -126,7 +131,7 @@ class GraphSession(BaseSession):
         draws = [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
         first = GraphSampler(
             self.rows, draws[0], self.goal.roots, config.train.seed, channel, self.data_channel, self.world.device,
-            complete=self.goal.complete, node_columns=config.model.node_columns,
+            complete=self.goal.complete, node_columns=config.model.node_columns, edges=self.edges,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
 
@@ -134,8 +139,9 @@ class GraphSession(BaseSession):
         """Collective."""
         sampling = self.config.sampling
         neighbors = make_neighbors(
-            self.partition, sampling.mode, channel, self.plan_threads, excluded=self.excluded, replica=self.replica
-        )
+            self.partition, sampling.mode, channel, self.plan_threads, excluded=self.excluded, replica=self.replica,
+            with_edges=self.edges is not None,
+        )  # fmt: skip
         return BlockSampler(neighbors, sampling, self.config.train.seed)
 
     def _build_model(self) -> None:

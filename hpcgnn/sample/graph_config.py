@@ -31,6 +31,7 @@ class GraphSamplingConfig:
         topology: "sharded": owners are asked for neighbours; "replicated": the ranks of a node share one copy of all
             edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every node
             has free. The sample is the same.
+        edge_columns: columns of the edges that come with the blocks, for models of one's own.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
@@ -42,6 +43,7 @@ class GraphSamplingConfig:
     eval_fanouts: list[int] = field(default_factory=list)
     direction: str = IN
     topology: str = AUTO
+    edge_columns: list[str] = field(default_factory=list)
     prefetch: int = -1
     in_flight: int = 1
 
