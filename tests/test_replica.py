@@ -3,6 +3,9 @@ and no hop exchanges anything."""
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +113,19 @@ def test_rows_of_all_ranks_in_order(comm, node_size):
         assert not found.flags.writeable
     del found
     shared.close()
+
+
+def mapped_bytes() -> int:
+    """Of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+
+def test_memory_is_given_back(comm):
+    world, rows = make_world(comm), np.zeros(1 << 24, np.uint8)
+    shared = SharedRows(world, [rows])
+    held = mapped_bytes()
+    shared.close()
+    assert mapped_bytes() <= held - comm.size * len(rows)
 
 
 def test_auto_is_by_size(comm, mpi_tmp_path, monkeypatch):
