@@ -67,38 +67,32 @@ class PlannedLoader(ABC):
         self.batch_size, self._as_data = batch_size, as_data
         with together(world, "make a loader"):
             self._config = GraphSamplingConfig(
-                fanouts,
-                relation_fanouts or {},
-                mode,
-                prefetch=prefetch,
-                direction=graph.direction,
-                topology=topology,
+                fanouts, relation_fanouts or {}, mode, prefetch=prefetch, direction=graph.direction, topology=topology,
                 edge_columns=list(edge_columns),
-            )
+            )  # fmt: skip
             self._config.check_relations(list(graph.relations))
             check_columns(graph.partition, edge_columns)
-            if batch_size < 1:
-                raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-            if as_data not in FORMATS:
-                raise ValueError(f"as_data must be '' or 'pyg', got {as_data!r}")
-            if subgraph_type not in SUBGRAPHS:
-                raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {subgraph_type!r}")
-            if as_data == "pyg":
-                pyg.check_installed()
+            _check(batch_size, as_data, subgraph_type)
             split = self._read()
         self.shuffle = split == "train" if shuffle is None else shuffle
+        self._induced, self._neighbors = subgraph_type == INDUCED, sampler
+        self._prefetch = world.plans_ahead(prefetch)
         self._partition, self._tables = graph.partition, graph.tables
         self._prepare()
-        self._prefetch = world.plans_ahead(prefetch)
         self._edges = None
         if edge_columns or with_edge_ids:
             self._edges = EdgeTables(self._partition, edge_columns, graph.dtype, world.device, graph.channel)
-        self._induced, self._neighbors, replica = subgraph_type == INDUCED, sampler, self._make_replica()
+        self._build()
+        self._running: weakref.ref[Generator] | None = None
+        graph.stop_at_close(self)
+
+    def _build(self) -> None:
+        """Collective. The sampler, and copies of what its first epoch wants most."""
+        replica = self._make_replica()
         self._sampler = self._make_sampler(replica)
         if self._tables.wants_copies and self._tables.num_copies() == 0:
             self._tables.keep_copies(self._sampler, self._batches(0))
             self._sampler = self._make_sampler(replica)
-        self._running: weakref.ref[Generator] | None = None
 
     @abstractmethod
     def _read(self) -> str:
@@ -159,11 +153,15 @@ class PlannedLoader(ABC):
         """The number of the epoch that the next iteration is; later ones count on."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[Any]:
-        """Collective. The batches of the next epoch."""
+    def stop(self) -> None:
+        """Collective. End an iteration that is not at its end."""
         running = self._running() if self._running else None
         if running is not None:
             running.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Collective. The batches of the next epoch."""
+        self.stop()
         epoch, self._epoch = self._epoch, self._epoch + 1
         iterator = self._iterate(epoch)
         self._running = weakref.ref(iterator)
@@ -188,6 +186,18 @@ class PlannedLoader(ABC):
         )
         n_id = tuple(identity - int(first) for identity, first in zip(plan.batch.identity, base, strict=False))
         return self._finish(plan, x, n_id)
+
+
+def _check(batch_size: int, as_data: str, subgraph_type: str) -> None:
+    """Raises ValueError."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if as_data not in FORMATS:
+        raise ValueError(f"as_data must be '' or 'pyg', got {as_data!r}")
+    if subgraph_type not in SUBGRAPHS:
+        raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {subgraph_type!r}")
+    if as_data == "pyg":
+        pyg.check_installed()
 
 
 def own_rows(mine: np.ndarray, chosen: np.ndarray, given: str, name: str, known: str) -> np.ndarray:

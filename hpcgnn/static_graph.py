@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +51,7 @@ class StaticGraph:
         self.partition = outward(partition, self.channel) if direction == OUT else partition
         self.tables = NodeTables(self.partition, features or FeatureConfig(), world, self.channel, dtype)
         self._replicas: dict[str, Replica | None] = {}
+        self._loaders: list[weakref.ref] = []
 
     def replica(self, topology: str, mode: str) -> Replica | None:
         """Collective. The copy of the edges that loaders of a ``mode`` share, None where owners are asked."""
@@ -64,12 +67,19 @@ class StaticGraph:
         self._replicas[f"loader {len(self._replicas)}"] = found
         return found
 
+    def stop_at_close(self, loader: Any) -> None:
+        """What ``close`` stops first, if it is still there: it has a method ``stop``."""
+        self._loaders.append(weakref.ref(loader))
+
     def edges(self, relation: str) -> np.ndarray:
         """Rows in the graph file [m] int64 of the relation's edges at this rank, by destination. Raises ValueError."""
         return self.partition.edges[self.partition.relation_of(relation)].row
 
     def close(self) -> None:
-        """Collective. Free the memory that the ranks of a node share; loaders must not be used any more."""
+        """Collective. Stop the loaders and free the memory that the ranks of a node share; neither graph nor loaders
+        may be used any more."""
+        for loader in filter(None, (reference() for reference in self._loaders)):
+            loader.stop()
         for replica in filter(None, self._replicas.values()):
             replica.close()
         self._replicas.clear()

@@ -129,6 +129,16 @@ def test_epochs_repeat_by_number_and_seed(comm, parts):
     assert union(comm, describe(list(other))) != union(comm, first)
 
 
+def test_a_closed_graph_ends_what_is_under_way(comm, plain_parts):
+    graph = open_graph(comm, plain_parts)
+    loaders = [NeighborLoader(graph, "train", FANOUTS, 16, prefetch=2, topology="replicated") for _ in range(2)]
+    iterators = [iter(loader) for loader in loaders]
+    for iterator in iterators:
+        next(iterator)
+    graph.close()
+    assert [list(iterator) for iterator in iterators] == [[], []]
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_steps_and_their_sizes(comm, plain_parts, drop_last):
     graph = open_graph(comm, plain_parts)
