@@ -16,6 +16,7 @@ from test_graph_training import run_both
 
 from hpcgnn.comm.shared import SharedRows, free_memory
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.config import check_resumable
 from hpcgnn.sample import replica
 from hpcgnn.sample.replica import Replica, topology_bytes
 from hpcgnn.sample.splits import SPLITS
@@ -113,6 +114,13 @@ def test_rows_of_all_ranks_in_order(comm, node_size):
         assert not found.flags.writeable
     del found
     shared.close()
+
+
+def test_a_resumed_run_may_have_another_topology():
+    old = static_config()
+    check_resumable(old, static_config(sampling__topology="replicated"))
+    with pytest.raises(ValueError, match=r"sampling.direction \(in -> out\)"):
+        check_resumable(old, static_config(sampling__direction="out"))
 
 
 def mapped_bytes() -> int:
