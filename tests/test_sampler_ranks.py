@@ -277,8 +277,7 @@ def test_lanes_carry_messages_of_any_length_in_order(comm, max_bytes):
     assert len(lane._sending) < 20  # what is sent is let go with a later message
 
 
-@pytest.mark.parametrize("samplers", range(1, 8))
-@pytest.mark.parametrize("trainers", range(1, 8))
+@pytest.mark.parametrize(("trainers", "samplers"), [(1, 1), (1, 4), (4, 1), (2, 5), (5, 2), (3, 3), (7, 6)])
 def test_everyone_asks_one_and_every_sampler_hears_one(trainers, samplers):
     mapping = Mapping(trainers, samplers)
     asked = [mapping.askers(sampler) for sampler in range(samplers)]

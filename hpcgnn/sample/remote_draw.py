@@ -174,7 +174,7 @@ class Samplers:
         """Which ranks they are."""
         mapping = self._crew.mapping
         ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
-        return f"{mapping.num_trainers} ranks train, rank {ranks} of the job draw"
+        return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}"
 
     def meet(self) -> None:
         """Collective over the job. The trainers are ready to ask. Raises DistributedError when the samplers are not."""
