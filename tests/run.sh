@@ -33,8 +33,9 @@ lint() {
     return "$status"
 }
 
+# Files side by side: most of these tests wait for programs that they start.
 unit() {
-    timeout --kill-after=10 "$LIMIT_UNIT" python -m pytest -m "not slurm"
+    timeout --kill-after=10 "$LIMIT_UNIT" python -m pytest -m "not slurm" -n auto --maxprocesses 4 --dist loadfile
 }
 
 # Python's own dump of all threads is the only word from a rank that is stuck inside MPI.
