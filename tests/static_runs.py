@@ -14,6 +14,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.config import StaticConfig
 from hpcgnn.run.graph_session import GraphSession
+from hpcgnn.run.launch import EXIT_REQUEUE
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
 
@@ -97,6 +98,19 @@ def open_graph_session(comm, parts: Path, config: StaticConfig) -> GraphSession:
 def open_graph_trainer(comm, parts: Path, folder: Path, config: StaticConfig) -> Trainer:
     """Collective."""
     return Trainer(open_graph_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+
+
+def whole_and_stopped(comm, parts: Path, folder: Path, config: StaticConfig, steps: int) -> tuple[Trainer, Path, Path]:
+    """Collective. A run to the end, its folder, and that of an equal run which a signal stopped after so many steps."""
+    whole, broken = folder / "whole", folder / "broken"
+    on_rank_0(comm, lambda: (whole.mkdir(), broken.mkdir()) and None)
+    trainer = open_graph_trainer(comm, parts, whole, config)
+    trainer.run()
+    stopped = open_graph_trainer(comm, parts, broken, config)
+    asked = iter(range(100))
+    stopped._stop = type("Stop", (), {"requested": property(lambda _: next(asked) >= steps)})()
+    assert stopped.run() == EXIT_REQUEUE
+    return trainer, whole, broken
 
 
 def reference_run(parts: Path, folder: Path, config: StaticConfig) -> Trainer:

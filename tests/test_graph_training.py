@@ -18,6 +18,7 @@ from static_runs import (
     reference_run,
     static_config,
     typed,
+    whole_and_stopped,
 )
 
 from hpcgnn.comm.world import DistributedError
@@ -141,17 +142,7 @@ def test_rows_travel_narrow(comm, plain_parts):
 def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     config = static_config(train__checkpoint_every=2, train__epochs=3)
-    whole, broken = mpi_tmp_path / "whole", mpi_tmp_path / "broken"
-    if comm.rank == 0:
-        whole.mkdir()
-        broken.mkdir()
-    comm.Barrier()
-    trainer = open_graph_trainer(comm, parts, whole, config)
-    trainer.run()
-    first = open_graph_trainer(comm, parts, broken, config)
-    steps = iter(range(100))
-    first._stop = type("Stop", (), {"requested": property(lambda _: next(steps) >= 3)})()
-    assert first.run() == 75
+    trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 3)
     second = open_graph_trainer(comm, parts, broken, config)
     second.resume()
     assert second.progress.global_step in (3, 4)

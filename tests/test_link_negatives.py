@@ -11,7 +11,7 @@ import torch
 from link_graphs import facts, friends, shop
 from mpi4py import MPI
 from random_graphs import write_graph
-from static_runs import make_static_parts, open_graph_session, open_graph_trainer
+from static_runs import make_static_parts, open_graph_session, open_graph_trainer, whole_and_stopped
 from test_graph_links import link_config, relation_rows
 from test_graph_training import assert_same_records, run_both
 
@@ -200,17 +200,7 @@ def test_links_resume_as_if_never_stopped(comm, mpi_tmp_path, case):
     make, changes = RESUMED[case]
     parts = make_static_parts(comm, weighted(make), mpi_tmp_path)
     config = link_config(**changes, train__checkpoint_every=2, train__epochs=2)
-    whole, broken = mpi_tmp_path / "whole", mpi_tmp_path / "broken"
-    if comm.rank == 0:
-        whole.mkdir()
-        broken.mkdir()
-    comm.Barrier()
-    trainer = open_graph_trainer(comm, parts, whole, config)
-    trainer.run()
-    first = open_graph_trainer(comm, parts, broken, config)
-    asked = iter(range(100))
-    first._stop = type("Stop", (), {"requested": property(lambda _: next(asked) >= 2)})()
-    assert first.run() == 75
+    trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 2)
     if comm.rank == 0:
         shutil.copytree(broken, mpi_tmp_path / "alone")
         alone = open_graph_trainer(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", config)
