@@ -56,6 +56,19 @@ def plain(path, num_nodes: int = 150, num_edges: int = 900, seed: int = 4, width
     return write_graph(path, nodes, {("node", "meets", "node"): both}, "static")
 
 
+def bare(path, seed: int = 6):
+    """Authors, and papers with labels; no type has features."""
+    rng = np.random.default_rng(seed)
+    split = rng.choice([-1, 0, 0, 1, 2], 120).astype(np.int8)
+    nodes = {"paper": {"label": rng.integers(0, 3, 120), "split": split}, "author": {"id": np.arange(70)}}
+    edges = {
+        ("paper", "cites", "paper"): _edges(rng, 120, 120, 500),
+        ("author", "writes", "paper"): _edges(rng, 70, 120, 300),
+        ("paper", "written_by", "author"): _edges(rng, 120, 70, 300),
+    }
+    return write_graph(path, nodes, edges, "static")
+
+
 def _edges(rng, num_src: int, num_dst: int, count: int) -> dict[str, np.ndarray]:
     dst = (rng.random(count) ** 2 * 0.9 * num_dst).astype(np.int64)
     return {"src": rng.integers(0, num_src, count), "dst": dst}

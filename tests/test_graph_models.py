@@ -235,6 +235,32 @@ def test_rgcn_adds_up_relations(bases, aggregator):
     assert_alike(model(batch, input_rows(graph, batch, tables)), expected, 1e-10)
 
 
+@pytest.mark.parametrize("low_memory", [False, True])
+@pytest.mark.parametrize("self_loop", [True, False])
+def test_rows_of_bases_are_the_matrices_of_one_hot_rows(self_loop, low_memory):
+    """One-hot rows times a matrix a relation, its bases [all nodes, hidden]."""
+    config = config_of(kind="rgcn", bases=3, basis_rows=True, self_loop=self_loop, low_memory=low_memory)
+    graph, model, _ = make_case(True, config, (0, 0, 0))
+    total, layer = sum(COUNTS), model.layers[0]
+    layer.own.bias.data.uniform_()
+    table = torch.randn(total, config.row_width).double().requires_grad_()
+    matrices = table.view(total, -1, config.hidden).unbind(1)
+    one_hot, hidden = torch.eye(total).double().split(COUNTS), []
+    for number, rows in enumerate(one_hot):
+        own = rows @ matrices[3] if self_loop else torch.zeros(len(rows), config.hidden).double()
+        for factors, (src, dst), lists in zip(layer.weights.coefficients, RELATIONS, graph.neighbours, strict=True):
+            if dst == number and len(rows):
+                matrix = sum(c * basis for c, basis in zip(factors, matrices[:3], strict=True))
+                own = own + torch.stack([one_hot[src][ids].sum(0) / max(1, len(ids)) for ids in lists]) @ matrix
+        hidden.append(torch.relu(own + layer.own.bias))
+    batch = sample_batch(graph, [np.arange(count) for count in graph.counts], [-1, -1])
+    rows = model.first(batch, [table[ids] for ids in batch.identity])
+    found = model.step(0, batch, batch.blocks[0], rows)
+    expected = torch.cat(hidden)[torch.cat(batch.identity)]
+    inputs = [table, *layer.parameters()]
+    assert_alike([found, *gradients(found, inputs)], [expected, *gradients(expected, inputs)], 1e-10)
+
+
 def test_rgat_of_one_relation_is_gat():
     graph, gat, (table,) = make_case(False, config_of(kind="gat", self_loop=False))
     rgat = make_model(config_of(kind="rgat", self_loop=False), gat.sizes).double()
@@ -295,7 +321,9 @@ def test_dropout_follows_training_step_and_probability():
     ("keys", "message"),
     [({"kind": "gin"}, "model.kind"), ({"heads": 3, "kind": "gat"}, "divide"), ({"bases": 2}, "bases"),
      ({"dropout": 1.0}, "dropout"), ({"low_memory": True}, "low_memory"), ({"feed_forward": 1}, "residual"),
-     ({"layers": 0}, "at least 1")],
+     ({"layers": 0}, "at least 1"), ({"kind": "rgcn", "basis_rows": True}, "model.bases above 0"),
+     ({"kind": "rgcn", "bases": 2, "basis_rows": True, "layers": 1}, "at least 2"),
+     ({"kind": "rgat", "bases": 2, "basis_rows": True}, "basis_rows")],
 )  # fmt: skip
 def test_configuration_is_checked(keys, message):
     with pytest.raises(ValueError, match=message):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from static_runs import (
+    bare,
     make_static_parts,
     open_graph_session,
     open_graph_trainer,
@@ -90,6 +91,24 @@ def test_a_typed_graph_gives_one_answer(comm, typed_parts, mpi_tmp_path, case):
     run_both(comm, typed_parts, mpi_tmp_path, static_config(**TYPED[case]))
 
 
+BASIS_ROWS = {"model__kind": "rgcn", "model__bases": 3, "model__basis_rows": True}
+
+
+@pytest.mark.parametrize("case", [{}, {"model__self_loop": False}, {"model__low_memory": True, "eval__exact": True}])
+def test_rows_of_bases_give_one_answer(comm, mpi_tmp_path, case):
+    parts = make_static_parts(comm, bare, mpi_tmp_path)
+    run_both(comm, parts, mpi_tmp_path, static_config(**BASIS_ROWS, **case))
+
+
+def test_rows_of_bases_start_as_matrices_of_all_nodes(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, bare, mpi_tmp_path)
+    for changes, bound in (({}, (6 / (190 + 8)) ** 0.5), ({"embedding__scale": 0.25}, 0.25)):
+        tables = open_graph_session(comm, parts, static_config(**BASIS_ROWS, **changes)).memory.tables.values()
+        assert {table.weight.shape[1] for table in tables} == {(3 + 1) * 8}
+        largest = max(comm.allgather(max((table.weight.abs().max().item() for table in tables), default=0.0)))
+        assert 0.99 * bound < largest <= bound
+
+
 PLAIN = {
     "gcn": {"model__kind": "gcn", "model__input_dropout": 0.3, "features__normalize": True},
     "gat": {"model__kind": "gat"},
@@ -138,10 +157,11 @@ def test_rows_travel_narrow(comm, plain_parts):
         assert comm.size < 3 or not torch.equal(*rows)
 
 
-@pytest.mark.parametrize("make", [typed, plain])
+@pytest.mark.parametrize("make", [typed, plain, bare])
 def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
     parts = make_static_parts(comm, make, mpi_tmp_path)
-    config = static_config(train__checkpoint_every=2, train__epochs=3)
+    changes = BASIS_ROWS if make is bare else {}
+    config = static_config(train__checkpoint_every=2, train__epochs=3, **changes)
     trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 3)
     second = open_graph_trainer(comm, parts, broken, config)
     second.resume()
@@ -152,13 +172,15 @@ def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
         assert_same_records(broken, whole)
 
 
-@pytest.mark.parametrize("case", ["sage", "rgcn", "rgat"])
-def test_exact_inference_is_sampling_with_all_neighbours(comm, typed_parts, case):
-    config = static_config(**{**TYPED[case], "sampling__mode": "full"}, eval__chunk=17)
-    session = open_graph_session(comm, typed_parts, config)
+@pytest.mark.parametrize("case", ["sage", "rgcn", "rgat", "rows of bases"])
+def test_exact_inference_is_sampling_with_all_neighbours(comm, mpi_tmp_path, case):
+    parts = make_static_parts(comm, typed if case in TYPED else bare, mpi_tmp_path)
+    changes = TYPED.get(case, BASIS_ROWS)
+    config = static_config(**{**changes, "sampling__mode": "full"}, eval__chunk=17)
+    session = open_graph_session(comm, parts, config)
     outputs = infer(session)[session.partition.of_type(session.goal.node_type)]
     collected = session.scores("test")
-    exact = open_graph_session(comm, typed_parts, static_config(**TYPED[case], eval__exact=True, eval__chunk=17))
+    exact = open_graph_session(comm, parts, static_config(**changes, eval__exact=True, eval__chunk=17))
     exact.model.load_state_dict(session.model.state_dict())
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(session, "test", collected), rel=1e-9)
@@ -202,6 +224,7 @@ def test_sparse_adam_is_adam_where_every_row_is_looked_at():
         ({"embedding__types": ["editor"]}, "no node type 'editor'"),
         ({"sampling__relation_fanouts": {"paper.quotes.paper": [1, 1]}}, "paper.quotes.paper"),
         ({"model__kind": "gcn"}, "one node type"),
+        (BASIS_ROWS, "graphs without features, but paper, venue"),
         ({"train__batch_size": 1000, "train__drop_last": True}, "drop_last leaves no batch"),
     ],
 )

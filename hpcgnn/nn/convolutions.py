@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import native, native_layers
@@ -173,6 +174,34 @@ class RelationWeights(nn.Module):
         return (self.coefficients @ self.matrices.flatten(1)).view(-1, *self.matrices.shape[1:])
 
 
+class BasisRowWeights(nn.Module):
+    """Matrices [R, I, O] for source rows that hold O columns a basis, and O more for the node's own (self_loop): those
+    columns, summed with a coefficient a relation and basis. I = O (B + self_loop)."""
+
+    def __init__(self, relations: int, bases: int, out_width: int, self_loop: bool):
+        super().__init__()
+        self.out_width, self.self_loop = out_width, self_loop
+        self.coefficients = glorot(relations, bases)
+
+    def forward(self) -> torch.Tensor:
+        """[R, I, O]."""
+        factors = functional.pad(self.coefficients, (0, int(self.self_loop)))
+        identity = torch.eye(self.out_width, dtype=factors.dtype, device=factors.device)
+        return torch.einsum("rb,io->rbio", factors, identity).flatten(1, 2)
+
+
+class OwnColumns(nn.Module):
+    """The last O columns of the destinations' own rows + bias [O]; without self_loop the bias alone."""
+
+    def __init__(self, out_width: int, self_loop: bool):
+        super().__init__()
+        self.self_loop, self.bias = self_loop, nn.Parameter(torch.zeros(out_width))
+
+    def forward(self, block: Block, rows) -> torch.Tensor:
+        """[D, O], or the bias."""
+        return block.own(rows)[:, -len(self.bias) :] + self.bias if self.self_loop else self.bias
+
+
 class OwnRows(nn.Module):
     """The destinations' own rows times a matrix, or (num_types) one a node type, + bias [O]; without self_loop the bias
     alone."""
@@ -199,7 +228,10 @@ class RelationalConv(nn.Module):
     of the pairs (relation, destination) that have edges. low_memory: one relation after the other, each formed again
     in the backward pass, so that no more than one relation's aggregated rows exist."""
 
-    def __init__(self, weights: RelationWeights, own: OwnRows, num_relations: int, aggregator: str, low_memory: bool):
+    def __init__(
+        self, weights: RelationWeights | BasisRowWeights, own: OwnRows | OwnColumns, num_relations: int,
+        aggregator: str, low_memory: bool,
+    ):  # fmt: skip
         super().__init__()
         self.weights, self.own, self.num_relations = weights, own, num_relations
         self.aggregator, self.low_memory = aggregator, low_memory

@@ -36,6 +36,8 @@ class GraphModelConfig:
         feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
         bases: of rgcn and rgat: relations' matrices are sums of so many shared ones; 0: each its own.
         self_loop: gcn and gat: a node is its own neighbour; rgcn and rgat: its own row is added through a matrix.
+        basis_rows: of rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
+            self loop, in place of one row and matrices of the first layer: Schlichtkrull et al., 2018, on one-hot rows.
         low_memory: of rgcn: relations one after the other, formed again in the backward pass.
     """
 
@@ -53,6 +55,7 @@ class GraphModelConfig:
     feed_forward: int = 0
     bases: int = 0
     self_loop: bool = True
+    basis_rows: bool = False
     low_memory: bool = False
 
     @property
@@ -61,6 +64,11 @@ class GraphModelConfig:
         drops = self.dropout > 0 or self.input_dropout > 0
         wanted = {"identity": drops or self.class_path, "degree": self.kind == "gcn" or self.class_path}
         return tuple(name for name, needed in wanted.items() if needed)
+
+    @property
+    def row_width(self) -> int:
+        """Width of the learnable rows of nodes."""
+        return self.hidden * (self.bases + self.self_loop) if self.basis_rows else self.hidden
 
     def __post_init__(self):
         check_choices("model", self, {
@@ -85,6 +93,11 @@ class GraphModelConfig:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
         if self.bases and self.kind not in RELATIONAL_KINDS:
             raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
+        if self.basis_rows and (self.kind != "rgcn" or self.bases == 0 or self.residual or self.layers < 2):
+            raise ValueError(
+                "model.basis_rows puts the bases of the first of several layers into the nodes' rows: it needs "
+                "model.kind rgcn, model.bases above 0, at least 2 model.layers and no model.residual"
+            )
         if self.low_memory and self.kind != "rgcn":
             raise ValueError(f"model.low_memory is for model.kind rgcn, not {self.kind}")
         if self.feed_forward and not self.residual:

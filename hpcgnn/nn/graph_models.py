@@ -19,8 +19,10 @@ from torch.nn import functional
 from hpcgnn import native
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.convolutions import (
+    BasisRowWeights,
     GatConv,
     GcnConv,
+    OwnColumns,
     OwnRows,
     RelationalAttention,
     RelationalConv,
@@ -41,8 +43,8 @@ ACTIVATIONS: dict[str, Callable] = {
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
-    """Widths of the input rows by node type (0: no features, rows are embeddings of the hidden width), the relations as
-    (src_type, dst_type), and the width of the output."""
+    """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
+    relations as (src_type, dst_type), and the width of the output."""
 
     inputs: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
@@ -94,6 +96,16 @@ def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int,
         return RelationalConv(weights, own, relations, config.aggregator, config.low_memory)
     weights = RelationWeights(relations, in_width, heads * head_width, config.bases)
     return RelationalAttention(weights, own, relations, heads, concat)
+
+
+def make_first_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool):
+    """As make_convolution, for the input rows."""
+    if not config.basis_rows:
+        return make_convolution(config, sizes, in_width, out_width, concat)
+    relations = len(sizes.relations)
+    weights = BasisRowWeights(relations, config.bases, out_width, config.self_loop)
+    own = OwnColumns(out_width, config.self_loop)
+    return RelationalConv(weights, own, relations, config.aggregator, config.low_memory)
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:
@@ -205,11 +217,13 @@ class LayeredModel(GraphModel):
 
     def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
         super().__init__(config, sizes)
-        self.input = InputRows(sizes, config.hidden, always=False)
+        self.input = InputRows(sizes, config.row_width, always=False)
         widths = [self.input.width, *[config.hidden] * (config.layers - 1), sizes.outputs]
         self.layers = nn.ModuleList(
-            make_convolution(config, sizes, before, after, concat=number < config.layers)
-            for number, (before, after) in enumerate(itertools.pairwise(widths), 1)
+            (make_convolution if number else make_first_convolution)(
+                config, sizes, before, after, concat=number < config.layers - 1
+            )
+            for number, (before, after) in enumerate(itertools.pairwise(widths))
         )
         self.norms = nn.ModuleList(_norm(config) for _ in range(config.layers - 1))
         self.rectify = config.activation == "relu" and config.norm == "none"

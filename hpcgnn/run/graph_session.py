@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -29,7 +31,7 @@ from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.sample.replica import make_neighbors, make_replica
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
-from hpcgnn.store.embeddings import EmbeddingStore, SparseEmbedding
+from hpcgnn.store.embeddings import EmbeddingConfig, EmbeddingStore, SparseEmbedding
 from hpcgnn.store.features import FEATURE, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
 from hpcgnn.tasks.graph_config import LINK, NODE
@@ -58,6 +60,7 @@ class GraphSession(BaseSession):
                 path, world.rank, world.size, config.data.check_hash, needs_edges, with_out=out
             )
             self.learnt = _learnt_types(partition, config.embedding.types)
+            _check_basis_rows(config.model.basis_rows, partition)
             config.sampling.check_relations([relation.name for relation in partition.relations])
             check_columns(partition, config.sampling.edge_columns)
         if out:
@@ -151,7 +154,7 @@ class GraphSession(BaseSession):
         with together(self.world, "build the model"):
             tables = {
                 kind: SparseEmbedding(
-                    partition.flat_row[partition.of_type(kind)], config.model.hidden, config.embedding,
+                    partition.flat_row[partition.of_type(kind)], config.model.row_width, self._embedding_config(),
                     config.train.lr, seed, self.dtype, self.world.device,
                 )
                 for kind in self.learnt
@@ -162,11 +165,18 @@ class GraphSession(BaseSession):
         self.model = model.to(device=self.world.device, dtype=self.dtype)
         self.memory = EmbeddingStore(tables, partition.type_start)
 
+    def _embedding_config(self) -> EmbeddingConfig:
+        """As configured; rows of bases start by default as matrices [all nodes, hidden] do (Glorot and Bengio)."""
+        embedding, model = self.config.embedding, self.config.model
+        if not model.basis_rows or embedding.scale:
+            return embedding
+        return replace(embedding, scale=math.sqrt(6 / (self.partition.book.num_nodes + model.hidden)))
+
     def _input_width(self, kind: int) -> int:
         """Of a type's input rows: features, then learnable rows."""
         rows = self.rows[kind]
         width = rows.tables[FEATURE].shape[1] if FEATURE in rows.tables else 0
-        return width + self.config.model.hidden * (kind in self.learnt)
+        return width + self.config.model.row_width * (kind in self.learnt)
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
         """As for all sessions, or exact."""
@@ -252,6 +262,13 @@ class GraphSession(BaseSession):
             return []
         copies, predicted = self.tables.num_copies(), self.tables.predicted_hits
         return [f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}"]
+
+
+def _check_basis_rows(wanted: bool, partition: GraphPartition) -> None:
+    """Raises ValueError for rows of bases where a type has features."""
+    named = [name for name, features in zip(partition.types, partition.features, strict=True) if features is not None]
+    if wanted and named:
+        raise ValueError(f"model.basis_rows is for graphs without features, but {', '.join(named)} has some")
 
 
 def _learnt_types(partition: GraphPartition, names: list[str]) -> tuple[int, ...]:
