@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,17 +49,17 @@ class PlannedLoader(ABC):
     def __init__(
         self, graph: StaticGraph, fanouts: list[int], batch_size: int, *,
         relation_fanouts: dict[str, list[int]] | None = None, mode: str = "uniform", shuffle: bool | None = None,
-        drop_last: bool = False, prefetch: int = -1, seed: int = 0, as_data: str = "", topology: str = AUTO,
-        sampler: type[NeighborSampler] = NeighborSampler, subgraph_type: str = "directional",
+        drop_last: bool = False, prefetch: int = -1, in_flight: int = 1, seed: int = 0, as_data: str = "",
+        topology: str = AUTO, sampler: type[NeighborSampler] = NeighborSampler, subgraph_type: str = DIRECTIONAL,
         edge_columns: Sequence[str] = (), with_edge_ids: bool = False,
     ):  # fmt: skip
-        """fanouts, relation_fanouts, mode, prefetch, topology: as in the run file's section ``sampling``. batch_size:
-        seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches are for
-        training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch. as_data:
-        "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types or
-        relations. sampler: a class of one's own, whose ``sample`` draws the neighbours of one relation and hop.
-        subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled
-        nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
+        """fanouts, relation_fanouts, mode, prefetch, in_flight, topology: as in the run file's section ``sampling``.
+        batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled
+        batches are for training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last
+        batch. as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are
+        several types or relations. sampler: a class of one's own, whose ``sample`` draws the neighbours of one relation
+        and hop. subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the
+        sampled nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
 
         Raises DistributedError.
         """
@@ -67,8 +67,8 @@ class PlannedLoader(ABC):
         self.batch_size, self._as_data = batch_size, as_data
         with together(world, "make a loader"):
             self._config = GraphSamplingConfig(
-                fanouts, relation_fanouts or {}, mode, prefetch=prefetch, direction=graph.direction, topology=topology,
-                edge_columns=list(edge_columns),
+                fanouts, relation_fanouts or {}, mode, prefetch=prefetch, in_flight=in_flight, topology=topology,
+                direction=graph.direction, edge_columns=list(edge_columns),
             )  # fmt: skip
             self._config.check_relations(list(graph.relations))
             check_columns(graph.partition, edge_columns)
@@ -76,7 +76,7 @@ class PlannedLoader(ABC):
             split = self._read()
         self.shuffle = split == "train" if shuffle is None else shuffle
         self._induced, self._neighbors = subgraph_type == INDUCED, sampler
-        self._prefetch = world.plans_ahead(prefetch)
+        self._prefetch = world.plans_ahead(prefetch, in_flight)
         self._partition, self._tables = graph.partition, graph.tables
         self._prepare()
         self._edges = None
@@ -87,12 +87,14 @@ class PlannedLoader(ABC):
         graph.stop_at_close(self)
 
     def _build(self) -> None:
-        """Collective. The sampler, and copies of what its first epoch wants most."""
+        """Collective. A sampler for each plan in flight, and copies of what the first epoch wants most."""
         replica = self._make_replica()
-        self._sampler = self._make_sampler(replica)
+        sampler = self._make_sampler(replica)
         if self._tables.wants_copies and self._tables.num_copies() == 0:
-            self._tables.keep_copies(self._sampler, self._batches(0))
-            self._sampler = self._make_sampler(replica)
+            self._tables.keep_copies(sampler, self._batches(0))
+            sampler = self._make_sampler(replica)
+        others = range(1, self._config.in_flight if self._prefetch else 1)
+        self._samplers = [sampler, *(sampler.over(self._graph.world.channel(polite=True)) for _ in others)]
 
     @abstractmethod
     def _read(self) -> str:
@@ -170,10 +172,12 @@ class PlannedLoader(ABC):
     def _iterate(self, epoch: int) -> Generator[Any, None, None]:
         batches = self._batches(epoch)
 
-        def make(step: int) -> GraphPlan:
-            return self._sampler.plan(batches, epoch, step)
+        stride = len(self._samplers)
 
-        with Prefetcher(make, 0, batches.num_steps, self._prefetch) as plans:
+        def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
+            return lambda step: sampler.plan(batches, epoch, step, stride)
+
+        with Prefetcher(list(map(maker, self._samplers)), 0, batches.num_steps, self._prefetch) as plans:
             for plan in plans:
                 yield self._fetch(plan)
 

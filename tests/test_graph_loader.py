@@ -83,13 +83,17 @@ def union(comm, found: set) -> set:
 @pytest.mark.parametrize("topology", ["sharded", "replicated"])
 @pytest.mark.parametrize("case", ["uniform", "labor", "own", "copies"])
 def test_batches_of_all_ranks_are_those_of_one(comm, parts, case, topology):
-    """In two epochs, with plans ahead and without; with copies of hot rows; by a sampler of one's own."""
+    """In two epochs, with plans ahead, two of them in flight, and without; with copies of hot rows; by a sampler of
+    one's own."""
     options = {"mode": "labor"} if case == "labor" else {"sampler": FirstNeighbors} if case == "own" else {}
     features = FeatureConfig(cache_ratio=0.3) if case == "copies" else None
 
     def epochs(communicator, prefetch: int) -> list[set]:
         graph = open_graph(communicator, parts, features)
-        loader = NeighborLoader(graph, "train", FANOUTS, 16, prefetch=prefetch, seed=4, topology=topology, **options)
+        loader = NeighborLoader(
+            graph, "train", FANOUTS, 16, prefetch=prefetch, in_flight=max(1, prefetch - 1), seed=4, topology=topology,
+            **options,
+        )  # fmt: skip
         found = [union(communicator, describe(list(loader))) for _ in range(2)]
         graph.close()
         return found
