@@ -240,12 +240,14 @@ def test_watchdog_message_names_a_late_sampler():
     assert "no answer from rank 0" in describe({1: (IDLE, 7, 8, 9.0)}, 2, 1, "node1", 5, 1)
 
 
-def test_an_idle_rank_waits(comm):
-    """Longer than the watchdog's time, and it hears the others meanwhile."""
+@pytest.mark.parametrize("last", [0.0, 1.5])
+def test_an_idle_rank_waits(comm, last):
+    """Longer than the watchdog's time, and it hears the others meanwhile; it may be the last one to close."""
     with Watchdog(World(CommConfig(device="cpu", threads=1), comm), 0.5) as watchdog:
         watchdog.idle()
         time.sleep(2)
         comm.Barrier()
+        time.sleep(last if comm.rank == comm.size - 1 else 0)
 
 
 def test_watchdog_message_names_the_late_rank():

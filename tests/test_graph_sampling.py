@@ -8,6 +8,9 @@ import pytest
 from static_runs import make_static_parts, open_graph_session, static_config, typed
 
 from hpcgnn.native import Random, Stream
+from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.graph_plan import GraphSampler
 from hpcgnn.sample.permutation import permute, permute_back
 from hpcgnn.store import files
 
@@ -77,6 +80,10 @@ def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
     degree = np.zeros(base[-1], np.int64)
     for relation in session.partition.relations:
         np.add.at(degree, graph[relation.name][1] + base[relation.dst_type], 1)
-    plan = session.sampler.plan(session.batches["train"], 0, 0)
+    sampling, seed = session.config.sampling, session.config.train.seed
+    draw = BlockSampler(NeighborSampler(session.partition, sampling.mode, session.plan_channel), sampling, seed)
+    channels = session.plan_channel, session.data_channel
+    sampler = GraphSampler(session.rows, draw, session.goal.roots, seed, *channels, session.world.device)
+    plan = sampler.plan(session.batches["train"], 0, 0)
     for identity, found in zip(plan.batch.identity, plan.batch.degree, strict=True):
         assert np.array_equal(found.numpy(), degree[identity.numpy()])

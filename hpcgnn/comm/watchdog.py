@@ -63,8 +63,9 @@ class Watchdog:
         while not self._closing.wait(POLL_SECONDS):
             self._answer()
             if time.monotonic() - max(heard, self._state[3]) > self.seconds:
-                answers = self._ask()
-                heard = time.monotonic()
+                before, answers, heard = self._state, self._ask(), time.monotonic()
+                if self._closing.is_set() or self._state is not before:
+                    continue  # meanwhile this rank went on; ranks that have ended give no answer
                 silent = len(answers) < self._world.size
                 if answers[self._world.rank][0] != IDLE or (silent and self._state[0] == IDLE):
                     self._report_and_abort(answers)
@@ -89,7 +90,7 @@ class Watchdog:
         answers = {world.rank: self._where()}
         deadline = time.monotonic() + ANSWER_SECONDS
         status = MPI.Status()
-        while len(answers) < world.size and time.monotonic() < deadline:
+        while len(answers) < world.size and time.monotonic() < deadline and not self._closing.is_set():
             self._answer()
             if self._comm.Iprobe(MPI.ANY_SOURCE, TELL, status):
                 answers[status.source] = self._comm.recv(source=status.source, tag=TELL)
