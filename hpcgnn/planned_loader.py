@@ -17,7 +17,7 @@ from hpcgnn.sample.draw import BlockSampler, Completion
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.graph_config import AUTO, GraphSamplingConfig
-from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.graph_neighbors import NeighborSampler, check_weights
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.induced import InducedSampler
 from hpcgnn.sample.prefetch import Prefetcher
@@ -72,6 +72,8 @@ class PlannedLoader(ABC):
             )  # fmt: skip
             self._config.check_relations(list(graph.relations))
             check_columns(graph.partition, edge_columns)
+            if mode == "weighted":
+                check_weights(graph.partition)
             _check(batch_size, as_data, subgraph_type)
             split = self._read()
         self.shuffle = split == "train" if shuffle is None else shuffle

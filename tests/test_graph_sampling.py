@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from static_runs import make_static_parts, open_graph_session, static_config, typed
 
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.native import Random, Stream
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.graph_neighbors import NeighborSampler
@@ -87,3 +88,9 @@ def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
     plan = sampler.plan(session.batches["train"], 0, 0)
     for identity, found in zip(plan.batch.identity, plan.batch.degree, strict=True):
         assert np.array_equal(found.numpy(), degree[identity.numpy()])
+
+
+def test_weights_that_are_not_there_are_refused_on_all_ranks(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, typed, mpi_tmp_path)
+    with pytest.raises(DistributedError, match="has no column weight"):
+        open_graph_session(comm, parts, static_config(sampling__mode="weighted"))

@@ -24,6 +24,7 @@ from hpcgnn.sample.direction import outward
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.graph_config import OUT
+from hpcgnn.sample.graph_neighbors import check_weights
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
@@ -63,6 +64,8 @@ class GraphSession(BaseSession):
             _check_basis_rows(config.model.basis_rows, partition)
             config.sampling.check_relations([relation.name for relation in partition.relations])
             check_columns(partition, config.sampling.edge_columns)
+            if samplers is None and config.sampling.mode == "weighted":
+                check_weights(partition)
         if out:
             partition = outward(partition, self.plan_channel)
         self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)

@@ -18,7 +18,7 @@ from hpcgnn.run.logs import RunLog
 from hpcgnn.sample.direction import outward
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.graph_config import OUT
-from hpcgnn.sample.graph_neighbors import NeighborSampler
+from hpcgnn.sample.graph_neighbors import NeighborSampler, check_weights
 from hpcgnn.sample.remote_draw import Leave, Request, Samplers, pack_drawn, read_request
 from hpcgnn.sample.replica import make_neighbors, make_replica
 from hpcgnn.sample.seeds import epoch_shuffle
@@ -73,6 +73,8 @@ class SamplerRank:
                 path, world.rank, world.size, config.data.check_hash, columns=False, with_out=out
             )
             config.sampling.check_relations([relation.name for relation in partition.relations])
+            if config.sampling.mode == "weighted":
+                check_weights(partition)
         if out:
             partition = outward(partition, channels[0])
         self._excluded = None

@@ -169,7 +169,7 @@ def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
 
 
 def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:
-    """Collective. What a mode of sampling draws from, by relation. Raises ValueError."""
+    """Collective. What a mode of sampling draws from, by relation; for "weighted" after ``check_weights``."""
     weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
     return [
         InLists(
@@ -187,16 +187,22 @@ def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channe
     return route.pull(torch.from_numpy(partition.flat_row))[0].numpy()[inverse]
 
 
-def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
-    """Collective. Each relation's column ``weight`` as uint32 [m]: integers as they are, others in 2^31-ths of the
-    largest one of all ranks; above 0 at least 1. Raises ValueError where a relation has none, or one below 0."""
-    found = []
+def check_weights(partition: GraphPartition) -> None:
+    """Raises ValueError where a relation has no column ``weight``, or one that is negative or not finite."""
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
         if "weight" not in edges.columns:
             raise ValueError(f"sampling.mode weighted: relation {relation.name} has no column weight")
-        weight = edges.columns["weight"].astype(np.float64)
+        weight = edges.columns["weight"]
         if not np.all((weight >= 0) & np.isfinite(weight)):
             raise ValueError(f"sampling.mode weighted: a weight of {relation.name} is negative or not finite")
+
+
+def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
+    """Collective. Each relation's column ``weight``, which ``check_weights`` passed, as uint32 [m]: integers as they
+    are, others in 2^31-ths of the largest one of all ranks; above 0 at least 1."""
+    found = []
+    for edges in partition.edges:
+        weight = edges.columns["weight"].astype(np.float64)
         whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
         everyone = channel.everyone(torch.from_numpy(whole)).numpy()
         largest = everyone[:, 1].max()
