@@ -105,6 +105,7 @@ OPTIONS = {
     "links in flight": (friends, {**LINK, "sampling__in_flight": 2}),
     "weighted": (plain, {"sampling__mode": "weighted"}),
     "labor": (plain, {"sampling__mode": "labor"}),
+    "replicated": (plain, {"sampling__topology": "replicated"}),
     "copies": (plain, {"features__cache_ratio": 0.2, "sampling__in_flight": 2, "sampling__eval_fanouts": [2, 1]}),
     "exact": (typed, {"eval__exact": True}),
     "ranking": (friends, {**LINK, "eval__ranking": "filtered", "task__decoder": "dot"}),

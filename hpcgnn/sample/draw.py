@@ -111,7 +111,7 @@ class BlockSampler:
             relabel.begin()
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
         fanouts_by_hop = self._fanouts(training)
-        if fanouts_by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
+        if groups and fanouts_by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
             return self._draw_whole(groups, [fanouts[0] for fanouts in fanouts_by_hop], stream, epoch, step)
         places = self._places(groups)
         for hop, fanouts in enumerate(fanouts_by_hop):
