@@ -11,7 +11,7 @@ import numpy as np
 
 from data_tools.pair_graph import PairGraph, build_pair_graph
 from data_tools.partition_source import NodeType, Relation, Source, endpoint_slabs
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.store.files import BY_DESTINATION, FileFormatError
 
 CONSTRAINTS = ("nodes", "events", "degree", "train", "time")
 STATIC_CONSTRAINTS = ("nodes", "edges", "train", "val")
@@ -34,8 +34,8 @@ def node_weights(source: Source, balance: tuple[str, ...], graph: PairGraph | No
     nodes: 1; events: history entries; degree: distinct neighbours (from ``graph``, else counted); train: history
     entries in the first 70 % of the event stream; time0 .. time3: those in each quarter. A self-loop is one entry.
     """
-    if source.kind == "static":
-        return static_weights(source, balance)
+    if source.kind in BY_DESTINATION:
+        return static_weights(source, columns_of(balance))
     weights = {"nodes": np.ones(source.num_nodes, np.int64)}
     if "degree" in balance:
         weights["degree"] = (graph or build_pair_graph(source)).degrees()
@@ -101,7 +101,8 @@ def rows_until(source: Source, relation: Relation, time: int) -> int:
 
 def static_constraints(source: Source) -> tuple[str, ...]:
     """Names of the constraints that a static graph allows."""
-    return (*STATIC_CONSTRAINTS, *(f"type:{node_type.name}" for node_type in source.types))
+    timed = ("time",) if source.kind == "snapshots" else ()
+    return (*STATIC_CONSTRAINTS, *timed, *(f"type:{node_type.name}" for node_type in source.types))
 
 
 def has_split(source: Source) -> bool:
@@ -110,14 +111,17 @@ def has_split(source: Source) -> bool:
 
 
 def default_balance(source: Source) -> tuple[str, ...]:
-    """What a static graph is balanced by unless told otherwise."""
+    """What a static graph, or one of snapshots, is balanced by unless told otherwise."""
+    if source.kind == "snapshots":
+        return ("nodes", "time")
     return ("nodes", "edges", "train") if has_split(source) else ("nodes", "edges")
 
 
 def static_weights(source: Source, balance: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Weights [N] int64 by name, of a static graph.
 
-    nodes: 1; edges: in-edges of all relations; train, val: 1 for nodes of that split; type:<name>: 1 for its nodes.
+    nodes: 1; edges: in-edges of all relations; train, val: 1 for nodes of that split; type:<name>: 1 for its nodes;
+    time0 .. time3: in-edges in all snapshots of each quarter of them.
     """
     return {name: static_weight(source, name) for name in balance}
 
@@ -130,6 +134,8 @@ def static_weight(source: Source, name: str) -> np.ndarray:
         return in_degrees(source)
     if name in SPLITS:
         return in_split(source, name).astype(np.int64)
+    if name.startswith("time"):
+        return snapshot_degrees(source, int(name.removeprefix("time")))
     weight = np.zeros(source.num_nodes, np.int64)
     for node_type in source.types:
         if name == f"type:{node_type.name}":
@@ -143,6 +149,19 @@ def in_degrees(source: Source) -> np.ndarray:
     for relation in source.relations:
         for _, _, dst in endpoint_slabs(source, relation):
             np.add.at(degrees, dst, 1)
+    return degrees
+
+
+def snapshot_degrees(source: Source, quarter: int) -> np.ndarray:
+    """In-edges of every node [N] int64 in the snapshots of one quarter, added up."""
+    degrees, count = np.zeros(source.num_nodes, np.int64), source.snapshots["num_snapshots"]
+    begin, end = (count * place // QUARTERS for place in (quarter, quarter + 1))
+    for relation in source.relations:
+        columns = source.edges(relation)
+        for start, _, dst in endpoint_slabs(source, relation):
+            first = columns["first"][start : start + len(dst)]
+            last = columns["last"][start : start + len(dst)] if "last" in columns else first
+            np.add.at(degrees, dst, np.clip(np.minimum(last + 1, end) - np.maximum(first, begin), 0, None))
     return degrees
 
 

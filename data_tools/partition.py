@@ -92,7 +92,10 @@ class Kind:
     write: Callable[[Source, pathlib.Path, Options], dict]
 
 
-WRITERS = {"temporal": Kind(temporal_options, partition_temporal), "static": Kind(static_options, partition_static)}
+WRITERS = {
+    "temporal": Kind(temporal_options, partition_temporal),
+    **dict.fromkeys(files.BY_DESTINATION, Kind(static_options, partition_static)),
+}
 
 
 def partition(
@@ -109,7 +112,7 @@ def partition(
     """Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
     method: metis, random or (static) hotness; balance: names of constraints (default: events and time of a temporal
-    graph, nodes, edges and, with a split, train of a static one); objective: cut or volume (metis only); static: the
+    graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut or volume (metis only); static: the
     further options of StaticOptions. Raises ValueError for a bad option or an existing set, FileFormatError for a file
     that cannot be used.
     """
@@ -136,8 +139,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--balance",
         type=names,
-        help=f"constraints, comma separated: temporal: {', '.join(CONSTRAINTS)} (default {','.join(DEFAULT_BALANCE)}); "
-        f"static: {', '.join(STATIC_CONSTRAINTS)}, type:<node type> (default nodes,edges and, with a split, train)",
+        help=f"constraints, comma separated: temporal: {', '.join(CONSTRAINTS)} (default "
+        f"{','.join(DEFAULT_BALANCE)}); static: {', '.join(STATIC_CONSTRAINTS)}, type:<node type> (default nodes,edges "
+        "and, with a split, train); snapshots: those and time (default nodes,time)",
     )
     parser.add_argument("--objective", choices=OBJECTIVES, default="cut")
     parser.add_argument("--seed", type=int, default=0)

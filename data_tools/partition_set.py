@@ -68,6 +68,7 @@ def write_book(
         seed=options.seed,
         method=options.method,
         **attributes,
+        **source.snapshots,
     ) as book:
         write_outline(book, source, layout)
         group = book.create_group("parts")

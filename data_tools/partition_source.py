@@ -17,6 +17,7 @@ from hpcgnn.store.files import FileFormatError
 
 SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are in memory together
 FINITE_COLUMNS = ("feat", "weight")
+STAMPS = {"temporal": ("time",), "snapshots": ("first",)}  # columns of edges that a kind needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ class Source:
         """Edges of all relations."""
         return sum(relation.num_edges for relation in self.relations)
 
+    @property
+    def snapshots(self) -> dict[str, int]:
+        """The attribute ``num_snapshots`` of a snapshot graph, else nothing."""
+        return {"num_snapshots": int(self.file.attrs["num_snapshots"])} if self.kind == "snapshots" else {}
+
     def edges(self, relation: Relation) -> h5py.Group:
         """The group of a relation."""
         return self.file["edges"][relation.name]
@@ -84,6 +90,8 @@ def outline(file: h5py.File) -> Source:
     kind = str(file.attrs.get("kind"))
     if kind not in files.KINDS:
         raise FileFormatError(f"{file.filename}: kind is {kind!r}, expected one of {', '.join(files.KINDS)}")
+    if kind == "snapshots":
+        check_snapshots(file)
     for name in ("nodes", "edges"):
         if name not in file:
             raise FileFormatError(f"{file.filename}: group /{name} is missing; write it anew with data_tools.convert")
@@ -104,7 +112,7 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
     for endpoint in (src, dst):
         if endpoint not in position:
             raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
-    for column in ("src", "dst", *(("time",) if kind == "temporal" else ())):
+    for column in ("src", "dst", *STAMPS.get(kind, ())):
         if column not in group:
             raise FileFormatError(
                 f"{file.filename}: {group.name}/{column} is missing; a {kind} graph needs it: "
@@ -152,6 +160,8 @@ def validate(source: Source) -> None:
         check_ids(group["dst"], source.types[relation.dst_type])
         if source.kind == "temporal":
             check_times(group["time"])
+        if source.kind == "snapshots":
+            check_stamps(group, **source.snapshots)
         for column in relation.columns:
             check_finite(group[column])
 
@@ -176,6 +186,28 @@ def check_times(dataset: h5py.Dataset) -> None:
             row = int(np.argmax(bad))
             refuse(dataset, start + row, f"time {times[row]} comes after {previous[row]}; sort the events by time")
         before = times[-1:]
+
+
+def check_snapshots(file: h5py.File) -> None:
+    """A snapshot graph has one node type, one relation and tells how many snapshots there are."""
+    outline = {name: len(file.get(name, ())) for name in ("nodes", "edges")}
+    if int(file.attrs.get("num_snapshots", 0)) < 1 or any(count != 1 for count in outline.values()):
+        raise FileFormatError(
+            f"{file.filename}: a snapshot graph needs the attribute num_snapshots, one node type and one relation; it "
+            f"has {outline}: write it with data_tools.snapshots"
+        )
+
+
+def check_stamps(group: h5py.Group, num_snapshots: int) -> None:
+    """Snapshots of edges: first must not decrease, and last not lie before it; both below ``num_snapshots``."""
+    check_times(group["first"])
+    for start, first in column_slabs(group["first"]):
+        last = group["last"][start : start + len(first)] if "last" in group else first
+        bad = (first < 0) | (last < first) | (last >= num_snapshots)
+        if bad.any():
+            row = int(np.argmax(bad))
+            what = f"snapshots {first[row]} to {last[row]} of 0 to {num_snapshots - 1}"
+            refuse(group["first"], start + row, f"{what}; write the file anew with data_tools.snapshots")
 
 
 def check_finite(dataset: h5py.Dataset) -> None:

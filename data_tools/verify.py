@@ -25,10 +25,10 @@ from hpcgnn.store import files
 
 OWN_COLUMNS = {
     "temporal": {"nodes": ("row",), "edges": ("row", "src", "dst")},
-    "static": {"nodes": ("row",), "edges": ("indptr", "src", "row")},
+    **{kind: {"nodes": ("row",), "edges": ("indptr", "src", "row")} for kind in files.BY_DESTINATION},
 }
 COMPARED = ("/nodes/", "/edges/")  # groups with columns of the graph file
-CHECK_PART = {"temporal": check_part, "static": check_static_part}
+CHECK_PART = {"temporal": check_part, **dict.fromkeys(files.BY_DESTINATION, check_static_part)}
 
 
 def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None) -> list[str]:
@@ -62,13 +62,13 @@ def check_content(view: BookView, source: h5py.File | None, findings: Findings) 
         width = row_bytes(layouts[f"/nodes/{node_type.name}"])
         row_of[node_type.name] = compare_nodes(view, node_type, source, width, findings)
     for relation in view.relations:
-        if view.kind == "static":
+        if view.kind in files.BY_DESTINATION:
             cuts[relation.name] = compare_static_edges(view, relation, row_of, source, findings)
         else:
             width = row_bytes(layouts[f"/edges/{relation.name}"])
             cuts[relation.name] = compare_edges(view, relation, row_of, source, width, findings)
     measured = {"cut": sum(cuts.values())}
-    if view.kind == "static":
+    if view.kind in files.BY_DESTINATION:
         measured |= {"relations": cuts, "halo": count_halo(view, findings)}
     for name, value in measured.items() if not findings.unusable else ():
         if view.quality.get(name) != value:
@@ -105,7 +105,7 @@ def expected_layouts(view: BookView, source: h5py.File | None, findings: Finding
         if set(layouts[path]) != wanted and view.num_parts > len(findings.unusable):
             findings.add(view.path, f"{path}/columns", f"names {sorted(wanted)}, the data has {sorted(layouts[path])}")
             findings.unusable.update(range(view.num_parts))
-    if view.kind == "static":
+    if view.kind in files.BY_DESTINATION:
         layouts |= further_layouts(view)
     return layouts
 

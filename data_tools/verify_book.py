@@ -17,7 +17,7 @@ from hpcgnn.store import files
 
 ATTRIBUTES = ("kind", "num_parts", "set_id", "seed", "method", "options", "source_name", "source_hash", "quality")
 
-KINDS = ("temporal", "static")
+KINDS = ("temporal", *files.BY_DESTINATION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

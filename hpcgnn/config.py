@@ -16,23 +16,27 @@ import yaml
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.nn.graph_config import EMBEDDING, GraphModelConfig
+from hpcgnn.nn.snapshot_config import SnapshotModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.graph_config import GraphEvalConfig, GraphSamplingConfig
 from hpcgnn.sample.protocol import EvalConfig, expand_eval
+from hpcgnn.sample.snapshot_config import SnapshotInputConfig, SnapshotSamplingConfig
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.store import files
 from hpcgnn.store.embeddings import EmbeddingConfig
 from hpcgnn.store.features import FeatureConfig
 from hpcgnn.store.graph_data import GraphDataConfig
+from hpcgnn.store.snapshot_data import SnapshotDataConfig
 from hpcgnn.tasks.config import TaskConfig
 from hpcgnn.tasks.edgebank import BaselineConfig
 from hpcgnn.tasks.graph_config import GraphTaskConfig
+from hpcgnn.tasks.snapshot_config import SnapshotTaskConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
-             "sampling.in_flight", "sampling.topology", "comm.", "memory.placement", "memory.replicate_mib",
-             "memory.hot_nodes", "data.check_hash", "data.path", "features.cache_ratio",
+             "sampling.in_flight", "sampling.topology", "sampling.routes", "comm.", "memory.placement",
+             "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path", "features.cache_ratio",
              "features.cache")  # fmt: skip
 
 
@@ -144,7 +148,29 @@ class StaticConfig(Sections):
             )
 
 
-KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig)}
+@dataclass
+class SnapshotConfig(Sections):
+    """A run on a snapshot graph."""
+
+    KIND = "snapshots"
+
+    data: SnapshotDataConfig = field(default_factory=SnapshotDataConfig)
+    task: SnapshotTaskConfig = field(default_factory=SnapshotTaskConfig)
+    sampling: SnapshotSamplingConfig = field(default_factory=SnapshotSamplingConfig)
+    inputs: SnapshotInputConfig = field(default_factory=SnapshotInputConfig)
+    model: SnapshotModelConfig = field(default_factory=SnapshotModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self):
+        if self.train.epoch_parallel > 1:
+            raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
+        if self.comm.sampler_ranks:
+            raise ValueError("comm.sampler_ranks is for static graphs: nothing is sampled of snapshots; leave it 0")
+
+
+KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig, SnapshotConfig)}
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:

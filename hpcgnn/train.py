@@ -1,7 +1,7 @@
 """``python -m hpcgnn.train``: train a graph neural network; without arguments, TGN on built-in synthetic events.
 
 ``--kind static`` (or ``kind: static`` in the file that ``--config`` names) trains on a static graph, by sampled
-mini-batches.
+mini-batches; ``kind: snapshots`` on a sequence of snapshots, whole, by halo exchange.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World, mpi_version
-from hpcgnn.config import RunConfig, Sections
+from hpcgnn.config import RunConfig, Sections, SnapshotConfig
 from hpcgnn.run import launch
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.baseline import run_baseline
@@ -29,7 +29,7 @@ from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path, make_session
 from hpcgnn.run.sampler_rank import beside_samplers
 from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph
+from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synthetic_snapshots
 from hpcgnn.run.trainer import Trainer
 from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.store import files
@@ -144,6 +144,8 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
             if isinstance(config, RunConfig):
                 make_synthetic(Path(path), config.data.synthetic_events)
+            elif isinstance(config, SnapshotConfig):
+                make_synthetic_snapshots(Path(path), config.data.synthetic_nodes, config.data.synthetic_snapshots)
             else:
                 make_synthetic_graph(Path(path), config.data.synthetic_nodes, links=config.task.kind == "link")
     return path

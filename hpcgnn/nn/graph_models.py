@@ -7,7 +7,6 @@ per row.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from hpcgnn.nn.convolutions import (
 from hpcgnn.nn.graph_config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.message_blocks import Batch, Block, IndexedRows, rows_of, stack_first
+from hpcgnn.nn.own_class import own_class
 
 ACTIVATIONS: dict[str, Callable] = {
     "relu": torch.relu,
@@ -55,7 +55,7 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
     """The configured model. A class of the user's own is made as Class(config, sizes). Raises ValueError for parts that
     do not go together with the graph."""
     if config.class_path:
-        return _own_class(config.class_path)(config, sizes)
+        return own_class(config.class_path)(config, sizes)
     if config.kind in ("gcn", "gat") and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
         raise ValueError(
             f"model.kind {config.kind} is for graphs of one node type and one relation, this one has "
@@ -64,16 +64,6 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
     if config.kind == EMBEDDING:
         return EmbeddingModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
-
-
-def _own_class(class_path: str) -> type[nn.Module]:
-    module, _, name = class_path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"model.class_path {class_path}: {error}; it is package.module.Class, its folder on PYTHONPATH"
-        ) from error
 
 
 def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool = True):

@@ -20,6 +20,7 @@ from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.embedding import AttentionEmbedding, IdentityEmbedding, MixerEmbedding, TimeProjection
 from hpcgnn.nn.mailbox import MessageMLP, TransformerUpdater
+from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.pairs import PairDecoder, meeting
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.nn.updater import UPDATERS
@@ -149,15 +150,6 @@ class TemporalModel(nn.Module):
         return KeyedDropout(random, identity, self.config.dropout)
 
 
-def resolve_model(class_path: str) -> type:
+def resolve_model(class_path: str) -> type[nn.Module]:
     """The class of a dotted path; TemporalModel for an empty one. Raises ValueError."""
-    if not class_path:
-        return TemporalModel
-    module, _, name = class_path.rpartition(".")
-    try:
-        found = getattr(__import__(module, fromlist=[name]), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"model.class_path {class_path!r}: {error}; is its folder on PYTHONPATH?") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ValueError(f"model.class_path {class_path!r} is no torch.nn.Module")
-    return found
+    return own_class(class_path) if class_path else TemporalModel

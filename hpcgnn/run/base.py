@@ -66,6 +66,14 @@ class BaseSession(ABC):
                     return None
         return collected
 
+    def run_state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds besides weights, optimizer and ``memory``: equal on all ranks, as of the newest
+        ``memory.saved``."""
+        return {}
+
+    def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027
+        """The inverse of ``run_state``, from all tensors of a checkpoint."""
+
     def close(self) -> None:  # noqa: B027
         """Collective. Give back what ranks have together; the session must not be used any more."""
 

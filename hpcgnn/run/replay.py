@@ -12,7 +12,7 @@ import jsonargparse
 from hpcgnn import config as configuration
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import RunConfig, Sections, StaticConfig
+from hpcgnn.config import RunConfig, Sections, SnapshotConfig, StaticConfig
 from hpcgnn.run import checkpoint
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.checkpoint import Progress
@@ -20,6 +20,7 @@ from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.launch import on_first_rank
 from hpcgnn.run.restore import load
 from hpcgnn.run.session import Session
+from hpcgnn.run.snapshot_session import SnapshotSession
 from hpcgnn.sample.remote_draw import Samplers
 
 
@@ -84,6 +85,8 @@ def make_session(
     graph, if any."""
     if isinstance(config, StaticConfig):
         return GraphSession(config, path, world, watchdog, samplers)
+    if isinstance(config, SnapshotConfig):
+        return SnapshotSession(config, path, world, watchdog)
     return Session(config, path, world, watchdog)
 
 

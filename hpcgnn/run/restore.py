@@ -20,6 +20,7 @@ def load(session: BaseSession, path: Path) -> State:
         state, names = checkpoint.load_state(path, session.partition.graph)
         _set_weights(session.model, checkpoint.model_weights(state.tensors), path)
     checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.plan_channel)
+    session.restore_state(state.tensors)
     return state
 
 

@@ -8,6 +8,7 @@ from data_tools.derive import Options, derive
 from data_tools.partition import partition
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic_links import synthesize_links
+from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 
 PARTS = 64
@@ -19,6 +20,13 @@ def make_synthetic(parts: Path, num_events: int) -> None:
     num_users, num_items = max(10, num_events // 20), max(10, num_events // 100)
     synthesize_events(graph, num_events, num_users, num_items, seed=1, labels=True)
     partition(graph, parts, PARTS, method="metis")
+
+
+def make_synthetic_snapshots(parts: Path, num_nodes: int, num_snapshots: int) -> None:
+    """Links that come and go and a number of every node, written beside ``parts`` and partitioned into it."""
+    graph = parts.parent / "synthetic.h5"
+    synthesize_snapshots(graph, num_nodes, num_snapshots, seed=1)
+    partition(graph, parts, min(PARTS, num_nodes // 4), method="metis")
 
 
 def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> None:

@@ -247,7 +247,7 @@ class Trainer:
     def _tensors(self, resumable: bool) -> dict[str, torch.Tensor]:
         """Collective. Weights and optimizer; in a checkpoint to resume from, the epoch's training scores too."""
         tensors = {f"model.{name}": value.detach() for name, value in self.session.model.named_parameters()}
-        tensors |= self.optimizer.tensors(self.progress.step)
+        tensors |= self.optimizer.tensors(self.progress.step) | self.session.run_state()
         return tensors | (self._scores.gather() if resumable else {})
 
     def start(self) -> None:

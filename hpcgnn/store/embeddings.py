@@ -81,6 +81,13 @@ class SparseEmbedding:
         for name, values in state.items():
             native.scatter_rows(self.state[name], rows, values)
 
+    def move(self, gradient: torch.Tensor) -> None:
+        """Move all rows by their gradients [n, D]."""
+        weight, state = self.weight, self.state
+        total = gradient + self._config.weight_decay * weight if self._config.weight_decay else gradient
+        step = self._adam if self._config.optimizer == "adam" else self._adagrad
+        self.weight = weight - step(total, state)
+
     def _rows_of(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
         return {name: native.gather_rows(table, rows) for name, table in self.state.items()}
 

@@ -4,7 +4,7 @@ This module is the one place that knows format names, versions and the layout's 
 writes our files goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
 
 graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
-"static", "snapshots"), ``sources`` (JSON list)::
+"static", "snapshots"), ``sources`` (JSON list); of a snapshot graph ``num_snapshots`` (S)::
 
     /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
@@ -13,11 +13,14 @@ graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``cre
         src, dst                    [E] row ids within their node type
         time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
         feat?, label?, weight?, split?, ...  [E, ...]
+    snapshots: one type, one relation; columns of nodes with attribute per_snapshot are [N, S, ...]; of edges
+        first                       [E] int32, non-decreasing: the first snapshot that has the edge
+        last?                       [E] int32: the last one; absent: an edge is in one snapshot only
 
 partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
-                 source_name, source_hash, quality (JSON)
+                 source_name, source_hash, quality (JSON), num_snapshots?
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
@@ -37,7 +40,7 @@ partition set, a folder; every file carries the same ``set_id``::
             indptr                  [n_all + 1]
             event                   int32 or int64, positions in this part's edge table, increasing within a node;
                                     a self-loop is one entry
-        /edges/<src>.<rel>.<dst>    static: the in-edges of this part's nodes of type dst, as CSC
+        /edges/<src>.<rel>.<dst>    static, snapshots: the in-edges of this part's nodes of type dst, as CSC
             indptr                  [n_dst + 1] over these nodes in order of their global ids; packed (gzip) where there
                                     are fewer edges than nodes
             src                     [m] *global* ids
@@ -74,6 +77,7 @@ VERSION = 1
 
 GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
 KINDS = ("temporal", "static", "snapshots")
+BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20
 
 

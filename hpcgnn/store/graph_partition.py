@@ -144,13 +144,13 @@ class _Part:
 
 def open_graph_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
-    with_out: bool = False,
+    with_out: bool = False, kind: str = "static",
 ) -> GraphPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a static partition set. Without ``edges`` only how many a node has
-    (``degrees_only``), without ``columns`` none of the nodes' columns; with_out: out-edges too.
+    """Read the share of ``rank`` of ``size`` from a partition set of that kind. Without ``edges`` only how many a node
+    has (``degrees_only``), without ``columns`` none of the nodes' columns; with_out: out-edges too.
 
-    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
-    not static, out-edges that are not stored, and ValueError for more ranks than parts.
+    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
+    kind, or out-edges that are not stored, and ValueError for more ranks than parts.
     """
     offsets, types = read_offsets(path)
     book = Book(offsets, size, types)
@@ -159,7 +159,7 @@ def open_graph_partition(
         if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
             raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
         hashes = [digest.decode() for digest in file["parts/hash"][()]]
-        relations = _read_relations(file, types)
+        relations = _read_relations(file, types, kind)
     mine = book.parts_of(rank)
     wanted = types, relations, edges, columns, with_out
     parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *wanted) for p in mine]
@@ -177,9 +177,10 @@ def open_graph_partition(
     )  # fmt: skip
 
 
-def _read_relations(file: h5py.File, types: tuple[str, ...]) -> tuple[Relation, ...]:
-    if file.attrs["kind"] != "static":
-        raise files.FileFormatError(f"{file.filename}: kind is {file.attrs['kind']!r}, this task needs a static graph")
+def _read_relations(file: h5py.File, types: tuple[str, ...], kind: str) -> tuple[Relation, ...]:
+    if file.attrs["kind"] != kind:
+        found = file.attrs["kind"]
+        raise files.FileFormatError(f"{file.filename}: kind is {found!r}, this task needs one of kind {kind!r}")
     found = []
     for name in files.relations(file):
         src, _, dst = files.split_relation(name)

@@ -1,0 +1,55 @@
+"""What every model of snapshots offers the run.
+
+n nodes of this rank, k sequences followed at once, I input and C output columns. *State* is what a model remembers from
+snapshot to snapshot: rows of nodes [n, k, W], kept at their owners, and what all ranks share [k, ...].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hpcgnn.nn.snapshot import Frame
+from hpcgnn.nn.snapshot_config import SnapshotModelConfig
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSizes:
+    """Columns of the inputs and of the outputs."""
+
+    inputs: int
+    outputs: int
+
+
+class SequenceModel(nn.Module):
+    """A model of one's own is made as Class(config, sizes) and has these attributes and methods.
+
+    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; learns_inputs:
+    nothing may be kept of the inputs, which the model changes by learnt numbers before it adds them up.
+    """
+
+    node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
+    with_out = False
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__()
+        self.config, self.sizes = config, sizes
+
+    def begin(self, inputs: torch.Tensor) -> State:
+        """The state before the first snapshot, for inputs [n, k, I]."""
+        nodes, sequences = inputs.shape[:2]
+        state = {name: inputs.new_zeros(nodes, sequences, width) for name, width in self.node_state.items()}
+        return state | {name: value.expand(sequences, *value.shape) for name, value in self.shared_state().items()}
+
+    def shared_state(self) -> State:
+        """State that is the same for all nodes, as a sequence begins [...]: learnt, or zeros."""
+        return {}
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """Collective. Snapshots that follow each other; returns the outputs [n, k, C] of all of them, or of the last
+        ones, and the state after the last."""
+        raise NotImplementedError

@@ -1,0 +1,115 @@
+"""What a model of snapshots gets: frames, tensors only.
+
+A *frame* is one place in k sequences of snapshots that a step follows at once: k windows that end at different targets,
+or k = 1 where state is carried on. n nodes of this rank, F inputs, D columns; rows are [n, k, D].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+from hpcgnn.nn.neighborhood import Halo, Neighborhood, propagate
+
+
+@dataclass(slots=True)
+class Graph:
+    """One snapshot's neighbours: ``into`` along in-edges, ``out`` along out-edges where the model asks for them, each
+    with its halo (None: no ghosts)."""
+
+    into: Neighborhood
+    halo: Halo | None = None
+    out: Neighborhood | None = None
+    out_halo: Halo | None = None
+
+    def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
+        """Collective. As in ``nn.neighborhood``, for rows [n, D]."""
+        side, halo = (self.out, self.out_halo) if out else (self.into, self.halo)
+        return propagate(side, halo, name, rows, exchange)
+
+    def start(self, rows: torch.Tensor, out: bool = False):
+        """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""
+        halo = self.out_halo if out else self.halo
+        return None if halo is None else halo.start(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What dropout is keyed by besides node, column, snapshot and site."""
+
+    seed: int = 0
+    epoch: int = 0
+    step: int = 0
+    training: bool = False
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One snapshot as a step sees it. inputs [n, F]; smoothed: operator @ inputs by name, kept from step to step, None
+    where inputs are learnt; identity [n] row ids, the keys of dropout."""
+
+    number: int
+    graph: Graph
+    inputs: torch.Tensor
+    identity: torch.Tensor
+    smoothed: dict[tuple[str, bool], torch.Tensor] | None = None
+
+
+@dataclass(slots=True)
+class Frame:
+    """k snapshots; their graphs may be one and the same."""
+
+    snapshots: list[Snapshot]
+    key: StepKey = field(default_factory=StepKey)
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """[n, k, F]."""
+        return torch.stack([snapshot.inputs for snapshot in self.snapshots], dim=1)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The different graphs, in order of their first snapshot."""
+        return list({id(snapshot.graph): snapshot.graph for snapshot in self.snapshots}.values())
+
+    def start(self, rows: torch.Tensor, out: bool = False) -> list:
+        """Collective. Begin the exchanges of rows [n, k, D] for a ``propagate`` to come."""
+        if len(self.graphs) == 1:
+            return [self.graphs[0].start(rows.flatten(1), out)]
+        return [s.graph.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
+
+    def propagate(self, name: str, rows: torch.Tensor, exchanges: list | None = None, out: bool = False):
+        """Collective. operator @ rows of every snapshot [n, k, D]; the operators are those of ``nn.neighborhood``."""
+        if len(self.graphs) == 1:
+            found = self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out)
+            return found.view(rows.shape)
+        exchanges = exchanges or [None] * len(self.snapshots)
+        pieces = zip(self.snapshots, rows.unbind(1), exchanges, strict=True)
+        return torch.stack([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces], dim=1)
+
+    def smooth(self, name: str, out: bool = False) -> torch.Tensor:
+        """Collective. operator @ inputs [n, k, F]: formed once in a run where inputs are not learnt."""
+        return torch.stack([self._smooth(snapshot, name, out) for snapshot in self.snapshots], dim=1)
+
+    def drop(self, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
+        """Keyed dropout of rows [n, k, D]; every place in a model has its own site."""
+        if not self.key.training or p == 0 or rows.numel() == 0:
+            return rows
+        return rows * torch.stack([self._mask(s, rows, site, p) for s in self.snapshots], dim=1)
+
+    def _smooth(self, snapshot: Snapshot, name: str, out: bool) -> torch.Tensor:
+        kept = snapshot.smoothed
+        if kept is None:
+            return snapshot.graph.propagate(name, snapshot.inputs, out=out)
+        if (name, out) not in kept:
+            kept[name, out] = snapshot.graph.propagate(name, snapshot.inputs, out=out)
+        return kept[name, out]
+
+    def _mask(self, snapshot: Snapshot, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
+        key = self.key
+        step = (key.step << 16) + snapshot.number
+        random = Random(key.seed, Stream.DROPOUT, step, key.epoch, relation=site)
+        return native.dropout_mask(random, snapshot.identity, rows.shape[2], p, rows.dtype)

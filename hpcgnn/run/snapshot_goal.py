@@ -1,0 +1,139 @@
+"""What runs on snapshots learn, and how results are measured.
+
+n nodes of this rank, S snapshots, C output columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.world import World
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.run.scoring import Collected, LabelCollected
+from hpcgnn.run.train_scores import Measure
+from hpcgnn.store.snapshot_partition import SnapshotPartition
+from hpcgnn.tasks.metrics import REGRESSION_NAMES, regression_metrics
+from hpcgnn.tasks.temporal_label import LabelScores
+
+
+class SnapshotGoal(ABC):
+    """Collective to create. Kinds of tasks fill in: num_outputs of the model; roots [S] int64: what is predicted from
+    every snapshot on all ranks; last: the last snapshot that predictions can be made from. A goal is also the
+    ``Objective`` of the steps."""
+
+    num_outputs: int
+    roots: np.ndarray
+    last: int
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """The model with the parts that the task adds to it."""
+        return model
+
+    @abstractmethod
+    def want(self, split: str, epoch: int, number: int):
+        """Collective. What a step needs of one target."""
+
+    @abstractmethod
+    def score(self, outputs: torch.Tensor, wanted, chain: HaloChain):
+        """Collective. Scores from the outputs [n, C] at one target."""
+
+    @abstractmethod
+    def loss(self, scores) -> torch.Tensor:
+        """The sum over this rank's predictions."""
+
+    @abstractmethod
+    def join(self, scores: list):
+        """Scores of several targets as those of one step."""
+
+    @abstractmethod
+    def collector(self) -> Collected:
+        """What gathers a split's scores."""
+
+    @abstractmethod
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics of a split."""
+
+    @abstractmethod
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Names and function of the metrics of training scores."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What is predicted, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """value [r, C] of the nodes row [r] that have any."""
+
+    row: torch.Tensor
+    value: torch.Tensor
+
+
+class RegressionGoal(SnapshotGoal):
+    """Numbers of nodes in later snapshots; where one of a node's is NaN, the node is left out."""
+
+    def __init__(self, config: SnapshotConfig, partition: SnapshotPartition, world: World):
+        """Raises ValueError, on all ranks alike, for a graph without the column."""
+        task, self._first = config.task, config.sampling.horizon
+        if task.target not in partition.series:
+            known = ", ".join(partition.series) or "none"
+            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {known}")
+        series = partition.series[task.target]
+        self._series, self._steps = series.reshape(len(series), partition.num_snapshots, -1), task.steps
+        self._mae, self._world = task.loss == "mae", world
+        self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
+        self.num_outputs = task.steps * self._series.shape[2]
+        self._dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+        mine = [len(self._values(number)[0]) if number <= self.last else 0 for number in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(mine, np.int64)) * self.num_outputs
+
+    def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [r] and their values [r, C]."""
+        begin = number + self._first
+        values = self._series[:, begin : begin + self._steps].reshape(len(self._series), -1)
+        rows = np.flatnonzero(np.isfinite(values).all(axis=1))
+        return rows, values[rows]
+
+    def want(self, split: str, epoch: int, number: int) -> Targets:
+        """As in SnapshotGoal."""
+        rows, values = self._values(number)
+        device = self._world.device
+        return Targets(torch.from_numpy(rows).to(device), torch.from_numpy(values).to(device, self._dtype))
+
+    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
+        """As in SnapshotGoal."""
+        rows = outputs if len(wanted.row) == len(outputs) else outputs[wanted.row]
+        return LabelScores(rows, wanted.value)
+
+    def loss(self, scores: LabelScores) -> torch.Tensor:
+        """As in SnapshotGoal."""
+        measure = functional.l1_loss if self._mae else functional.mse_loss
+        return measure(scores.output, scores.label, reduction="sum")
+
+    def join(self, scores: list[LabelScores]) -> LabelScores:
+        """As in SnapshotGoal."""
+        return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
+
+    def collector(self) -> LabelCollected:
+        """As in SnapshotGoal."""
+        return LabelCollected(measure=regression_metrics)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Mean squared and absolute errors."""
+        return REGRESSION_NAMES
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """The same."""
+        return REGRESSION_NAMES, lambda scores, world: regression_metrics(scores["output"], scores["label"], world)
+
+    def describe(self) -> str:
+        """As in SnapshotGoal."""
+        return f"{self.num_outputs} numbers of every node, {self._first} snapshots later"

@@ -1,0 +1,154 @@
+"""Everything of a run on snapshots that its steps share."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.nn.sequence_model import SequenceSizes
+from hpcgnn.nn.snapshot_models import make_model
+from hpcgnn.run.base import BaseSession
+from hpcgnn.run.scoring import Collected
+from hpcgnn.run.snapshot_goal import RegressionGoal, SnapshotGoal
+from hpcgnn.run.train_scores import Measure
+from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.sample.seeds import epoch_shuffle
+from hpcgnn.sample.snapshot_blocks import Builder
+from hpcgnn.sample.snapshot_inputs import SnapshotInputs
+from hpcgnn.sample.snapshot_plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
+from hpcgnn.sample.splits import SPLITS
+from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
+from hpcgnn.store.sequence_rows import SequenceRows
+from hpcgnn.store.snapshot_partition import open_snapshot_partition
+from hpcgnn.tasks.snapshot_config import REGRESSION
+from hpcgnn.tasks.snapshot_task import SnapshotTask
+
+GOALS: dict[str, type[SnapshotGoal]] = {REGRESSION: RegressionGoal}
+STATE = "state."
+
+
+class SnapshotSession(BaseSession):
+    """Collective to create and to close. A run on a snapshot graph."""
+
+    roots = "predictions"
+
+    def __init__(self, config: SnapshotConfig, path: str, world: World, watchdog: Watchdog):
+        super().__init__(config, world, watchdog)
+        with together(world, "open the partition set"):
+            self.partition = open_snapshot_partition(path, world.rank, world.size, config.data.check_hash)
+            self.inputs = SnapshotInputs(config.inputs, self.partition, config.task.target, self.dtype, world.device)
+        with together(world, "read the task"):
+            goal = GOALS[config.task.kind](config, self.partition, world)
+        self.goal = goal
+        self._input_rows: dict[int, torch.Tensor] = {}
+        with together(world, "split the snapshots"):
+            self._splits = config.data.split(self.inputs.first + max(0, config.sampling.history - 1), goal.last)
+        self._make_batches()
+        self._build_model()
+        builder = Builder(
+            self.partition, self.plan_channel, self.dtype, world.device, weighted=config.sampling.weighted
+        )
+        self._planner = SnapshotPlanner(config.sampling, builder, self._changes(), self.model.with_out, goal.want)
+        self.task = SnapshotTask(
+            self.model, goal, self.memory, self._inputs_at, torch.from_numpy(self.partition.flat_row).to(world.device),
+            not config.sampling.history, config.train.seed, self.data_channel, self.timers,
+        )  # fmt: skip
+
+    def _make_batches(self) -> None:
+        self.batches: dict[str, SnapshotBatches] = {}
+        self.start_epoch(0)
+        for name in SPLITS[1:]:
+            self.batches[name] = make_batches(name, self._splits[name], self.config.train.batch_size, self.goal.roots)
+
+    def start_epoch(self, epoch: int) -> None:
+        """As for all sessions."""
+        train = self.config.train
+        shuffle = epoch_shuffle(train.seed, epoch) if self.config.sampling.shuffle else None
+        self.batches["train"] = make_batches(
+            "train", self._splits["train"], train.batch_size, self.goal.roots, shuffle, train.drop_last
+        )
+
+    def _build_model(self) -> None:
+        """Collective. The model, its state, and learnable inputs."""
+        config, world = self.config, self.world
+        width = self.inputs.width
+        extra = config.inputs.embedding
+        if extra < 0:
+            extra = 0 if width else config.model.hidden
+        torch.manual_seed(config.train.seed % (1 << 63))
+        with together(world, "build the model"):
+            if width + extra == 0:
+                raise ValueError("inputs: nothing is known of the nodes; set inputs.degrees, lags or embedding")
+            model = self.goal.extend(make_model(config.model, SequenceSizes(width + extra, self.goal.num_outputs)))
+        self.model = model.to(device=world.device, dtype=self.dtype)
+        learnt = SparseEmbedding(
+            self.partition.flat_row, extra, EmbeddingConfig(), config.train.lr, config.train.seed, self.dtype,
+            world.device,
+        ) if extra else None  # fmt: skip
+        like = torch.empty(0, dtype=self.dtype, device=world.device)
+        widths = {} if config.sampling.history else self.model.node_state
+        self.memory = SequenceRows(self.partition.num_nodes, widths, learnt, like)
+
+    def _changes(self) -> np.ndarray:
+        """Collective. Whether a snapshot's edges differ, on any rank, from those of the one before, bool [S]."""
+        return self.world.reduce_array(self.partition.changes().astype(np.int64)) > 0
+
+    def _inputs_at(self, number: int) -> torch.Tensor:
+        """Collective. Inputs [n, F] of a snapshot."""
+        if number not in self._input_rows:
+            self._input_rows[number] = self.inputs.at(number, self.data_channel)
+        return self._input_rows[number]
+
+    def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[SnapshotPlan]:
+        """As for all sessions."""
+        batches = self.batches[split]
+
+        def make(step: int) -> SnapshotPlan:
+            with self.plan_timers("plan"):
+                return self._planner.plan(batches, epoch, step)
+
+        return Prefetcher(make, start, batches.num_steps, self.prefetch)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Those of the task."""
+        return self.goal.metric_names()
+
+    def collector(self) -> Collected:
+        """That of the task."""
+        return self.goal.collector()
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Those of the task."""
+        return self.goal.train_measure()
+
+    def protocol(self) -> dict[str, str]:
+        """Nothing to say."""
+        return {}
+
+    def run_state(self) -> dict[str, torch.Tensor]:
+        """What the newest ``memory.saved`` shares between ranks."""
+        return {STATE + name: value for name, value in self.memory.saved_shared.items()}
+
+    def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        """The inverse of ``run_state``."""
+        found = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
+        self.memory.put_shared(found)
+
+    def describe(self) -> list[str]:
+        """Collective. What is about to run, line by line."""
+        world, partition, config = self.world, self.partition, self.config
+        counts = world.reduce_array(partition.count_edges())
+        splits = ", ".join(f"{name} {len(numbers)}" for name, numbers in self._splits.items())
+        history = f"windows of {config.sampling.history}" if config.sampling.history else "state carried on"
+        return [
+            f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
+            f"{partition.book.num_nodes} nodes, {partition.num_snapshots} snapshots of {counts.min()} to "
+            f"{counts.max()} edges in {partition.book.offsets.shape[1] - 1} parts",
+            f"{self.goal.describe()}; snapshots: {splits}; {history}",
+            f"{sum(p.numel() for p in self.model.parameters())} parameters, {config.train.precision}; "
+            f"{self.batches['train'].num_steps} steps an epoch",
+        ]

@@ -1,0 +1,65 @@
+"""The run file's ``sampling`` and ``inputs`` sections of snapshot graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.choices import check_choices
+
+KEPT, FRESH = "kept", "fresh"
+DEGREES = ("none", "log", "onehot")
+
+
+@dataclass
+class SnapshotSamplingConfig:
+    """Which snapshots a prediction sees, and how neighbours in other ranks are reached.
+
+    Attributes:
+        history: snapshots that a prediction sees, its own last; 0: all before it, the model's state is carried on from
+            step to step (truncated backpropagation: gradients end where a step begins).
+        horizon: a prediction is for so many snapshots later; 0: for its own.
+        shuffle: of history above 0: training takes targets in random order.
+        weighted: messages are multiplied by the edges' column weight, where there is one.
+        routes: "kept": neighbourhoods and routes of all snapshots stay in memory; "fresh": they are made for every
+            step.
+        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
+            compute threads, else none.
+    """
+
+    history: int = 0
+    horizon: int = 1
+    shuffle: bool = False
+    weighted: bool = True
+    routes: str = KEPT
+    prefetch: int = -1
+
+    def __post_init__(self):
+        check_choices("sampling", self, {"routes": (KEPT, FRESH)})
+        if min(self.history, self.horizon) < 0 or self.prefetch < -1:
+            raise ValueError("sampling.history and sampling.horizon must be at least 0, sampling.prefetch at least -1")
+        if self.shuffle and not self.history:
+            raise ValueError("sampling.shuffle needs sampling.history above 0: state is carried in order of time")
+
+
+@dataclass
+class SnapshotInputConfig:
+    """What is known of a node in a snapshot: its features (column ``feat``), and the following.
+
+    Attributes:
+        lags: the newest values of its target, so many snapshots' (up to the snapshot's own).
+        degrees: its in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
+        degree_classes: of onehot: degrees above are the last class.
+        embedding: learnt numbers of the node, so many; -1: model.hidden of them where nothing else is known, else none.
+    """
+
+    lags: int = 0
+    degrees: str = "none"
+    degree_classes: int = 32
+    embedding: int = -1
+
+    def __post_init__(self):
+        check_choices("inputs", self, {"degrees": DEGREES})
+        if self.lags < 0 or self.embedding < -1 or self.degree_classes < 2:
+            raise ValueError(
+                "inputs.lags must be at least 0, inputs.embedding at least -1, inputs.degree_classes at least 2"
+            )

@@ -1,0 +1,110 @@
+"""Plans of the steps on snapshots: which are followed, from where, and what a prediction is compared with.
+
+k sequences followed at once, L frames of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.native import Random
+from hpcgnn.sample.permutation import permute
+from hpcgnn.sample.snapshot_blocks import Block, Builder
+from hpcgnn.sample.snapshot_config import FRESH, SnapshotSamplingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBatches:
+    """The steps of a split: targets [S] of lists of snapshots that predictions are made from; sizes [S]: what is
+    predicted in each on all ranks."""
+
+    name: str
+    targets: list[list[int]]
+    sizes: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        """S."""
+        return len(self.targets)
+
+
+def make_batches(
+    name: str, snapshots: range, batch_size: int, roots: np.ndarray, shuffle: Random | None = None,
+    drop_last: bool = False,
+) -> SnapshotBatches:  # fmt: skip
+    """Steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled; roots: what every snapshot of the
+    graph predicts on all ranks."""
+    numbers = np.arange(snapshots.start, snapshots.stop)
+    if shuffle is not None:
+        numbers = numbers[np.argsort(permute(np.arange(len(numbers)), len(numbers), shuffle))]
+    size = batch_size or max(1, len(numbers))
+    targets = [numbers[first : first + size].tolist() for first in range(0, len(numbers), size)]
+    if drop_last and len(targets) > 1 and len(targets[-1]) < size:
+        targets.pop()
+    return SnapshotBatches(name, targets, np.array([int(roots[step].sum()) for step in targets], np.int64))
+
+
+@dataclass(slots=True)
+class SnapshotPlan:
+    """One step. frames: numbers [L][k] of the snapshots; targets [k or L]: those that predictions are made from, each
+    with what the goal wants of it; blocks: by snapshot, in-neighbours and out-neighbours (None: not asked for)."""
+
+    split: str
+    epoch: int
+    step: int
+    batch_size: int
+    frames: list[list[int]]
+    targets: list[int]
+    wanted: list[Any]
+    blocks: dict[int, tuple[Block, Block | None]]
+    final: bool = True
+
+
+class SnapshotPlanner:
+    """Collective to create and to plan. changed [S] bool: whether a snapshot's edges differ, on any rank, from those of
+    the one before; want(split, epoch, number): what the goal wants of a target, collective."""
+
+    def __init__(
+        self, config: SnapshotSamplingConfig, builder: Builder, changed: np.ndarray, with_out: bool,
+        want: Callable[[str, int, int], Any],
+    ):  # fmt: skip
+        self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
+        self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))
+        self._kept: dict[int, tuple[Block, Block | None]] = {}
+
+    def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
+        """Collective."""
+        targets = batches.targets[step]
+        frames = self.frames(targets)
+        numbers = sorted({number for frame in frames for number in frame})
+        blocks = self._blocks(numbers)
+        wanted = [self._want(batches.name, epoch, number) for number in targets]
+        return SnapshotPlan(
+            batches.name, epoch, step, int(batches.sizes[step]), frames, targets, wanted,
+            {number: blocks[self._like[number]] for number in numbers},
+        )  # fmt: skip
+
+    def frames(self, targets: list[int]) -> list[list[int]]:
+        """Windows that end at the targets, side by side, or the targets one after the other."""
+        if not self._config.history:
+            return [[number] for number in targets]
+        return [[number - back for number in targets] for back in reversed(range(self._config.history))]
+
+    def block(self, number: int) -> tuple[Block, Block | None]:
+        """Collective. A snapshot's neighbourhoods."""
+        like = int(self._like[number])
+        return self._blocks([like])[like]
+
+    def _blocks(self, numbers: list[int]) -> dict[int, tuple[Block, Block | None]]:
+        """Collective. By the first snapshot with the same edges."""
+        found, kept = {}, {} if self._config.routes == FRESH else self._kept
+        for like in dict.fromkeys(int(self._like[number]) for number in numbers):
+            if like not in kept:
+                build = self._builder.build
+                kept[like] = build(like), build(like, reverse=True) if self._with_out else None
+            found[like] = kept[like]
+        return found

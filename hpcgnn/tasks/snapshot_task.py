@@ -1,0 +1,133 @@
+"""Runs planned steps on snapshots: frames, the model, the loss, the backward pass through halo exchanges.
+
+n nodes of this rank, k sequences followed at once, C output columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.route import Route
+from hpcgnn.nn.sequence_model import SequenceModel, State
+from hpcgnn.nn.snapshot import Frame, Graph, Snapshot, StepKey
+from hpcgnn.sample.snapshot_blocks import Block
+from hpcgnn.sample.snapshot_plan import SnapshotPlan
+from hpcgnn.store.sequence_rows import SequenceRows
+from hpcgnn.timers import Timers
+
+
+class Objective(Protocol):
+    """What a goal tells of one target: scores from the model's outputs, and the loss, a sum over what is predicted."""
+
+    def score(self, outputs: torch.Tensor, wanted: Any, chain: HaloChain) -> Any:
+        """Collective. Scores from the outputs [n, C] at one target."""
+
+    def loss(self, scores: Any) -> torch.Tensor:
+        """The sum over this rank's predictions."""
+
+    def join(self, scores: list) -> Any:
+        """Scores of several targets as those of one step."""
+
+
+@dataclass(slots=True)
+class RankHalo:
+    """A route, its exchanges part of a chain."""
+
+    chain: HaloChain
+    route: Route
+
+    def start(self, rows: torch.Tensor):
+        """Collective."""
+        return self.chain.start(self.route, rows)
+
+    def finish(self, exchange) -> torch.Tensor:
+        """Collective."""
+        return self.chain.finish(exchange)
+
+
+class SnapshotTask:
+    """``train``, ``score`` and ``evaluate`` are collective. inputs(number): what is known of the nodes in a snapshot
+    [n, F], collective; carries: state goes on from step to step. last_scores: of the newest training step."""
+
+    def __init__(
+        self, model: SequenceModel, objective: Objective, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
+        identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
+    ):  # fmt: skip
+        self.model, self._objective, self._rows, self._inputs = model, objective, rows, inputs
+        self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
+        self.timers, self.last_scores = timers, None
+        self._smoothed: dict[int, dict] = {}
+
+    def train(self, plan: SnapshotPlan) -> torch.Tensor:
+        """Collective. Gradients of one step; returns this rank's part of the loss."""
+        self.model.train()
+        chain, learnt = HaloChain(), self._learnt()
+        with self.timers("compute"):
+            scores = self._run(plan, chain, learnt)
+            loss = sum(self._objective.loss(score) for score in scores) / max(1, plan.batch_size)
+            chain.tie(loss).backward()
+        if learnt is not None:
+            self._rows.learnt.move(torch.zeros_like(learnt) if learnt.grad is None else learnt.grad)
+        self.last_scores = self._objective.join(scores)
+        return loss.detach()
+
+    @torch.no_grad()
+    def score(self, plan: SnapshotPlan):
+        """Collective. Scores of one step."""
+        self.model.eval()
+        with self.timers("compute"):
+            return self._objective.join(self._run(plan, HaloChain(), self._learnt()))
+
+    evaluate = score
+
+    def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list:
+        """Collective. Scores of the plan's targets; the state moves on."""
+        frames = self._frames(plan, chain, learnt)
+        outputs, state = self.model(frames, self._state(frames[0]))
+        if self._carries:
+            self._rows.remember(state)
+            outputs = [rows.squeeze(1) for rows in outputs]
+        else:
+            outputs = list(outputs[-1].unbind(1))
+        found = zip(outputs, plan.wanted, strict=True)
+        return [self._objective.score(rows, wanted, chain) for rows, wanted in found]
+
+    def _learnt(self) -> torch.Tensor | None:
+        """Learnable inputs [n, E] as a leaf of the backward pass."""
+        if self._rows.learnt is None:
+            return None
+        return self._rows.learnt.weight.detach().requires_grad_(torch.is_grad_enabled())
+
+    def _state(self, frame: Frame) -> State:
+        """As the sequences of a step begin."""
+        state = self.model.begin(frame.inputs)
+        if not self._carries or self._rows.fresh:
+            return state
+        kept = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
+        return state | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
+
+    def _frames(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list[Frame]:
+        """Collective."""
+        graphs = {id(pair): self._graph(*pair, chain) for pair in plan.blocks.values()}
+        key = StepKey(self._seed, plan.epoch, plan.step, self.model.training)
+        snapshots = {}
+        for number, pair in plan.blocks.items():
+            inputs = self._inputs(number)
+            if learnt is not None:
+                inputs = torch.cat([inputs, learnt], dim=1)
+            kept = self._smoothed.setdefault(number, {}) if learnt is None else None
+            snapshots[number] = Snapshot(number, graphs[id(pair)], inputs, self._identity, kept)
+        return [Frame([snapshots[number] for number in frame], key) for frame in plan.frames]
+
+    def _graph(self, into: Block, out: Block | None, chain: HaloChain) -> Graph:
+        halos = [None if b is None or b.route is None else self._halo(b, chain) for b in (into, out)]
+        return Graph(into.neighborhood, halos[0], None if out is None else out.neighborhood, halos[1])
+
+    def _halo(self, block: Block, chain: HaloChain) -> RankHalo:
+        return RankHalo(chain, block.route.over(self._channel))

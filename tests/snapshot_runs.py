@@ -1,0 +1,64 @@
+"""Runs on small snapshot graphs, for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_tools.partition import partition
+from data_tools.snapshot_graph import SnapshotGraph, write_snapshots
+from data_tools.synthetic_snapshots import synthesize_snapshots
+from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.run.snapshot_session import SnapshotSession
+
+PARTS = 8
+
+
+def one_thread(comm) -> World:
+    return World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm)
+
+
+def make_parts(comm, folder, nodes=60, snapshots=14, seed=3):
+    """Collective. The partition set of a synthetic snapshot graph."""
+    with together(World(comm=comm), "make the graph"):
+        if comm.rank == 0:
+            synthesize_snapshots(folder / "graph.h5", nodes, snapshots, seed)
+            partition(folder / "graph.h5", folder / "parts", PARTS)
+    return folder / "parts"
+
+
+def write_parts(comm, folder, graph: SnapshotGraph, parts=PARTS):
+    """Collective. The partition set of a snapshot graph."""
+    with together(World(comm=comm), "make the graph"):
+        if comm.rank == 0:
+            write_snapshots(folder / "graph.h5", graph, ["test"], "test")
+            partition(folder / "graph.h5", folder / "parts", parts)
+    return folder / "parts"
+
+
+def make_config(**changes) -> SnapshotConfig:
+    """Float64; keys as section__key=value."""
+    values: dict = {"train": {"precision": "float64", "lr": 0.01, "epochs": 2}}
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        values.setdefault(section, {})[name] = value
+    return SnapshotConfig.from_dict(values)
+
+
+def open_session(comm, parts, config) -> SnapshotSession:
+    """Collective."""
+    world = one_thread(comm)
+    return SnapshotSession(config, str(parts), world, Watchdog(world, 0))
+
+
+def random_graph(seed: int, nodes: int, snapshots: int, edges: int, weighted=True, empty=()) -> SnapshotGraph:
+    """Edges drawn for each snapshot, none in those of ``empty``; features and a target that change."""
+    rng = np.random.default_rng(seed)
+    first = np.repeat(np.setdiff1d(np.arange(snapshots), empty), edges)
+    src, dst = rng.integers(0, nodes, (2, len(first)))
+    columns = {"weight": rng.uniform(0.5, 2, len(first)).astype(np.float32)} if weighted else {}
+    series = {"target": rng.standard_normal((nodes, snapshots)).astype(np.float32)}
+    series["feat"] = rng.standard_normal((nodes, snapshots, 3)).astype(np.float32)
+    return SnapshotGraph(nodes, snapshots, src, dst, first, edges=columns, series=series)
