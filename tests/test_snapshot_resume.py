@@ -1,0 +1,68 @@
+"""Runs on snapshots through the run loop: stopped and resumed = never stopped, on other numbers of ranks too."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
+from tests.snapshot_runs import make_config, make_parts, open_session
+
+KINDS = {
+    "carried": {"train__batch_size": 2, "inputs__embedding": 3},
+    "windows": {"sampling__history": 3, "train__batch_size": 3, "sampling__shuffle": True},
+    "accumulated": {"train__batch_size": 1, "train__accumulate": 3},
+}
+
+
+class StopAfter:
+    """Asks to stop when it has been asked often enough."""
+
+    def __init__(self, steps: int):
+        self.left = steps
+
+    @property
+    def requested(self) -> bool:
+        """Every question counts."""
+        self.left -= 1
+        return self.left < 0
+
+
+def lines(folder) -> list[tuple[str, dict]]:
+    """Kinds and numbers of the lines of metrics.jsonl, without times."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    numbers = lambda line: {k: v for k, v in line.items() if "second" not in k and not isinstance(v, str)}  # noqa: E731
+    return [(line["kind"], numbers(line)) for line in found]
+
+
+def run(comm, parts, folder, config, stop, resume=False) -> int:
+    session = open_session(comm, parts, config)
+    if comm.rank == 0:
+        folder.mkdir(exist_ok=True)
+    comm.barrier()
+    trainer = Trainer(session, folder, RunLog(folder / "log", comm.rank), stop)
+    trainer.resume() if resume else trainer.start()
+    code = trainer.run()
+    trainer.close()
+    session.close()
+    return code
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_is_never_stopped(comm, mpi_tmp_path, kind):
+    """Stopped within an epoch on all ranks, resumed on one fewer."""
+    parts = make_parts(comm, mpi_tmp_path)
+    config = make_config(train__epochs=3, train__log_every=1, inputs__lags=1, **KINDS[kind])
+    assert run(comm, parts, mpi_tmp_path / "whole", config, StopAfter(10**6)) == EXIT_DONE
+    assert run(comm, parts, mpi_tmp_path / "cut", config, StopAfter(5)) == EXIT_REQUEUE
+    fewer = comm.Split(0 if comm.rank < max(1, comm.size - 1) else 1, comm.rank)
+    if comm.rank < max(1, comm.size - 1):
+        assert run(fewer, parts, mpi_tmp_path / "cut", config, StopAfter(10**6), resume=True) == EXIT_DONE
+    comm.barrier()
+    whole, cut = lines(mpi_tmp_path / "whole"), lines(mpi_tmp_path / "cut")
+    assert len(whole) == len(cut)
+    for (kind_of, one), (other_kind, other) in zip(whole, cut, strict=True):
+        assert kind_of == other_kind
+        assert one == pytest.approx(other, rel=1e-9)
