@@ -112,9 +112,9 @@ def partition(
     """Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
     method: metis, random or (static) hotness; balance: names of constraints (default: events and time of a temporal
-    graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut or volume (metis only); static: the
-    further options of StaticOptions. Raises ValueError for a bad option or an existing set, FileFormatError for a file
-    that cannot be used.
+    graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut or volume
+    (metis only); static: the further options of StaticOptions. Raises ValueError for a bad option or an
+    existing set, FileFormatError for a file that cannot be used.
     """
     if files.book_path(folder).exists() and not overwrite:
         raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")

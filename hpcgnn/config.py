@@ -96,6 +96,7 @@ class RunConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
+        _check_time_parallel(self.comm)
         if self.comm.sampler_ranks:
             raise ValueError(
                 "comm.sampler_ranks is for static graphs: ranks of a temporal run sample where they keep node memory; "
@@ -129,6 +130,7 @@ class StaticConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
+        _check_time_parallel(self.comm)
         if self.train.epoch_parallel > 1:
             raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
         if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
@@ -171,6 +173,11 @@ class SnapshotConfig(Sections):
 
 
 KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig, SnapshotConfig)}
+
+
+def _check_time_parallel(comm: CommConfig) -> None:
+    if comm.time_parallel > 1:
+        raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:

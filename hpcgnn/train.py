@@ -72,7 +72,9 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
 
 
 def _groups(config: Sections) -> int:
-    """How many epochs are trained at once, by as many groups of ranks at most."""
+    """How many epochs are trained at once, or how many parts of time, by as many groups of ranks at most."""
+    if isinstance(config, SnapshotConfig):
+        return config.comm.time_parallel
     return 1 if isinstance(config, RunConfig) and config.baseline.kind else config.train.epoch_parallel
 
 

@@ -47,9 +47,9 @@ def make_config(**changes) -> SnapshotConfig:
     return SnapshotConfig.from_dict(values)
 
 
-def open_session(comm, parts, config) -> SnapshotSession:
-    """Collective."""
-    world = one_thread(comm)
+def open_session(comm, parts, config, groups=1) -> SnapshotSession:
+    """Collective. ``groups`` of ranks split time."""
+    world = one_thread(comm).split(groups)
     return SnapshotSession(config, str(parts), world, Watchdog(world, 0))
 
 

@@ -33,7 +33,8 @@ def test_differences_are_the_same_graph(weighted):
     assert edges_by_snapshot(merged) == edges_by_snapshot(graph)
     assert len(merged.src) < len(graph.src)
     again = as_intervals(merged)
-    assert len(again.src) == len(merged.src) and edges_by_snapshot(again) == edges_by_snapshot(graph)
+    assert len(again.src) == len(merged.src)
+    assert edges_by_snapshot(again) == edges_by_snapshot(graph)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

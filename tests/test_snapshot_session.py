@@ -19,17 +19,18 @@ VARIANTS = {
 }
 
 
-def run(comm, parts, config):
+def run(comm, parts, config, groups=1):
     """Losses and gradients of an epoch's steps, weights untouched, and the metrics of validation after it."""
-    session = open_session(comm, parts, config)
+    session = open_session(comm, parts, config, groups)
     found, parameters = [], list(session.model.parameters())
     session.start_epoch(0)
     with session.plans("train", 0) as plans:
         for plan in plans:
-            session.model.zero_grad()
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter)
             loss = session.task.train(plan)
             gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
-            found.append(session.world.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy()))
+            found.append(session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy()))
     session.memory.settle()
     metrics = split_metrics(session, "val", session.scores("val"))
     session.close()
@@ -61,4 +62,25 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
     alone, expected = comm.bcast((alone, expected))
     assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
     assert np.isfinite(found).all()
+    assert metrics == pytest.approx(expected, rel=1e-9)
+
+
+TIMED = {
+    "carried": {"train__batch_size": 3, "inputs__embedding": 4},
+    "one snapshot a step": {"train__batch_size": 1},
+    "no state": {"train__batch_size": 4, "model__kind": "gcn"},
+    "windows": {"sampling__history": 3, "train__batch_size": 4, "sampling__shuffle": True},
+}
+
+
+@pytest.mark.parametrize("variant", TIMED)
+@pytest.mark.parametrize("groups", [2, 4])
+def test_groups_that_split_time_give_one_answer(comm, mpi_tmp_path, variant, groups):
+    """Steps with fewer snapshots than groups too; where the ranks cannot be split so there are fewer groups."""
+    parts = make_parts(comm, mpi_tmp_path)
+    config = make_config(**{"inputs__lags": 2, "comm__time_parallel": groups, **TIMED[variant]})
+    found, metrics = run(comm, parts, config, groups)
+    alone, expected = run(World.alone().mpi, parts, config) if comm.rank == 0 else (None, None)
+    alone, expected = comm.bcast((alone, expected))
+    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
     assert metrics == pytest.approx(expected, rel=1e-9)

@@ -35,6 +35,8 @@ class CommConfig:
         sampler_ranks: of training on static graphs: so many of the ranks, the last ones, hold the graph's edges and
             draw neighbours; the others hold all else and train. 0: every rank does both.
         sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
+        time_parallel: of runs on snapshots: so many groups of ranks split a step's snapshots between them, besides the
+            nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
 
     device: str = "auto"
@@ -45,6 +47,7 @@ class CommConfig:
     max_message_bytes: int = MAX_BYTES
     sampler_ranks: int = 0
     sampler_buffer: int = 2
+    time_parallel: int = 1
 
     def __post_init__(self):
         _one_of("comm.device", self.device, ("auto", "cpu", "cuda"))
@@ -54,6 +57,8 @@ class CommConfig:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
         if self.sampler_ranks < 0 or self.sampler_buffer < 0:
             raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
+        if self.time_parallel < 1:
+            raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -76,8 +76,9 @@ class TGCN(SequenceModel):
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
-        hidden, outputs = state["hidden"], []
-        for given in [self._given(frame) for frame in frames]:
+        ahead, outputs = [self._given(frame) for frame in frames], []
+        hidden = state["hidden"]
+        for given in ahead:
             hidden = self.cell(given, hidden)
             outputs.append(self.output(torch.relu(hidden)))
         return outputs, {"hidden": hidden}

@@ -66,6 +66,11 @@ class BaseSession(ABC):
                     return None
         return collected
 
+    @property
+    def scored_by(self) -> World:
+        """The ranks that score a split together."""
+        return self.world
+
     def run_state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds besides weights, optimizer and ``memory``: equal on all ranks, as of the newest
         ``memory.saved``."""

@@ -85,7 +85,7 @@ def split_metrics(session: BaseSession, split: str, collected: Collected) -> dic
     """Collective. The metrics of ``metric_names``; NaN for a split without roots."""
     if session.batches[split].num_steps == 0:
         return dict.fromkeys(session.metric_names(), float("nan"))
-    return collected.metrics(session.batches[split], session.world)
+    return collected.metrics(session.batches[split], session.scored_by)
 
 
 def concatenate(scores: list[StepScores]) -> dict[str, np.ndarray]:

@@ -120,7 +120,10 @@ class RegressionGoal(SnapshotGoal):
 
     def join(self, scores: list[LabelScores]) -> LabelScores:
         """As in SnapshotGoal."""
-        return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
+        none = torch.empty((0, self.num_outputs), dtype=self._dtype, device=self._world.device)
+        return LabelScores(
+            torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
+        )
 
     def collector(self) -> LabelCollected:
         """As in SnapshotGoal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hpcgnn.comm.relay import Relay
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
@@ -52,10 +53,13 @@ class SnapshotSession(BaseSession):
         builder = Builder(
             self.partition, self.plan_channel, self.dtype, world.device, weighted=config.sampling.weighted
         )
-        self._planner = SnapshotPlanner(config.sampling, builder, self._changes(), self.model.with_out, goal.want)
+        self._planner = SnapshotPlanner(
+            config.sampling, builder, self._changes(), self.model.with_out, goal.want, (world.group, world.num_groups)
+        )
         self.task = SnapshotTask(
             self.model, goal, self.memory, self._inputs_at, torch.from_numpy(self.partition.flat_row).to(world.device),
             not config.sampling.history, config.train.seed, self.data_channel, self.timers,
+            Relay(world) if world.num_groups > 1 else None,
         )  # fmt: skip
 
     def _make_batches(self) -> None:
@@ -129,6 +133,11 @@ class SnapshotSession(BaseSession):
         """Nothing to say."""
         return {}
 
+    @property
+    def scored_by(self) -> World:
+        """All ranks: groups that split time score a part of the targets each."""
+        return self.world.job
+
     def run_state(self) -> dict[str, torch.Tensor]:
         """What the newest ``memory.saved`` shares between ranks."""
         return {STATE + name: value for name, value in self.memory.saved_shared.items()}
@@ -145,7 +154,8 @@ class SnapshotSession(BaseSession):
         splits = ", ".join(f"{name} {len(numbers)}" for name, numbers in self._splits.items())
         history = f"windows of {config.sampling.history}" if config.sampling.history else "state carried on"
         return [
-            f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
+            f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}; "
+            f"groups that split time: {world.num_groups}",
             f"{partition.book.num_nodes} nodes, {partition.num_snapshots} snapshots of {counts.min()} to "
             f"{counts.max()} edges in {partition.book.offsets.shape[1] - 1} parts",
             f"{self.goal.describe()}; snapshots: {splits}; {history}",

@@ -50,8 +50,9 @@ def make_batches(
 
 @dataclass(slots=True)
 class SnapshotPlan:
-    """One step. frames: numbers [L][k] of the snapshots; targets [k or L]: those that predictions are made from, each
-    with what the goal wants of it; blocks: by snapshot, in-neighbours and out-neighbours (None: not asked for)."""
+    """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: those
+    that predictions are made from, each with what the goal wants of it; blocks: by snapshot, in-neighbours and
+    out-neighbours (None: not asked for)."""
 
     split: str
     epoch: int
@@ -70,16 +71,18 @@ class SnapshotPlanner:
 
     def __init__(
         self, config: SnapshotSamplingConfig, builder: Builder, changed: np.ndarray, with_out: bool,
-        want: Callable[[str, int, int], Any],
+        want: Callable[[str, int, int], Any], share: tuple[int, int] = (0, 1),
     ):  # fmt: skip
+        """share: of all groups that split time between them, the number of this one."""
         self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
+        self._group, self._groups = share
         self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))
         self._kept: dict[int, tuple[Block, Block | None]] = {}
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
         """Collective."""
-        targets = batches.targets[step]
-        frames = self.frames(targets)
+        targets = self._share(batches.targets[step])
+        frames = self.frames(targets) if targets else []
         numbers = sorted({number for frame in frames for number in frame})
         blocks = self._blocks(numbers)
         wanted = [self._want(batches.name, epoch, number) for number in targets]
@@ -87,6 +90,11 @@ class SnapshotPlanner:
             batches.name, epoch, step, int(batches.sizes[step]), frames, targets, wanted,
             {number: blocks[self._like[number]] for number in numbers},
         )  # fmt: skip
+
+    def _share(self, targets: list[int]) -> list[int]:
+        """This group's part of the targets of a step, which follow each other."""
+        first, last = (len(targets) * place // self._groups for place in (self._group, self._group + 1))
+        return targets[first:last]
 
     def frames(self, targets: list[int]) -> list[list[int]]:
         """Windows that end at the targets, side by side, or the targets one after the other."""

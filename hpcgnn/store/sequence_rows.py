@@ -35,6 +35,10 @@ class SequenceRows:
             found = value.detach().squeeze(1 if name in self._widths else 0)
             (self.state if name in self._widths else self.shared)[name] = found
 
+    def zero(self) -> torch.Tensor:
+        """The number 0, of the type and device of the rows."""
+        return self._like.new_zeros(())
+
     def settle(self) -> None:
         """Nothing waits."""
 

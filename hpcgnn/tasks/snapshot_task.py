@@ -13,6 +13,7 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.relay import Relay
 from hpcgnn.comm.route import Route
 from hpcgnn.nn.sequence_model import SequenceModel, State
 from hpcgnn.nn.snapshot import Frame, Graph, Snapshot, StepKey
@@ -51,17 +52,44 @@ class RankHalo:
         return self.chain.finish(exchange)
 
 
+class Handed(dict):
+    """The state of the group before, waited for when it is first looked at: what a model does before that needs no
+    state, and overlaps the groups before."""
+
+    def __init__(self, relay: Relay, like: State, tokens: list):
+        super().__init__(like)
+        self._relay, self._tokens, self._waits = relay, tokens, True
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        self._wait()
+        return super().__getitem__(name)
+
+    def items(self):
+        """All of it."""
+        self._wait()
+        return super().items()
+
+    def _wait(self) -> None:
+        if self._waits:
+            self._waits = False
+            values, token = self._relay.receive(list(self.values()))
+            self._tokens.append(token)
+            self.update(zip(list(self), values, strict=True))
+
+
 class SnapshotTask:
     """``train``, ``score`` and ``evaluate`` are collective. inputs(number): what is known of the nodes in a snapshot
-    [n, F], collective; carries: state goes on from step to step. last_scores: of the newest training step."""
+    [n, F], collective; carries: state goes on from step to step; relay: hands it from group to group where groups split
+    time, None: there is but one. last_scores: of the newest training step."""
 
     def __init__(
         self, model: SequenceModel, objective: Objective, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
         identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
+        relay: Relay | None = None,
     ):  # fmt: skip
         self.model, self._objective, self._rows, self._inputs = model, objective, rows, inputs
         self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
-        self.timers, self.last_scores = timers, None
+        self.timers, self.last_scores, self._relay = timers, None, relay
         self._smoothed: dict[int, dict] = {}
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
@@ -69,11 +97,14 @@ class SnapshotTask:
         self.model.train()
         chain, learnt = HaloChain(), self._learnt()
         with self.timers("compute"):
-            scores = self._run(plan, chain, learnt)
-            loss = sum(self._objective.loss(score) for score in scores) / max(1, plan.batch_size)
-            chain.tie(loss).backward()
+            scores, tokens = self._run(plan, chain, learnt)
+            loss = sum((self._objective.loss(score) for score in scores), self._zero()) / max(1, plan.batch_size)
+            tied = sum((0 * token for token in tokens), chain.tie(loss))
+            if tied.requires_grad:
+                tied.backward()
         if learnt is not None:
-            self._rows.learnt.move(torch.zeros_like(learnt) if learnt.grad is None else learnt.grad)
+            gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
+            self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
         self.last_scores = self._objective.join(scores)
         return loss.detach()
 
@@ -82,21 +113,38 @@ class SnapshotTask:
         """Collective. Scores of one step."""
         self.model.eval()
         with self.timers("compute"):
-            return self._objective.join(self._run(plan, HaloChain(), self._learnt()))
+            return self._objective.join(self._run(plan, HaloChain(), self._learnt())[0])
 
     evaluate = score
 
-    def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list:
-        """Collective. Scores of the plan's targets; the state moves on."""
-        frames = self._frames(plan, chain, learnt)
-        outputs, state = self.model(frames, self._state(frames[0]))
+    def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
+        """Collective. Scores of the plan's targets, and tokens that must be part of the loss; the state moves on."""
+        frames, tokens = self._frames(plan, chain, learnt), []
         if self._carries:
+            outputs, state = self._carry(frames, tokens)
             self._rows.remember(state)
-            outputs = [rows.squeeze(1) for rows in outputs]
         else:
-            outputs = list(outputs[-1].unbind(1))
+            outputs = list(self.model(frames, self.model.begin(frames[0].inputs))[0][-1].unbind(1)) if frames else []
         found = zip(outputs, plan.wanted, strict=True)
-        return [self._objective.score(rows, wanted, chain) for rows, wanted in found]
+        return [self._objective.score(rows, wanted, chain) for rows, wanted in found], tokens
+
+    def _carry(self, frames: list[Frame], tokens: list) -> tuple[list[torch.Tensor], State]:
+        """Collective. Outputs [n, C] of the frames, one sequence, and the state that the next step begins with."""
+        state = self._state()
+        relay = self._relay if state else None  # nothing is remembered: nothing is handed on
+        if relay is not None and not relay.is_first:
+            state = Handed(relay, state, tokens)
+        outputs, after = self.model(frames, state) if frames else ([], dict(state.items()))
+        if relay is not None:
+            names, values = list(after), list(after.values())
+            if not relay.is_last:
+                tokens.append(relay.send(values))
+            after = dict(zip(names, relay.close_round([value.detach() for value in values]), strict=True))
+        return [rows.squeeze(1) for rows in outputs], after
+
+    def _zero(self) -> torch.Tensor:
+        """The loss of nothing."""
+        return self._rows.zero()
 
     def _learnt(self) -> torch.Tensor | None:
         """Learnable inputs [n, E] as a leaf of the backward pass."""
@@ -104,10 +152,10 @@ class SnapshotTask:
             return None
         return self._rows.learnt.weight.detach().requires_grad_(torch.is_grad_enabled())
 
-    def _state(self, frame: Frame) -> State:
-        """As the sequences of a step begin."""
-        state = self.model.begin(frame.inputs)
-        if not self._carries or self._rows.fresh:
+    def _state(self) -> State:
+        """As a step begins that carries on."""
+        state = self.model.begin(self._rows.zero().new_zeros(len(self._identity), 1, 0))
+        if self._rows.fresh:
             return state
         kept = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
         return state | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}

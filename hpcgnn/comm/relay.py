@@ -1,0 +1,112 @@
+"""State handed from group to group of ranks: each continues in time where the one before it ends.
+
+A rank's *peers* are the ranks of the other groups with the same place in theirs, which hold the same nodes. Gradients
+come back the other way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.comm.world import World
+
+Shapes = list[tuple[int, ...]]
+
+
+class Relay:
+    """Collective over the job to create, between peers to use. One state a step goes from the first group to the last
+    one, and from there, without gradient, back to the first."""
+
+    def __init__(self, world: World):
+        self._comm = world.job.mpi.Split(world.rank, world.group)
+        self._max_bytes = world.config.max_message_bytes
+        self.group, self.num_groups = self._comm.rank, self._comm.size
+        self._sending: list[tuple[np.ndarray, list[MPI.Request]]] = []
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no group comes before."""
+        return self.group == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no group comes after."""
+        return self.group == self.num_groups - 1
+
+    def receive(self, like: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The state of the group before, of the shapes and the type of ``like``, and a token that must be part of the
+        loss: its backward pass hands the state's gradient back."""
+        *state, token = _Receive.apply(_anchor(like[0]), self, like)
+        return state, token
+
+    def send(self, state: list[torch.Tensor]) -> torch.Tensor:
+        """The state to the group after; returns a token that must be part of the loss: its backward pass waits for the
+        state's gradient."""
+        return _Send.apply(_anchor(state[0]), self, *state)
+
+    def close_round(self, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The last group's state, at the first group; elsewhere the state given."""
+        if self.is_last and not self.is_first:
+            self.put(state, 0)
+        if self.is_first and not self.is_last:
+            return self.take(state, self.num_groups - 1)
+        return state
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over peers, in order of their groups."""
+        pieces = self._comm.allgather(values.cpu().numpy())
+        return torch.from_numpy(sum(pieces[1:], pieces[0])).to(values.device)
+
+    def put(self, tensors: list[torch.Tensor], group: int) -> None:
+        """Begin to send tensors to a peer."""
+        self._sending = [kept for kept in self._sending if not MPI.Request.Testall(kept[1])]
+        for tensor in tensors:
+            flat = tensor.detach().contiguous().cpu().numpy().reshape(-1).view(np.uint8).copy()
+            self._sending.append((flat, [self._comm.Isend(piece, group) for piece in self._pieces(flat)]))
+
+    def take(self, like: list[torch.Tensor], group: int) -> list[torch.Tensor]:
+        """Tensors that a peer sends, of the shapes and types of ``like``."""
+        found = []
+        for tensor in like:
+            host = torch.empty(tensor.shape, dtype=tensor.dtype)
+            for piece in self._pieces(host.numpy().reshape(-1).view(np.uint8)):
+                self._comm.Recv(piece, group)
+            found.append(host.to(tensor.device))
+        return found
+
+    def _pieces(self, flat: np.ndarray) -> list[np.ndarray]:
+        return [flat[begin : begin + self._max_bytes] for begin in range(0, len(flat), self._max_bytes)]
+
+
+def _anchor(like: torch.Tensor) -> torch.Tensor:
+    """A leaf that makes a backward pass come by."""
+    return torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=torch.is_grad_enabled())
+
+
+class _Receive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, anchor, relay, like):
+        ctx.relay = relay
+        return (*relay.take(like, relay.group - 1), anchor.clone())
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        *state, token = gradients
+        ctx.relay.put(list(state), ctx.relay.group - 1)
+        return token, None, None
+
+
+class _Send(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, anchor, relay, *state):
+        ctx.relay, ctx.like = relay, [torch.empty_like(tensor, device="meta") for tensor in state]
+        ctx.device = anchor.device
+        relay.put(list(state), relay.group + 1)
+        return anchor.clone()
+
+    @staticmethod
+    def backward(ctx, token):
+        like = [torch.empty(tensor.shape, dtype=tensor.dtype, device=ctx.device) for tensor in ctx.like]
+        return token, None, *ctx.relay.take(like, ctx.relay.group + 1)
