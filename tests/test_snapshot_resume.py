@@ -13,6 +13,7 @@ from tests.snapshot_runs import make_config, make_parts, open_session
 KINDS = {
     "carried": {"train__batch_size": 2, "inputs__embedding": 3},
     "windows": {"sampling__history": 3, "train__batch_size": 3, "sampling__shuffle": True},
+    "stale rows": {"train__batch_size": 2, "sampling__halo_staleness": 1, "model__layers": 2},
     "accumulated": {"train__batch_size": 1, "train__accumulate": 3},
 }
 

@@ -15,22 +15,37 @@ VARIANTS = {
     "learnt inputs": {"inputs__embedding": 4, "model__layers": 2, "model__dropout": 0.2, "train__batch_size": 3},
     "fresh routes": {"sampling__routes": "fresh", "train__batch_size": 3, "inputs__degrees": "log"},
     "ahead": {"sampling__prefetch": 2, "train__batch_size": 2, "inputs__degrees": "onehot"},
+    "boundary": {"sampling__boundary": 0.5, "model__layers": 2, "train__batch_size": 3},
+    "boundary, windows": {
+        "sampling__boundary": 0.3,
+        "sampling__history": 2,
+        "model__layers": 2,
+        "train__batch_size": 4,
+        "inputs__embedding": 3,
+        "sampling__weighted": False,
+    },
     "several steps": {"task__steps": 2, "task__loss": "mae", "sampling__horizon": 0, "train__batch_size": 5},
 }
 
 
-def run(comm, parts, config, groups=1):
-    """Losses and gradients of an epoch's steps, weights untouched, and the metrics of validation after it."""
+def one_step(session, plan, parameters) -> np.ndarray:
+    """Loss and gradient, summed over ranks."""
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    loss = session.task.train(plan)
+    gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
+    return session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy())
+
+
+def run(comm, parts, config, groups=1, epochs=1):
+    """Losses and gradients of the epochs' steps, weights untouched, and the metrics of validation after them."""
     session = open_session(comm, parts, config, groups)
     found, parameters = [], list(session.model.parameters())
-    session.start_epoch(0)
-    with session.plans("train", 0) as plans:
-        for plan in plans:
-            for parameter in parameters:
-                parameter.grad = torch.zeros_like(parameter)
-            loss = session.task.train(plan)
-            gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
-            found.append(session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy()))
+    for epoch in range(epochs):
+        session.start_epoch(epoch)
+        session.memory.reset()
+        with session.plans("train", epoch) as plans:
+            found += [one_step(session, plan, parameters) for plan in plans]
     session.memory.settle()
     metrics = split_metrics(session, "val", session.scores("val"))
     session.close()
@@ -84,3 +99,23 @@ def test_groups_that_split_time_give_one_answer(comm, mpi_tmp_path, variant, gro
     alone, expected = comm.bcast((alone, expected))
     assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
     assert metrics == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("history", [0, 2])
+def test_stale_rows_give_one_answer(comm, mpi_tmp_path, history):
+    """Epochs with fresh rows are those of a run without; the others have the same losses (weights do not move) and
+    other gradients."""
+    parts = make_parts(comm, mpi_tmp_path)
+    keys = {"inputs__lags": 2, "model__layers": 2, "train__batch_size": 3, "sampling__history": history}
+    config = make_config(sampling__halo_staleness=2, **keys)
+    found, metrics = run(comm, parts, config, epochs=4)
+    mine = World.alone().mpi
+    alone, expected = run(mine, parts, config, epochs=4) if comm.rank == 0 else (None, None)
+    exact = run(mine, parts, make_config(**keys), epochs=4)[0] if comm.rank == 0 else None
+    alone, expected, exact = comm.bcast((alone, expected, exact))
+    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
+    assert metrics == pytest.approx(expected, rel=1e-9)
+    epochs, whole = found.reshape(4, -1, found.shape[1]), exact.reshape(4, -1, found.shape[1])
+    assert np.allclose(epochs[[0, 3]], whole[[0, 3]], rtol=1e-9, atol=1e-11)
+    assert np.allclose(epochs[..., 0], whole[..., 0], rtol=1e-9)
+    assert not np.allclose(epochs[1], whole[1], rtol=1e-3)

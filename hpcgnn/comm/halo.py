@@ -65,6 +65,55 @@ class HaloChain:
         return loss if token is None else loss + 0 * token.to(loss.dtype)
 
 
+class StaleRows:
+    """Ghosts' rows that are used again in the same step of later epochs, without gradient: brought in one of
+    ``staleness`` + 1 epochs. A step's exchanges start in the same order in every epoch."""
+
+    def __init__(self, staleness: int):
+        self._period = staleness + 1
+        self._rows: dict[int, dict[int, torch.Tensor]] = {}
+
+    def begin(self, epoch: int, step: int) -> None:
+        """A step begins."""
+        self.fresh, self._number = epoch % self._period == 0, 0
+        self._of_step = self._rows.setdefault(step, {})
+
+    def start(self, chain: HaloChain, route: Route, rows: torch.Tensor) -> tuple[int, Exchange | None]:
+        """Collective where rows are fresh."""
+        self._number += 1
+        return self._number, chain.start(route, rows) if self.fresh else None
+
+    def finish(self, chain: HaloChain, started: tuple[int, Exchange | None]) -> torch.Tensor:
+        """Collective where rows are fresh."""
+        number, exchange = started
+        if exchange is None:
+            return self._of_step[number]
+        rows = chain.finish(exchange)
+        self._of_step[number] = rows.detach()
+        return rows
+
+
+@dataclass(slots=True)
+class RankHalo:
+    """A route whose exchanges are part of a chain. stale: where rows may be old."""
+
+    chain: HaloChain
+    route: Route
+    stale: StaleRows | None = None
+
+    def start(self, rows: torch.Tensor):
+        """Collective where rows are fresh. Begin to bring the ghosts' rows."""
+        if self.stale is not None:
+            return self.stale.start(self.chain, self.route, rows)
+        return self.chain.start(self.route, rows)
+
+    def finish(self, exchange) -> torch.Tensor:
+        """Collective where rows are fresh. The ghosts' rows."""
+        if self.stale is not None:
+            return self.stale.finish(self.chain, exchange)
+        return self.chain.finish(exchange)
+
+
 class _Start(torch.autograd.Function):
     """Forward: an exchange has begun. Backward: waits for the gradients that the users sent."""
 

@@ -23,6 +23,7 @@ class Stream(IntEnum):
     NEIGHBOR = 7
     SHUFFLE = 8
     EMBEDDING = 9
+    BOUNDARY = 10
     EVAL_NEGATIVE = 65
     EVAL_SAMPLE = 66
     EVAL_DECAY = 69

@@ -49,13 +49,15 @@ class StepKey:
 @dataclass(slots=True)
 class Snapshot:
     """One snapshot as a step sees it. inputs [n, F]; smoothed: operator @ inputs by name, kept from step to step, None
-    where inputs are learnt; identity [n] row ids, the keys of dropout."""
+    where inputs are learnt; identity [n] row ids, the keys of dropout; whole: the graph that inputs are smoothed over
+    where they are not learnt, of which a step may see a part."""
 
     number: int
     graph: Graph
     inputs: torch.Tensor
     identity: torch.Tensor
     smoothed: dict[tuple[str, bool], torch.Tensor] | None = None
+    whole: Graph | None = None
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class Frame:
         if kept is None:
             return snapshot.graph.propagate(name, snapshot.inputs, out=out)
         if (name, out) not in kept:
-            kept[name, out] = snapshot.graph.propagate(name, snapshot.inputs, out=out)
+            kept[name, out] = (snapshot.whole or snapshot.graph).propagate(name, snapshot.inputs, out=out)
         return kept[name, out]
 
     def _mask(self, snapshot: Snapshot, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:

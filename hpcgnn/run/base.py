@@ -71,6 +71,10 @@ class BaseSession(ABC):
         """The ranks that score a split together."""
         return self.world
 
+    def can_resume(self, epoch: int, step: int) -> bool:
+        """Whether a run can go on exactly from before a step, with what a checkpoint holds."""
+        return True
+
     def run_state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds besides weights, optimizer and ``memory``: equal on all ranks, as of the newest
         ``memory.saved``."""

@@ -16,6 +16,7 @@ from hpcgnn.run.base import BaseSession
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.snapshot_goal import RegressionGoal, SnapshotGoal
 from hpcgnn.run.train_scores import Measure
+from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.seeds import epoch_shuffle
 from hpcgnn.sample.snapshot_blocks import Builder
@@ -50,16 +51,20 @@ class SnapshotSession(BaseSession):
             self._splits = config.data.split(self.inputs.first + max(0, config.sampling.history - 1), goal.last)
         self._make_batches()
         self._build_model()
+        sampling, boundary = config.sampling, None
+        if sampling.boundary < 1:
+            boundary = Boundary(sampling.boundary, config.train.seed, self.partition.flat_row)
         builder = Builder(
-            self.partition, self.plan_channel, self.dtype, world.device, weighted=config.sampling.weighted
+            self.partition, self.plan_channel, self.dtype, world.device, sampling.weighted, sampling.by_part
         )
+        share = (world.group, world.num_groups)
         self._planner = SnapshotPlanner(
-            config.sampling, builder, self._changes(), self.model.with_out, goal.want, (world.group, world.num_groups)
+            sampling, builder, self._changes(), self.model.with_out, goal.want, share, boundary
         )
         self.task = SnapshotTask(
             self.model, goal, self.memory, self._inputs_at, torch.from_numpy(self.partition.flat_row).to(world.device),
             not config.sampling.history, config.train.seed, self.data_channel, self.timers,
-            Relay(world) if world.num_groups > 1 else None,
+            Relay(world) if world.num_groups > 1 else None, sampling.halo_staleness,
         )  # fmt: skip
 
     def _make_batches(self) -> None:
@@ -137,6 +142,11 @@ class SnapshotSession(BaseSession):
     def scored_by(self) -> World:
         """All ranks: groups that split time score a part of the targets each."""
         return self.world.job
+
+    def can_resume(self, epoch: int, step: int) -> bool:
+        """As for all sessions: with stale rows, where they are brought anew."""
+        period = self.config.sampling.halo_staleness + 1
+        return period == 1 or (epoch % period == 0 and step == 0)
 
     def run_state(self) -> dict[str, torch.Tensor]:
         """What the newest ``memory.saved`` shares between ranks."""

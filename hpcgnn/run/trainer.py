@@ -233,6 +233,8 @@ class Trainer:
     def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
         """Collective. ``memory`` empty: the next epoch starts with empty memory. Every group's is the same: the first
         one writes it."""
+        if tag is None and not self.session.can_resume(self.progress.epoch, self.progress.step):
+            return
         self._watchdog.at("checkpoint", self.progress.global_step)
         with together(self.world, "checkpoint"):
             self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0

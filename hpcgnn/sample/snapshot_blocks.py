@@ -24,11 +24,12 @@ WEIGHT = "weight"
 @dataclass(frozen=True, slots=True)
 class Block:
     """A neighbourhood and the route to its ghosts, None where there is but one rank and ghosts are of other ranks;
-    ghost [g] global ids."""
+    ghost [g] global ids, ghost_row [g] flat row ids."""
 
     neighborhood: Neighborhood
     route: Route | None
     ghost: np.ndarray
+    ghost_row: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,11 @@ class Builder:
         remote = self._is_remote(edges)
         own, ghost = np.flatnonzero(~remote), np.flatnonzero(remote)
         ids, source = np.unique(edges.src[ghost], return_inverse=True)
-        route, ghost_degree = None, degree[:0]
+        route, ghost_degree, ghost_row = None, degree[:0], ids[:0]
         if self.channel.size > 1 or self.by_part:
             route = Route.plan(self.partition.book, ids, self.channel)
-            (ghost_degree,) = route.pull(degree)
+            ghost_degree, ghost_row = route.pull(degree, torch.from_numpy(self.partition.flat_row))
+            ghost_row = ghost_row.numpy()
             route = route.to(self.device)
         indptr = np.searchsorted(edges.dst[own], np.arange(self.partition.num_nodes + 1))
         lists = self._lists(indptr, edges.src[own] - self.partition.first_id, self.partition.num_nodes)
@@ -68,7 +70,7 @@ class Builder:
                 self.partition.num_nodes, Edges(lists, self._taken(weight, own)),
                 Edges(reach, self._taken(weight, ghost), torch.from_numpy(rows).to(self.device)),
                 degree.to(self.device), ghost_degree.to(self.device),
-            ), route, ids,
+            ), route, ids, ghost_row,
         )  # fmt: skip
 
     def _is_remote(self, edges: SnapshotEdges) -> np.ndarray:

@@ -20,6 +20,10 @@ class SnapshotSamplingConfig:
         horizon: a prediction is for so many snapshots later; 0: for its own.
         shuffle: of history above 0: training takes targets in random order.
         weighted: messages are multiplied by the edges' column weight, where there is one.
+        boundary: share of the neighbours in other parts that a training step sees, drawn anew for every step (BNS-GCN;
+            what is known of nodes without learning is always added up whole); 1: all.
+        halo_staleness: hidden rows of neighbours in other parts are brought in one epoch, and used, without gradient,
+            in so many epochs that follow; 0: brought in every step.
         routes: "kept": neighbourhoods and routes of all snapshots stay in memory; "fresh": they are made for every
             step.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
@@ -30,6 +34,8 @@ class SnapshotSamplingConfig:
     horizon: int = 1
     shuffle: bool = False
     weighted: bool = True
+    boundary: float = 1.0
+    halo_staleness: int = 0
     routes: str = KEPT
     prefetch: int = -1
 
@@ -37,8 +43,20 @@ class SnapshotSamplingConfig:
         check_choices("sampling", self, {"routes": (KEPT, FRESH)})
         if min(self.history, self.horizon) < 0 or self.prefetch < -1:
             raise ValueError("sampling.history and sampling.horizon must be at least 0, sampling.prefetch at least -1")
+        if not 0 < self.boundary <= 1 or self.halo_staleness < 0:
+            raise ValueError("sampling.boundary must be above 0 and at most 1, sampling.halo_staleness at least 0")
+        if self.halo_staleness and (self.shuffle or self.boundary < 1):
+            raise ValueError(
+                "sampling.halo_staleness keeps rows for the same step of later epochs: it needs sampling.shuffle false "
+                "and sampling.boundary 1"
+            )
         if self.shuffle and not self.history:
             raise ValueError("sampling.shuffle needs sampling.history above 0: state is carried in order of time")
+
+    @property
+    def by_part(self) -> bool:
+        """Whether neighbours in other parts are not as good as those of the same, on whatever rank they are."""
+        return self.boundary < 1 or self.halo_staleness > 0
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.native import Random
+from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.permutation import permute
 from hpcgnn.sample.snapshot_blocks import Block, Builder
 from hpcgnn.sample.snapshot_config import FRESH, SnapshotSamplingConfig
@@ -52,7 +53,7 @@ def make_batches(
 class SnapshotPlan:
     """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: those
     that predictions are made from, each with what the goal wants of it; blocks: by snapshot, in-neighbours and
-    out-neighbours (None: not asked for)."""
+    out-neighbours (None: not asked for), those that the step sees; whole: all of them."""
 
     split: str
     epoch: int
@@ -62,6 +63,7 @@ class SnapshotPlan:
     targets: list[int]
     wanted: list[Any]
     blocks: dict[int, tuple[Block, Block | None]]
+    whole: dict[int, tuple[Block, Block | None]]
     final: bool = True
 
 
@@ -71,11 +73,12 @@ class SnapshotPlanner:
 
     def __init__(
         self, config: SnapshotSamplingConfig, builder: Builder, changed: np.ndarray, with_out: bool,
-        want: Callable[[str, int, int], Any], share: tuple[int, int] = (0, 1),
+        want: Callable[[str, int, int], Any], share: tuple[int, int] = (0, 1), boundary: Boundary | None = None,
     ):  # fmt: skip
-        """share: of all groups that split time between them, the number of this one."""
+        """share: of all groups that split time between them, the number of this one; boundary: what training leaves of
+        the ghosts, None: all."""
         self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
-        self._group, self._groups = share
+        (self._group, self._groups), self._boundary = share, boundary
         self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))
         self._kept: dict[int, tuple[Block, Block | None]] = {}
 
@@ -84,12 +87,19 @@ class SnapshotPlanner:
         targets = self._share(batches.targets[step])
         frames = self.frames(targets) if targets else []
         numbers = sorted({number for frame in frames for number in frame})
-        blocks = self._blocks(numbers)
+        whole = self._blocks(numbers)
+        blocks = whole
+        if self._boundary is not None and batches.name == "train":
+            blocks = {like: self._sampled(pair, epoch, step, like) for like, pair in whole.items()}
         wanted = [self._want(batches.name, epoch, number) for number in targets]
         return SnapshotPlan(
             batches.name, epoch, step, int(batches.sizes[step]), frames, targets, wanted,
             {number: blocks[self._like[number]] for number in numbers},
+            {number: whole[self._like[number]] for number in numbers},
         )  # fmt: skip
+
+    def _sampled(self, pair: tuple[Block, Block | None], epoch: int, step: int, like: int):
+        return tuple(None if b is None else self._boundary.sample(b, epoch, step, like) for b in pair)
 
     def _share(self, targets: list[int]) -> list[int]:
         """This group's part of the targets of a step, which follow each other."""

@@ -6,15 +6,13 @@ n nodes of this rank, k sequences followed at once, C output columns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.halo import HaloChain, RankHalo, StaleRows
 from hpcgnn.comm.relay import Relay
-from hpcgnn.comm.route import Route
 from hpcgnn.nn.sequence_model import SequenceModel, State
 from hpcgnn.nn.snapshot import Frame, Graph, Snapshot, StepKey
 from hpcgnn.sample.snapshot_blocks import Block
@@ -34,22 +32,6 @@ class Objective(Protocol):
 
     def join(self, scores: list) -> Any:
         """Scores of several targets as those of one step."""
-
-
-@dataclass(slots=True)
-class RankHalo:
-    """A route, its exchanges part of a chain."""
-
-    chain: HaloChain
-    route: Route
-
-    def start(self, rows: torch.Tensor):
-        """Collective."""
-        return self.chain.start(self.route, rows)
-
-    def finish(self, exchange) -> torch.Tensor:
-        """Collective."""
-        return self.chain.finish(exchange)
 
 
 class Handed(dict):
@@ -85,11 +67,12 @@ class SnapshotTask:
     def __init__(
         self, model: SequenceModel, objective: Objective, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
         identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
-        relay: Relay | None = None,
+        relay: Relay | None = None, staleness: int = 0,
     ):  # fmt: skip
         self.model, self._objective, self._rows, self._inputs = model, objective, rows, inputs
         self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
         self.timers, self.last_scores, self._relay = timers, None, relay
+        self._stale = StaleRows(staleness) if staleness else None
         self._smoothed: dict[int, dict] = {}
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
@@ -162,7 +145,11 @@ class SnapshotTask:
 
     def _frames(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list[Frame]:
         """Collective."""
-        graphs = {id(pair): self._graph(*pair, chain) for pair in plan.blocks.values()}
+        stale = self._stale if self.model.training else None
+        if stale is not None:
+            stale.begin(plan.epoch, plan.step)
+        graphs = {id(pair): self._graph(pair, chain, stale) for pair in plan.blocks.values()}
+        whole = {id(pair): self._graph(pair, chain) for pair in plan.whole.values()}
         key = StepKey(self._seed, plan.epoch, plan.step, self.model.training)
         snapshots = {}
         for number, pair in plan.blocks.items():
@@ -170,12 +157,14 @@ class SnapshotTask:
             if learnt is not None:
                 inputs = torch.cat([inputs, learnt], dim=1)
             kept = self._smoothed.setdefault(number, {}) if learnt is None else None
-            snapshots[number] = Snapshot(number, graphs[id(pair)], inputs, self._identity, kept)
+            graph = graphs[id(pair)]
+            snapshots[number] = Snapshot(number, graph, inputs, self._identity, kept, whole[id(plan.whole[number])])
         return [Frame([snapshots[number] for number in frame], key) for frame in plan.frames]
 
-    def _graph(self, into: Block, out: Block | None, chain: HaloChain) -> Graph:
-        halos = [None if b is None or b.route is None else self._halo(b, chain) for b in (into, out)]
+    def _graph(self, pair: tuple[Block, Block | None], chain: HaloChain, stale: StaleRows | None = None) -> Graph:
+        into, out = pair
+        halos = [None if block is None else self._halo(block, chain, stale) for block in pair]
         return Graph(into.neighborhood, halos[0], None if out is None else out.neighborhood, halos[1])
 
-    def _halo(self, block: Block, chain: HaloChain) -> RankHalo:
-        return RankHalo(chain, block.route.over(self._channel))
+    def _halo(self, block: Block, chain: HaloChain, stale: StaleRows | None) -> RankHalo | None:
+        return None if block.route is None else RankHalo(chain, block.route.over(self._channel), stale)
