@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import h5py
 import numpy as np
@@ -26,7 +26,9 @@ class SnapshotGraph:
 
     num_nodes N, num_snapshots S; src, dst [E] rows of nodes and first [E] the snapshot of an edge; last [E] the last
     snapshot that it stays in, or None: it is in one only; edges: further columns [E, ...] by name, such as weight;
-    nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N] of the source.
+    nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N] of the source;
+    attributes: what is said of columns, by their names; splits: first and last snapshot of the sets that the source
+    has.
     """
 
     num_nodes: int
@@ -39,6 +41,8 @@ class SnapshotGraph:
     nodes: dict[str, np.ndarray] = field(default_factory=dict)
     series: dict[str, np.ndarray] = field(default_factory=dict)
     id: np.ndarray | None = None
+    attributes: dict[str, dict] = field(default_factory=dict)
+    splits: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def check(self, name: str) -> None:
         """Raises FileFormatError, naming the file ``name`` that this came from, for what does not fit together."""
@@ -75,19 +79,34 @@ def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
     rows, ends = order[heads], order[np.append(heads[1:], len(order)) - 1]
     back = np.argsort(rows, kind="stable")  # the order of the source
     rows, last = rows[back], last[ends[back]]
-    edges = {name: column[rows] for name, column in graph.edges.items()}
-    return SnapshotGraph(
-        graph.num_nodes, graph.num_snapshots, graph.src[rows], graph.dst[rows], graph.first[rows], last, edges,
-        graph.nodes, graph.series, graph.id,
-    )  # fmt: skip
+    return _with_edges(graph, rows, graph.first[rows], last)
 
 
-def edge_bytes(graph: SnapshotGraph) -> int:
-    """Bytes of the edges' columns as they are stored."""
+def as_rows(graph: SnapshotGraph) -> SnapshotGraph:
+    """The same graph with a row for every snapshot that an edge is in."""
+    if graph.last is None:
+        return graph
+    stays = graph.last - graph.first + 1
+    row = np.repeat(np.arange(len(stays)), stays)
+    begin = np.repeat(np.cumsum(stays) - stays, stays)
+    return _with_edges(graph, row, graph.first[row] + np.arange(len(row)) - begin, None)
+
+
+def _with_edges(graph: SnapshotGraph, rows: np.ndarray, first: np.ndarray, last: np.ndarray | None) -> SnapshotGraph:
+    """Some rows of the edges, in other snapshots."""
+    columns = {name: column[rows] for name, column in graph.edges.items()}
+    return replace(graph, src=graph.src[rows], dst=graph.dst[rows], first=first, last=last, edges=columns)
+
+
+def count_edges(graph: SnapshotGraph) -> int:
+    """Edges of all snapshots."""
+    return len(graph.src) if graph.last is None else int((graph.last - graph.first + 1).sum())
+
+
+def row_bytes(graph: SnapshotGraph) -> int:
+    """Bytes of one edge's columns as they are stored, without ``last``."""
     columns = [np.empty((0, 2), np.int64), np.empty(0, STAMP), *graph.edges.values()]
-    if graph.last is not None:
-        columns.append(np.empty(0, STAMP))
-    return len(graph.src) * sum(c.dtype.itemsize * int(np.prod(c.shape[1:], dtype=np.int64)) for c in columns)
+    return sum(c.dtype.itemsize * int(np.prod(c.shape[1:], dtype=np.int64)) for c in columns)
 
 
 def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list, name: str) -> str:
@@ -96,19 +115,22 @@ def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list
     ``name`` of the source, for messages; ``sources`` as the graph file tells them. Raises FileFormatError.
     """
     graph.check(name)
-    plain, merged = edge_bytes(graph), as_intervals(graph)
-    chosen = merged if edge_bytes(merged) < plain else graph
+    merged, total = as_intervals(graph), count_edges(graph)
+    plain = total * row_bytes(graph)
+    differences = len(merged.src) * (row_bytes(graph) + np.dtype(STAMP).itemsize)
+    chosen = merged if differences < plain else as_rows(graph)
     order = np.argsort(chosen.first, kind="stable")
+    told = {"splits": json.dumps(graph.splits)} if graph.splits else {}
     with files.writing(
-        path, files.GRAPH, kind="snapshots", sources=json.dumps(sources), num_snapshots=graph.num_snapshots
+        path, files.GRAPH, kind="snapshots", sources=json.dumps(sources), num_snapshots=graph.num_snapshots, **told
     ) as file:
         _write_nodes(file.create_group(f"nodes/{NODE}"), graph)
         _write_edges(file.create_group(f"edges/{RELATION}"), chosen, order)
-    stays = int((chosen.last - chosen.first + 1).sum()) if chosen.last is not None else len(order)
+    sets = "".join(f"; {name} {first} to {last}" for name, (first, last) in graph.splits.items())
     return (
-        f"{path}: {graph.num_nodes} nodes, {graph.num_snapshots} snapshots, {stays} edges in all; stored as "
-        f"{len(order)} rows, {edge_bytes(chosen):,} bytes (one row a snapshot: {plain:,}, as differences: "
-        f"{edge_bytes(merged):,})"
+        f"{path}: {graph.num_nodes} nodes, {graph.num_snapshots} snapshots, {total} edges in all; stored as "
+        f"{len(order)} rows, {min(plain, differences):,} bytes (one row a snapshot: {plain:,}, as differences: "
+        f"{differences:,}){sets}"
     )
 
 
@@ -118,6 +140,7 @@ def _write_nodes(group: h5py.Group, graph: SnapshotGraph) -> None:
     for name, column in columns.items():
         dataset = files.create_column(group, name, graph.num_nodes, column.shape[1:], column.dtype)
         dataset[:] = column
+        dataset.attrs.update(graph.attributes.get(name, {}))
         if name in graph.series:
             dataset.attrs["per_snapshot"] = True
 
@@ -128,7 +151,9 @@ def _write_edges(group: h5py.Group, graph: SnapshotGraph, order: np.ndarray) -> 
     if graph.last is not None:
         columns["last"] = graph.last.astype(STAMP)
     for name, column in {**columns, **graph.edges}.items():
-        files.create_column(group, name, len(order), column.shape[1:], column.dtype)[:] = column[order]
+        dataset = files.create_column(group, name, len(order), column.shape[1:], column.dtype)
+        dataset[:] = column[order]
+        dataset.attrs.update(graph.attributes.get(name, {}))
 
 
 def _number_rows(columns: list[np.ndarray]) -> np.ndarray:

@@ -1,0 +1,249 @@
+"""Text files of snapshots: lists of edges, facts with times, daily contacts, speeds of sensors.
+
+N nodes, S snapshots, R rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pathlib
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from data_tools.id_spaces import IntegerIds, RowIds, make_id_space
+from data_tools.parallel_edges import merge_parallel
+from data_tools.snapshot_graph import SnapshotGraph
+from data_tools.source_spec import FileSpec
+from data_tools.tables import open_table
+from data_tools.text_stream import CleanText, Source
+from data_tools.values import Raw, parse_ids, parse_numbers
+from hpcgnn.store.files import FileFormatError
+
+MOST_SNAPSHOTS = 1 << 20
+SETS = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}
+FACT = ("subject", "relation", "object", "time")
+SPEED, TARGET = np.dtype(np.float32), "target"
+
+
+def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = None) -> SnapshotGraph:
+    """Rows ``snapshot, u, v`` or ``snapshot, u, v, weight``, separated by commas or white space, with or without a
+    header. Snapshots count from the smallest number; a number without rows is a snapshot without edges.
+
+    ids: "int" or "string"; with ``num_nodes`` they are the rows 0 .. num_nodes - 1. Raises FileFormatError.
+    """
+    space = make_id_space("node", ids)
+    if num_nodes is not None:
+        space = RowIds("node")
+        space.num_nodes = num_nodes
+    spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
+    parsers: list[Callable] = [parse_ids, space.encode, space.encode, _parse_weight]
+    number, *ends, weight = [*read_columns(spec, parsers[:width]), None][:4]
+    ids_found = space.finish()
+    first, count = _count_snapshots(number, path.name, 1)
+    src, dst = (space.rows(end) for end in ends)
+    edges = {} if weight is None else {"weight": weight}
+    return SnapshotGraph(space.num_nodes, count, src, dst, first, edges=edges, id=ids_found)
+
+
+def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: int | None = None) -> SnapshotGraph:
+    """Facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as in
+    RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
+
+    num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
+    next, by default the largest that fits all times. Raises FileFormatError.
+    """
+    paths = {name: _find_text(folder, file) for name, file in SETS.items()}
+    stat = folder / "stat.txt.gz" if (folder / "stat.txt.gz").is_file() else folder / "stat.txt"
+    if num_nodes is None and stat.is_file():
+        num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
+    space: IntegerIds | RowIds = IntegerIds("entity") if num_nodes is None else RowIds("entity")
+    if num_nodes is not None:
+        space.num_nodes = num_nodes
+    parsers = [space.encode, parse_ids, space.encode, parse_ids]
+    sets = {name: read_columns(text_layout(path, FACT, range(4, 9))[0], parsers) for name, path in paths.items()}
+    src, kind, dst, time = (np.concatenate(columns) for columns in zip(*sets.values(), strict=True))
+    first, count = _count_snapshots(time, folder.name, step)
+    sizes = np.cumsum([0, *(len(columns[0]) for columns in sets.values())])
+    splits = {
+        name: (int(first[begin:end].min()), int(first[begin:end].max()))
+        for name, begin, end in zip(sets, sizes[:-1], sizes[1:], strict=True)
+        if end > begin
+    }
+    _check_order(splits, folder)
+    if num_nodes is None:
+        num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+    return SnapshotGraph(num_nodes, count, src, dst, first, edges={"type": kind}, splits=splits)
+
+
+def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
+    """Contacts ``t i j``, one file a snapshot, in order of their names: a folder or an archive (.tar, .tgz, .zip). A
+    contact is an edge in both directions; merge: those of a pair in a snapshot are one, weight counts them.
+
+    Raises FileFormatError.
+    """
+    space, days = IntegerIds("node"), []
+    with unpacked(path) as members:
+        for member in members:
+            spec, _ = text_layout(member, ("t", "i", "j"), range(3, 9))
+            days.append(read_columns(spec, [parse_ids, space.encode, space.encode])[1:])
+    if not days:
+        raise FileFormatError(f"{path}: no files in it; one for every snapshot is needed")
+    first = np.repeat(np.arange(len(days)), [len(ends[0]) for ends in days])
+    ids = space.finish()
+    src, dst = (space.rows(np.concatenate(ends)) for ends in zip(*days, strict=True))
+    graph = SnapshotGraph(len(ids), len(days), src, dst, first, id=ids)
+    graph = both_directions(graph)
+    return merge_parallel(graph) if merge else graph
+
+
+def read_speeds(speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = True) -> SnapshotGraph:
+    """Measurements of sensors [S, N], the first line their ids, and weights between them [N, N]: edges that stay,
+    and a series ``target``. scaled: divided by its maximum, as T-GCN does; attribute ``scale`` holds the factor.
+
+    The entry of row i and column j is the edge from i to j. Raises FileFormatError.
+    """
+    spec = FileSpec(path=str(speeds), header="skip")
+    values, weights = _read_matrix(spec), _read_matrix(FileSpec(path=str(adjacency), header="none"))
+    names = _header(speeds)
+    if weights.shape != (len(names), len(names)):
+        raise FileFormatError(
+            f"{adjacency.name}: {weights.shape[0]} rows of {weights.shape[1]} numbers, but {speeds.name} has "
+            f"{len(names)} sensors; give the matrix of these"
+        )
+    scale = float(values.max(initial=0)) if scaled else 1.0
+    if scale <= 0:
+        raise FileFormatError(f"{speeds.name}: no value is above 0, so nothing to divide by; leave them with --raw")
+    src, dst = np.nonzero(weights)
+    count, zeros = len(values), np.zeros(len(src), np.int64)
+    return SnapshotGraph(
+        len(names), count, src, dst, zeros, zeros + count - 1, {"weight": weights[src, dst]},
+        series={TARGET: np.ascontiguousarray((values / np.float32(scale)).T)}, id=names,
+        attributes={TARGET: {"scale": scale}},
+    )  # fmt: skip
+
+
+def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
+    """The graph with every edge in both directions, those from a node to itself once."""
+    back = np.flatnonzero(graph.src != graph.dst)
+    graph.src, graph.dst = np.r_[graph.src, graph.dst[back]], np.r_[graph.dst, graph.src[back]]
+    graph.first = np.r_[graph.first, graph.first[back]]
+    graph.last = None if graph.last is None else np.r_[graph.last, graph.last[back]]
+    graph.edges = {name: np.concatenate([column, column[back]]) for name, column in graph.edges.items()}
+    return graph
+
+
+def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int]) -> tuple[FileSpec, int]:
+    """How a text file is laid out, its first columns called ``names``, with their number, one of ``widths``. Raises
+    FileFormatError."""
+    with Source(path).open() as raw:
+        line = CleanText(raw, "#%").peek_line().decode(errors="replace")
+    comma = "," in line
+    fields = line.split(",") if comma else line.split()
+    if line and len(fields) not in widths:
+        raise FileFormatError(
+            f"{path.name}: row 1 has {len(fields)} fields, expected {' or '.join(map(str, widths[:2]))}: "
+            f"{line[:80]!r}; check what kind of file it is"
+        )
+    header = fields and not fields[0].strip().lstrip("-").isdigit()
+    width = len(fields) or min(widths)
+    spec = FileSpec(
+        path=str(path), delimiter="," if comma else "whitespace", comment="#%", format="text",
+        header="skip" if header else "none", columns=list(names[:width]),
+    )  # fmt: skip
+    return spec, width
+
+
+def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndarray]]) -> list[np.ndarray]:
+    """The first columns of a text file, each [R] by its parser. Raises FileFormatError."""
+    table, row = open_table(spec), 0
+    pieces: list[list[np.ndarray]] = [[] for _ in parsers]
+    names = spec.columns[: len(parsers)]
+    for batch in table.batches({name: name for name in names}):
+        for found, name, parse in zip(pieces, names, parsers, strict=True):
+            found.append(parse(batch[name], table.name, row))
+        row += batch[names[0]].num_rows
+    return [np.concatenate(found or [np.empty(0, np.int64)]) for found in pieces]
+
+
+@contextlib.contextmanager
+def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
+    """The files of a folder or an archive, in order of their names. Raises FileFormatError."""
+    if path.is_dir():
+        yield sorted(file for file in path.iterdir() if file.is_file())
+        return
+    if not path.is_file():
+        raise FileFormatError(f"{path}: no such file or folder")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive:
+                    archive.extractall(folder)
+            else:
+                with tarfile.open(path) as archive:
+                    archive.extractall(folder, filter="data")
+        except (EOFError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+            raise FileFormatError(f"{path}: not a readable archive ({error}); fetch it again") from error
+        yield sorted(file for file in pathlib.Path(folder).rglob("*") if file.is_file())
+
+
+def _parse_weight(raw: Raw, file: str, first_row: int) -> np.ndarray:
+    return parse_numbers(raw, file, first_row, SPEED, None, {})
+
+
+def _read_matrix(spec: FileSpec) -> np.ndarray:
+    """All numbers of a text file [R, columns]."""
+    table, row, pieces = open_table(spec), 0, []
+    for batch in table.batches({"all": "0:"}):
+        pieces.append(parse_numbers(batch["all"], table.name, row, SPEED, None, {}))
+        row += len(pieces[-1])
+    if not pieces:
+        raise FileFormatError(f"{table.name}: no rows of numbers")
+    return np.concatenate(pieces)
+
+
+def _header(path: pathlib.Path) -> np.ndarray:
+    """The fields of the first line as ids: numbers where all are, else text."""
+    with Source(path).open() as raw:
+        names = [name.strip() for name in CleanText(raw).next_line().decode(errors="replace").split(",")]
+    if all(name.isdigit() for name in names):
+        return np.array(names, np.int64)
+    return np.array([name.encode() for name in names])
+
+
+def _find_text(folder: pathlib.Path, name: str) -> pathlib.Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise FileFormatError(f"{folder / name}: no such file (nor {name}.gz); the folder needs {', '.join(SETS.values())}")
+
+
+def _count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:
+    """Snapshots [R] of times, and how many there are. Raises FileFormatError."""
+    if not len(time):
+        raise FileFormatError(f"{name}: no rows, so no snapshots")
+    time = time - time.min()
+    step = step or int(np.gcd.reduce(time)) or 1
+    if len(wrong := np.flatnonzero(time % step)):
+        raise FileFormatError(f"{name}: row {wrong[0] + 1}: the time is not a multiple of {step} after the first")
+    count = int(time.max()) // step + 1
+    if count > MOST_SNAPSHOTS:
+        raise FileFormatError(
+            f"{name}: the snapshots' numbers span {count:,}; are they times? data_tools.convert makes events of them, "
+            "and `windows` cuts those into snapshots"
+        )
+    return time // step, count
+
+
+def _check_order(splits: dict[str, tuple[int, int]], folder: pathlib.Path) -> None:
+    """Sets follow each other in time. Raises FileFormatError."""
+    for before, after in itertools.pairwise(splits):
+        if splits[after][0] <= splits[before][1]:
+            raise FileFormatError(
+                f"{folder}: {after} begins with snapshot {splits[after][0]}, {before} ends with {splits[before][1]}; "
+                "sets must follow each other in time"
+            )
