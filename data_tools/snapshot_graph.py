@@ -70,7 +70,8 @@ def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
         return graph
     last = graph.first if graph.last is None else graph.last
     same = _number_rows([graph.src, graph.dst, *graph.edges.values()])
-    same = same * (1 + _occurrence(same, graph.first).max()) + _occurrence(same, graph.first)
+    before = _occurrence(same, graph.first)
+    same = same * (1 + before.max()) + before
     order = np.lexsort((graph.first, same))
     begins = np.ones(len(order), bool)
     goes_on = (same[order][1:] == same[order][:-1]) & (graph.first[order][1:] == last[order][:-1] + 1)
@@ -161,7 +162,8 @@ def _number_rows(columns: list[np.ndarray]) -> np.ndarray:
     number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         flat = np.ascontiguousarray(column.reshape(len(column), -1))
-        _, value = np.unique(flat.view([("", flat.dtype)] * flat.shape[1]).ravel(), return_inverse=True)
+        single = flat if flat.shape[1] == 1 else flat.view([("", flat.dtype)] * flat.shape[1])
+        _, value = np.unique(single.ravel(), return_inverse=True)
         _, number = np.unique(number * (value.max() + 1) + value, return_inverse=True)
     return number
 

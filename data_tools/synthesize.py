@@ -3,7 +3,8 @@
 The events look like those of the JODIE sets: few users and items make most of the events, a user mostly repeats one of
 the items it touched last, new items come from the user's latent group, and both tastes and popularity drift. Memory is
 bounded by one block of events and the tables per node; the result depends on the arguments alone. With ``--static`` it
-is a static graph instead, see `data_tools.synthetic_static`.
+is a static graph instead, see `data_tools.synthetic_static`, with ``--snapshots`` one of snapshots, see
+`data_tools.synthetic_snapshots`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
 from hpcgnn.store import files
@@ -205,9 +207,11 @@ def make_parser() -> argparse.ArgumentParser:
     events.add_argument("--labels", action="store_true", help="with a label, 0 or 1, an event")
     static = parser.add_argument_group("static graph")
     static.add_argument("--static", action="store_true", help="write a static graph instead of events")
-    static.add_argument("--nodes", type=int, default=100_000)
+    static.add_argument("--nodes", type=int, help="of snapshots, too; default 100,000, of snapshots 1,000")
     static.add_argument("--edges", type=int, help="both directions count; default: 20 a node")
     static.add_argument("--classes", type=int, default=47)
+    snapshots = parser.add_argument_group("snapshot graph")
+    snapshots.add_argument("--snapshots", type=int, help="write a graph of so many snapshots instead of events")
     return parser
 
 
@@ -217,21 +221,29 @@ def run_events(args: argparse.Namespace) -> str:
     num_items = max(1, args.events // 100) if args.items is None else args.items
     width = args.features or 0
     synthesize_events(args.output, args.events, num_users, num_items, args.seed, width, args.labels)
-    return f"{args.events} events, {num_users} users, {num_items} items"
+    return f"{args.output}: {args.events} events, {num_users} users, {num_items} items"
 
 
 def run_static(args: argparse.Namespace) -> str:
     """Write a static graph as the command line says; returns what was written."""
-    num_edges = 20 * args.nodes if args.edges is None else args.edges
+    num_nodes = 100_000 if args.nodes is None else args.nodes
+    num_edges = 20 * num_nodes if args.edges is None else args.edges
     width = 100 if args.features is None else args.features
-    synthesize_static(args.output, args.nodes, num_edges, args.seed, width, args.classes)
-    return f"{args.nodes} nodes, {num_edges} edges, {width} features, {args.classes} classes"
+    synthesize_static(args.output, num_nodes, num_edges, args.seed, width, args.classes)
+    return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {args.classes} classes"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.synthesize --events 10000 out.h5``."""
-    args = make_parser().parse_args(argv)
-    print(f"{args.output}: {run_static(args) if args.static else run_events(args)}")
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if args.static and args.snapshots is not None:
+        parser.error("--static and --snapshots exclude each other")
+    if args.snapshots is not None:
+        num_nodes = 1_000 if args.nodes is None else args.nodes
+        print(synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed))
+    else:
+        print(run_static(args) if args.static else run_events(args))
     return 0
 
 

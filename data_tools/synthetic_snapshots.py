@@ -6,6 +6,7 @@ own, partly its neighbours' mean, and noise: whoever looks at neighbours can tel
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
@@ -40,8 +41,12 @@ def spread(graph: SnapshotGraph, seed: int) -> np.ndarray:
     rng = random_stream(seed, VALUES)
     values = np.empty((graph.num_nodes, graph.num_snapshots))
     values[:, 0] = rng.standard_normal(graph.num_nodes)
-    for number in range(graph.num_snapshots - 1):
-        there = (graph.first <= number) & (graph.last >= number)
+    by_first = np.argsort(graph.first, kind="stable")
+    begins = np.searchsorted(graph.first[by_first], np.arange(graph.num_snapshots + 1))
+    there = by_first[:0]
+    for number, (begin, end) in enumerate(itertools.pairwise(begins[:-1])):
+        stayed = there[graph.last[there] >= number]
+        there = np.sort(np.concatenate([stayed, by_first[begin:end]]))
         src, dst = graph.src[there], graph.dst[there]
         degree = np.bincount(dst, minlength=graph.num_nodes)
         around = np.bincount(dst, values[src, number], graph.num_nodes) / np.maximum(degree, 1)

@@ -1,0 +1,150 @@
+"""Windows over events: every event is in its windows, merged edges count them."""
+
+import itertools
+import json
+from collections import Counter
+
+import h5py
+import numpy as np
+import pytest
+
+from data_tools.snapshot_graph import as_rows
+from data_tools.snapshot_windows import WindowOptions, read_windows, window_bounds
+from data_tools.snapshots import main
+from data_tools.synthesize import synthesize_events
+from hpcgnn.store import files
+from hpcgnn.store.files import FileFormatError
+
+pytestmark = pytest.mark.serial
+OPTIONS = [
+    WindowOptions(windows=7),
+    WindowOptions(events=40),
+    WindowOptions(events=40, stride=15),
+    WindowOptions(length=12.5),
+    WindowOptions(length=12.5, stride=4),
+    WindowOptions(length=12.5, cumulative=True),
+    WindowOptions(windows=7, cumulative=True),
+]
+
+
+def write_events(path, count=200, nodes=9, scale=2, seed=0):
+    """Events of one node type, few nodes and many ties; columns label [E] and feat [E, 2]."""
+    rng = np.random.default_rng(seed)
+    time = np.sort(rng.integers(0, 150, count)) + 1000
+    columns = {
+        "src": rng.integers(0, nodes, count), "dst": rng.integers(0, nodes, count), "time": time,
+        "label": rng.integers(-5, 6, count), "feat": rng.standard_normal((count, 2)).astype(np.float32),
+    }  # fmt: skip
+    with files.writing(path, files.GRAPH, kind="temporal", sources=json.dumps([])) as file:
+        group = file.create_group("nodes/node")
+        group.attrs["num_nodes"], group.attrs["type_id"] = nodes, 0
+        group["id"], group["label"] = 100 + np.arange(nodes), np.arange(nodes)
+        group = file.create_group("edges/node.to.node")
+        group.attrs["num_edges"], group.attrs["relation_id"], group.attrs["time_scale"] = count, 0, scale
+        for name, values in columns.items():
+            group[name] = values
+    return columns
+
+
+def windows_by_hand(time, options, scale):
+    """The events of every window, as the options say."""
+    events = np.arange(len(time))
+    if options.windows:
+        cuts = [0, *(i * len(time) // options.windows for i in range(1, options.windows)), len(time)]
+        starts = [0, *(int(np.flatnonzero(time == time[cut])[0]) for cut in cuts[1:-1]), len(time)]
+        found = [events[begin:end] for begin, end in itertools.pairwise(starts)]
+    else:
+        place = events if options.events else (time - time[0]) / scale
+        size = options.events or options.length
+        begin, found = 0, []
+        while True:
+            found.append(events[(place >= begin) & (place < begin + size)])
+            if begin + size > place[-1]:
+                break
+            begin += options.stride or size
+    if options.cumulative:
+        found = [np.arange(window[-1] + 1) for window in found]
+    return found
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_windows_hold_their_events(tmp_path, options):
+    columns = write_events(tmp_path / "events.h5")
+    expected = windows_by_hand(columns["time"], options, 2)
+    assert set(np.concatenate(expected)) == set(range(200))
+    begin, end = window_bounds(columns["time"], options, 2)
+    assert [list(range(a, b)) for a, b in zip(begin, end, strict=True)] == [list(window) for window in expected]
+
+    kept = as_rows(read_windows(tmp_path / "events.h5", _with(options, merge=False)))
+    rows = sorted(zip(kept.first, kept.src, kept.dst, kept.edges["label"], strict=True))
+    label, src, dst = (columns[name] for name in ("label", "src", "dst"))
+    assert rows == sorted((n, src[e], dst[e], label[e]) for n, window in enumerate(expected) for e in window)
+
+    ways = {"label": "last", "feat": "mean"}
+    merged = as_rows(read_windows(tmp_path / "events.h5", _with(options, reduce=ways)))
+    found = {
+        (n, u, v): (weight, last, mean)
+        for n, u, v, weight, last, mean in zip(
+            merged.first, merged.src, merged.dst, merged.edges["weight"], merged.edges["label"], merged.edges["feat"],
+            strict=True,
+        )
+    }  # fmt: skip
+    assert len(found) == len(merged.src)
+    for number, window in enumerate(expected):
+        count = Counter(zip(src[window], dst[window], strict=True))
+        assert count == {key[1:]: value[0] for key, value in found.items() if key[0] == number}
+        for u, v in count:
+            those = [event for event in window if (src[event], dst[event]) == (u, v)]
+            _, last, mean = found[number, u, v]
+            assert last == label[those[-1]]
+            assert np.allclose(mean, columns["feat"][those].mean(axis=0), atol=1e-6)
+
+
+def _with(options, **changes):
+    values = {name: getattr(options, name) for name in WindowOptions.__slots__}
+    return WindowOptions(**{**values, **changes})
+
+
+def test_both_directions_and_node_columns(tmp_path):
+    write_events(tmp_path / "events.h5")
+    graph = as_rows(read_windows(tmp_path / "events.h5", WindowOptions(windows=5), both=True))
+    weight = dict(zip(zip(graph.first, graph.src, graph.dst, strict=True), graph.edges["weight"], strict=True))
+    assert all(weight[n, v, u] == value for (n, u, v), value in weight.items())
+    assert graph.id.tolist() == list(range(100, 109))
+    assert graph.nodes["label"].tolist() == list(range(9))
+
+
+def test_two_types_of_nodes_are_numbered_together(tmp_path):
+    synthesize_events(tmp_path / "events.h5", 500, 30, 10, 1)
+    graph = read_windows(tmp_path / "events.h5", WindowOptions(windows=5))
+    assert graph.num_nodes == 40
+    assert graph.nodes["type"].tolist() == [0] * 30 + [1] * 10
+    assert graph.src.max() < 30 <= graph.dst.min()
+    assert graph.edges["weight"].sum() == 500
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "exactly one of"),
+        (("--windows", "3", "--length", "5"), "exactly one of"),
+        (("--windows", "3", "--stride", "2"), "--stride goes with"),
+        (("--events", "10", "--stride", "11"), "so that no event is lost"),
+        (("--events", "10", "--stride", "2.5"), "not an integer"),
+        (("--windows", "3", "--reduce", "label=most"), "expected COLUMN=sum|mean|last"),
+        (("--windows", "3", "--reduce", "rating=sum"), "no such column of numbers; the events have feat, label"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, capsys, options, message):
+    write_events(tmp_path / "events.h5")
+    assert main(["windows", str(tmp_path / "events.h5"), str(tmp_path / "g.h5"), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_graph_of_snapshots_is_not_cut_again(tmp_path):
+    write_events(tmp_path / "events.h5")
+    assert main(["windows", str(tmp_path / "events.h5"), str(tmp_path / "g.h5"), "--windows", "4"]) == 0
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert file.attrs["num_snapshots"] == 4
+    with pytest.raises(FileFormatError, match="expected a temporal graph"):
+        read_windows(tmp_path / "g.h5", WindowOptions(windows=2))
