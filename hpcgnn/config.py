@@ -16,7 +16,7 @@ import yaml
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.nn.graph_config import EMBEDDING, GraphModelConfig
-from hpcgnn.nn.snapshot_config import SnapshotModelConfig
+from hpcgnn.nn.snapshot_config import WINDOWED_KINDS, SnapshotModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.graph_config import GraphEvalConfig, GraphSamplingConfig
@@ -170,6 +170,10 @@ class SnapshotConfig(Sections):
             raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
         if self.comm.sampler_ranks:
             raise ValueError("comm.sampler_ranks is for static graphs: nothing is sampled of snapshots; leave it 0")
+        if self.model.kind in WINDOWED_KINDS and not self.model.class_path and not self.sampling.history:
+            raise ValueError(
+                f"model.kind {self.model.kind} looks back over a window: set sampling.history to its length, 2 or more"
+            )
 
 
 KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig, SnapshotConfig)}

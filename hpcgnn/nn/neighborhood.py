@@ -13,6 +13,8 @@ import torch
 
 from hpcgnn.native import EdgeLists, segment_sum
 
+CHEBYSHEV = "chebyshev"
+
 
 class Halo(Protocol):
     """Brings the ghosts' rows; collective, started and finished in one order on all ranks."""
@@ -92,6 +94,12 @@ def propagate(
     return _add_ghosts(total, halo.finish(exchange), neighborhood.ghost, operator.ghost)
 
 
+def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+    """The term of an operator's series that follows: product, operator @ the last term, or of the polynomials of
+    Chebyshev 2 product - before, the term before the last (None: the last is the first)."""
+    return 2 * product - before if name == CHEBYSHEV and before is not None else product
+
+
 def _add_ghosts(total: torch.Tensor, ghosts: torch.Tensor, edges: Edges, weight: torch.Tensor | None) -> torch.Tensor:
     if len(edges.lists) == 0:
         return total + 0 * ghosts.sum() if ghosts.requires_grad else total  # every rank takes part in the backward pass
@@ -137,7 +145,7 @@ def _sum(neighborhood: Neighborhood) -> Operator:
 # eigenvalue 2. walk: the random walk of Li et al. (DCRNN), 2018, along the direction of the neighbourhood's edges.
 OPERATORS = {
     "gcn": lambda neighborhood: _symmetric(neighborhood, 1.0, 1.0),
-    "chebyshev": lambda neighborhood: _symmetric(neighborhood, 0.0, -1.0),
+    CHEBYSHEV: lambda neighborhood: _symmetric(neighborhood, 0.0, -1.0),
     "walk": _mean,
     "mean": _mean,
     "sum": _sum,

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.gates import GatedCell, MemoryCell
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig
+from hpcgnn.nn.spatial import Distinct, propagate_all, smooth_all
 
 
 class Stack(nn.Module):
@@ -26,13 +28,18 @@ class Stack(nn.Module):
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
         self.p = config.dropout
 
-    def forward(self, frame: Frame) -> torch.Tensor:
-        """Collective. [n, k, H]."""
-        rows = frame.smooth("gcn") @ self.weight[0] + self.bias[0]
+    def layers(self, frames: list[Frame]) -> list[list[torch.Tensor]]:
+        """Collective. The rows [n, k, H] of every frame, layer by layer, before relu."""
+        found = [[rows @ self.weight[0] + self.bias[0] for rows in smooth_all(frames, "gcn")]]
         for number, (weight, bias) in enumerate(zip(self.weight[1:], self.bias[1:], strict=True), start=1):
-            rows = frame.drop(torch.relu(rows), number, self.p)
-            rows = frame.propagate("gcn", rows @ weight) + bias
-        return rows
+            pairs = zip(frames, found[-1], strict=True)
+            sent = [frame.drop(torch.relu(rows), number, self.p) @ weight for frame, rows in pairs]
+            found.append([rows + bias for rows in propagate_all(frames, "gcn", sent)])
+        return found
+
+    def forward(self, frames: list[Frame]) -> list[torch.Tensor]:
+        """Collective. The last layer's [n, k, H] of every frame, rectified."""
+        return [torch.relu(rows) for rows in self.layers(frames)[-1]]
 
 
 class PlainGCN(SequenceModel):
@@ -44,22 +51,8 @@ class PlainGCN(SequenceModel):
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
-        return [self.output(torch.relu(self.stack(frame))) for frame in frames], state
-
-
-class GatedCell(nn.Module):
-    """A GRU whose input part comes ready made: h' = z h + (1 - z) tanh(g_c + (r h) V_c), z and r = sigmoid(g + h V)."""
-
-    def __init__(self, hidden: int):
-        super().__init__()
-        self.gates, self.candidate = glorot(hidden, 2 * hidden), glorot(hidden, hidden)
-
-    def forward(self, given: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """given [..., 3 H] (update | reset | candidate), hidden [..., H]."""
-        width = hidden.shape[-1]
-        update, reset = torch.sigmoid(given[..., : 2 * width] + hidden @ self.gates).chunk(2, dim=-1)
-        candidate = torch.tanh(given[..., 2 * width :] + (reset * hidden) @ self.candidate)
-        return torch.lerp(candidate, hidden, update)
+        every = Distinct(self.asked(frames))
+        return every.spread([self.output(rows) for rows in self.stack(every.frames)]), state
 
 
 class TGCN(SequenceModel):
@@ -76,14 +69,62 @@ class TGCN(SequenceModel):
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
-        ahead, outputs = [self._given(frame) for frame in frames], []
+        hidden = self.hidden(frames, state)
+        return [self.output(torch.relu(rows)) for rows in self.asked(hidden)], {"hidden": hidden[-1]}
+
+    def hidden(self, frames: list[Frame], state: State) -> list[torch.Tensor]:
+        """Collective. Hidden rows [n, k, H] after every frame."""
+        every, found = Distinct(frames), []
+        rows = smooth_all(every.frames, "gcn") if self.below is None else self.below(every.frames)
+        ahead = every.spread([some @ self.weight + self.bias for some in rows])
         hidden = state["hidden"]
         for given in ahead:
             hidden = self.cell(given, hidden)
-            outputs.append(self.output(torch.relu(hidden)))
-        return outputs, {"hidden": hidden}
+            found.append(hidden)
+        return found
 
-    def _given(self, frame: Frame) -> torch.Tensor:
-        """Collective. The gates' input parts [n, k, 3 H]."""
-        rows = frame.smooth("gcn") if self.below is None else torch.relu(self.below(frame))
-        return rows @ self.weight + self.bias
+
+class A3TGCN(TGCN):
+    """A3T-GCN (Zhu et al., Attention temporal graph convolutional network for traffic forecasting, 2020): T-GCN whose
+    hidden rows of a window are weighed by a learnt score of each, for every node."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        self.score = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.Linear(config.hidden, 1))
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """As in SequenceModel."""
+        hidden = torch.stack(self.hidden(frames, state))
+        context = (torch.softmax(self.score(hidden), dim=0) * hidden).sum(0)
+        return [self.output(torch.relu(context))], {"hidden": hidden[-1]}
+
+
+class MPNNLSTM(SequenceModel):
+    """MPNN-LSTM (Panagopoulos et al., Transfer graph neural networks for pandemic forecasting, 2021): the rows of all
+    graph convolutions, side by side, then two LSTM layers; the output sees both of these and the inputs. Without the
+    paper's batch normalisation."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        hidden = config.hidden
+        self.node_state = {name: hidden for name in ("hidden0", "cell0", "hidden1", "cell1")}
+        self.stack = Stack(config, sizes.inputs)
+        self.weight = nn.ParameterList([glorot(config.layers * hidden, 4 * hidden), glorot(hidden, 4 * hidden)])
+        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(4 * hidden)) for _ in range(2))
+        self.cells = nn.ModuleList(MemoryCell(hidden) for _ in range(2))
+        self.output = nn.Linear(2 * hidden + sizes.inputs, sizes.outputs)
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """As in SequenceModel."""
+        every, found = Distinct(frames), []
+        layers = [[torch.relu(rows) for rows in layer] for layer in self.stack.layers(every.frames)]
+        ahead = every.spread([torch.cat(rows, dim=2) for rows in zip(*layers, strict=True)])
+        state = dict(state)
+        for rows in ahead:
+            for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
+                names = f"hidden{number}", f"cell{number}"
+                rows, memory = cell(rows @ weight + bias, *[state[name] for name in names])
+                state.update(zip(names, (rows, memory), strict=True))
+            found.append((state["hidden0"], rows))
+        pairs = zip(self.asked(frames), self.asked(found), strict=True)
+        return [self.output(torch.cat([*hidden, frame.inputs], dim=2)) for frame, hidden in pairs], state

@@ -19,10 +19,11 @@ State = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class SequenceSizes:
-    """Columns of the inputs and of the outputs."""
+    """Columns of the inputs and of the outputs; history: snapshots of a window, 0: state is carried on."""
 
     inputs: int
     outputs: int
+    history: int = 0
 
 
 class SequenceModel(nn.Module):
@@ -44,6 +45,10 @@ class SequenceModel(nn.Module):
         nodes, sequences = inputs.shape[:2]
         state = {name: inputs.new_zeros(nodes, sequences, width) for name, width in self.node_state.items()}
         return state | {name: value.expand(sequences, *value.shape) for name, value in self.shared_state().items()}
+
+    def asked(self, sequence: list) -> list:
+        """What outputs are formed of, out of one thing a frame: the last of a window, else all."""
+        return sequence[-1:] if self.sizes.history else sequence
 
     def shared_state(self) -> State:
         """State that is the same for all nodes, as a sequence begins [...]: learnt, or zeros."""

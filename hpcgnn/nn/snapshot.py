@@ -12,7 +12,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.neighborhood import Halo, Neighborhood, propagate
+from hpcgnn.nn.neighborhood import Halo, Neighborhood, next_term, propagate
 
 
 @dataclass(slots=True)
@@ -48,15 +48,15 @@ class StepKey:
 
 @dataclass(slots=True)
 class Snapshot:
-    """One snapshot as a step sees it. inputs [n, F]; smoothed: operator @ inputs by name, kept from step to step, None
-    where inputs are learnt; identity [n] row ids, the keys of dropout; whole: the graph that inputs are smoothed over
-    where they are not learnt, of which a step may see a part."""
+    """One snapshot as a step sees it. inputs [n, F]; smoothed: terms of the inputs' series by operator, direction and
+    number, kept from step to step, None where inputs are learnt; identity [n] row ids, the keys of dropout; whole: the
+    graph that inputs are smoothed over where they are not learnt, of which a step may see a part."""
 
     number: int
     graph: Graph
     inputs: torch.Tensor
     identity: torch.Tensor
-    smoothed: dict[tuple[str, bool], torch.Tensor] | None = None
+    smoothed: dict[tuple[str, bool, int], torch.Tensor] | None = None
     whole: Graph | None = None
 
 
@@ -70,7 +70,12 @@ class Frame:
     @property
     def inputs(self) -> torch.Tensor:
         """[n, k, F]."""
-        return torch.stack([snapshot.inputs for snapshot in self.snapshots], dim=1)
+        return side_by_side([snapshot.inputs for snapshot in self.snapshots])
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the inputs are, so that nothing of them is kept."""
+        return self.snapshots[0].smoothed is None
 
     @property
     def graphs(self) -> list[Graph]:
@@ -90,11 +95,12 @@ class Frame:
             return found.view(rows.shape)
         exchanges = exchanges or [None] * len(self.snapshots)
         pieces = zip(self.snapshots, rows.unbind(1), exchanges, strict=True)
-        return torch.stack([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces], dim=1)
+        return side_by_side([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
 
-    def smooth(self, name: str, out: bool = False) -> torch.Tensor:
-        """Collective. operator @ inputs [n, k, F]: formed once in a run where inputs are not learnt."""
-        return torch.stack([self._smooth(snapshot, name, out) for snapshot in self.snapshots], dim=1)
+    def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
+        """Collective. A term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
+        operator @ inputs: formed once in a run where inputs are not learnt."""
+        return side_by_side([self._smooth(snapshot, name, out, power) for snapshot in self.snapshots])
 
     def drop(self, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
         """Keyed dropout of rows [n, k, D]; every place in a model has its own site."""
@@ -102,16 +108,24 @@ class Frame:
             return rows
         return rows * torch.stack([self._mask(s, rows, site, p) for s in self.snapshots], dim=1)
 
-    def _smooth(self, snapshot: Snapshot, name: str, out: bool) -> torch.Tensor:
-        kept = snapshot.smoothed
-        if kept is None:
-            return snapshot.graph.propagate(name, snapshot.inputs, out=out)
-        if (name, out) not in kept:
-            kept[name, out] = (snapshot.whole or snapshot.graph).propagate(name, snapshot.inputs, out=out)
-        return kept[name, out]
+    def _smooth(self, snapshot: Snapshot, name: str, out: bool, power: int) -> torch.Tensor:
+        if power <= 0:
+            return snapshot.inputs
+        learnt = snapshot.smoothed is None
+        kept, graph = ({}, snapshot.graph) if learnt else (snapshot.smoothed, snapshot.whole or snapshot.graph)
+        if (name, out, power) not in kept:
+            last = self._smooth(snapshot, name, out, power - 1)
+            before = self._smooth(snapshot, name, out, power - 2) if power > 1 else None
+            kept[name, out, power] = next_term(name, graph.propagate(name, last, out=out), before)
+        return kept[name, out, power]
 
     def _mask(self, snapshot: Snapshot, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
         key = self.key
         step = (key.step << 16) + snapshot.number
         random = Random(key.seed, Stream.DROPOUT, step, key.epoch, relation=site)
         return native.dropout_mask(random, snapshot.identity, rows.shape[2], p, rows.dtype)
+
+
+def side_by_side(rows: list[torch.Tensor]) -> torch.Tensor:
+    """k times [n, D] as [n, k, D]; one of them is not copied."""
+    return rows[0].unsqueeze(1) if len(rows) == 1 else torch.stack(rows, dim=1)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hpcgnn.choices import check_choices
 
-KINDS = ("gcn", "tgcn")
-WINDOWED_KINDS = ()
+KINDS = ("gcn", "tgcn", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm")
+WINDOWED_KINDS = ("a3tgcn",)
 
 
 @dataclass
@@ -16,21 +16,27 @@ class SnapshotModelConfig:
 
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        kind: "gcn" (no memory of earlier snapshots), "tgcn" (GRU over graph convolutions of the inputs).
-        layers: graph convolutions, one behind the other.
+        kind: without memory of earlier snapshots: "gcn" (Kipf and Welling 2017). Recurrent: "tgcn" (Zhao et al. 2019:
+            GRU over graph convolutions of the inputs), "a3tgcn" (Zhu et al. 2020: attention over the window's hidden
+            rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev filters), "dcrnn"
+            (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021: two LSTM layers over
+            graph convolutions).
+        layers: graph convolutions, one behind the other; of gconv_gru, gconv_lstm and dcrnn: such units.
         hidden: width of hidden rows.
-        dropout: of hidden rows, keyed by node, snapshot and column.
+        order: of gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the edges and one.
+        dropout: of hidden rows between layers, keyed by node, snapshot and column.
     """
 
     class_path: str = ""
     kind: str = "tgcn"
     layers: int = 1
     hidden: int = 32
+    order: int = 2
     dropout: float = 0.0
 
     def __post_init__(self):
         check_choices("model", self, {"kind": KINDS})
-        if min(self.hidden, self.layers) < 1:
-            raise ValueError("model.hidden and model.layers must be at least 1")
+        if min(self.hidden, self.layers, self.order) < 1:
+            raise ValueError("model.hidden, model.layers and model.order must be at least 1")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout must be in [0, 1), got {self.dropout}")

@@ -1,16 +1,17 @@
-"""Models of snapshot graphs: what every one of them offers the run, and how they are made.
-
-n nodes of this rank, k sequences followed at once, H hidden columns.
-"""
+"""Models of snapshot graphs, by kind."""
 
 from __future__ import annotations
 
+from hpcgnn.nn.filtered import DCRNN, GConvGRU, GConvLSTM
 from hpcgnn.nn.own_class import own_class
-from hpcgnn.nn.recurrent import TGCN, PlainGCN
+from hpcgnn.nn.recurrent import A3TGCN, MPNNLSTM, TGCN, PlainGCN
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig
 
-MODELS: dict[str, type[SequenceModel]] = {"gcn": PlainGCN, "tgcn": TGCN}
+MODELS: dict[str, type[SequenceModel]] = {
+    "gcn": PlainGCN, "tgcn": TGCN, "a3tgcn": A3TGCN, "gconv_gru": GConvGRU, "gconv_lstm": GConvLSTM, "dcrnn": DCRNN,
+    "mpnn_lstm": MPNNLSTM,
+}  # fmt: skip
 
 
 def make_model(config: SnapshotModelConfig, sizes: SequenceSizes) -> SequenceModel:

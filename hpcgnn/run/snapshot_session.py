@@ -92,7 +92,8 @@ class SnapshotSession(BaseSession):
         with together(world, "build the model"):
             if width + extra == 0:
                 raise ValueError("inputs: nothing is known of the nodes; set inputs.degrees, lags or embedding")
-            model = self.goal.extend(make_model(config.model, SequenceSizes(width + extra, self.goal.num_outputs)))
+            sizes = SequenceSizes(width + extra, self.goal.num_outputs, config.sampling.history)
+            model = self.goal.extend(make_model(config.model, sizes))
         self.model = model.to(device=world.device, dtype=self.dtype)
         learnt = SparseEmbedding(
             self.partition.flat_row, extra, EmbeddingConfig(), config.train.lr, config.train.seed, self.dtype,

@@ -5,7 +5,7 @@ n nodes of this rank, k sequences followed at once, C output columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -34,29 +34,26 @@ class Objective(Protocol):
         """Scores of several targets as those of one step."""
 
 
-class Handed(dict):
+class Handed(Mapping):
     """The state of the group before, waited for when it is first looked at: what a model does before that needs no
-    state, and overlaps the groups before."""
+    state, and overlaps the groups before. like: a state of the same shapes."""
 
     def __init__(self, relay: Relay, like: State, tokens: list):
-        super().__init__(like)
-        self._relay, self._tokens, self._waits = relay, tokens, True
+        self._relay, self._tokens, self._state, self._waits = relay, tokens, like, True
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        self._wait()
-        return super().__getitem__(name)
-
-    def items(self):
-        """All of it."""
-        self._wait()
-        return super().items()
-
-    def _wait(self) -> None:
         if self._waits:
             self._waits = False
-            values, token = self._relay.receive(list(self.values()))
+            values, token = self._relay.receive(list(self._state.values()))
             self._tokens.append(token)
-            self.update(zip(list(self), values, strict=True))
+            self._state = dict(zip(self._state, values, strict=True))
+        return self._state[name]
+
+    def __iter__(self):
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
 
 
 class SnapshotTask:
@@ -117,7 +114,7 @@ class SnapshotTask:
         relay = self._relay if state else None  # nothing is remembered: nothing is handed on
         if relay is not None and not relay.is_first:
             state = Handed(relay, state, tokens)
-        outputs, after = self.model(frames, state) if frames else ([], dict(state.items()))
+        outputs, after = self.model(frames, state) if frames else ([], dict(state))
         if relay is not None:
             names, values = list(after), list(after.values())
             if not relay.is_last:

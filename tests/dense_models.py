@@ -1,0 +1,135 @@
+"""What models of snapshots compute, on one rank with dense matrices: a function a kind.
+
+N nodes, T snapshots. p: the model's parameters by name; a [T] matrices [N, N] of weights, rows are destinations; x [T]
+inputs [N, I]. Returns the outputs [N, C] of all snapshots, or of the last.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def scaled(matrix):
+    """D^-1/2 matrix D^-1/2, zeros where the degree is 0."""
+    degree = matrix.sum(1)
+    power = torch.where(degree > 0, degree, 1.0) ** -0.5 * (degree > 0)
+    return power[:, None] * matrix * power
+
+
+def gcn_matrix(matrix):
+    return scaled(matrix + torch.eye(len(matrix), dtype=matrix.dtype))
+
+
+def output(p, rows, name="output"):
+    return rows @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+
+def convolve(p, prefix, a, x, layers):
+    """The rows of every layer, rectified."""
+    found = []
+    for i in range(layers):
+        x = torch.relu(gcn_matrix(a) @ x @ p[f"{prefix}weight.{i}"] + p[f"{prefix}bias.{i}"])
+        found.append(x)
+    return found
+
+
+def gcn(p, a, x, config):
+    return [output(p, convolve(p, "stack.", *pair, config.layers)[-1]) for pair in zip(a, x, strict=True)]
+
+
+def tgcn_hidden(p, a, x, config):
+    hidden, found, width = 0, [], config.hidden
+    for matrix, rows in zip(a, x, strict=True):
+        if config.layers > 1:
+            rows = convolve(p, "below.", matrix, rows, config.layers)[-1]
+        else:
+            rows = gcn_matrix(matrix) @ rows
+        hidden = torch.zeros(len(rows), width, dtype=rows.dtype) if isinstance(hidden, int) else hidden
+        given = rows @ p["weight"] + p["bias"]
+        z, r = torch.sigmoid(given[:, : 2 * width] + hidden @ p["cell.gates"]).split(width, 1)
+        candidate = torch.tanh(given[:, 2 * width :] + (r * hidden) @ p["cell.candidate"])
+        hidden = z * hidden + (1 - z) * candidate
+        found.append(hidden)
+    return found
+
+
+def tgcn(p, a, x, config):
+    return [output(p, torch.relu(hidden)) for hidden in tgcn_hidden(p, a, x, config)]
+
+
+def a3tgcn(p, a, x, config):
+    hidden = tgcn_hidden(p, a, x, config)
+    score = [output(p, output(p, rows, "score.0"), "score.1") for rows in hidden]
+    share = torch.exp(torch.cat(score, 1)) / torch.exp(torch.cat(score, 1)).sum(1, keepdim=True)
+    return [output(p, torch.relu(sum(share[:, [t]] * rows for t, rows in enumerate(hidden))))]
+
+
+def chebyshev(matrix, rows, order):
+    operator, found = -scaled(matrix), [rows]
+    for power in range(1, order):
+        found.append(operator @ found[-1] if power == 1 else 2 * operator @ found[-1] - found[-2])
+    return torch.cat(found, 1)
+
+
+def mean_matrix(matrix):
+    """Weighted means of neighbours."""
+    degree = matrix.sum(1, keepdim=True)
+    return torch.where(degree > 0, matrix / torch.where(degree > 0, degree, 1.0), 0.0)
+
+
+def walks(matrix, rows, order):
+    both = [mean_matrix(m) for m in (matrix, matrix.T)]
+    return torch.cat([rows, *[torch.matrix_power(m, i) @ rows for m in both for i in range(1, order)]], 1)
+
+
+def filtered_gru(around):
+    def model(p, a, x, config):
+        width, rows_of = config.hidden, list(x)
+        for i in range(config.layers):
+            hidden = torch.zeros(len(x[0]), width, dtype=x[0].dtype)
+            for t, matrix in enumerate(a):
+                given = around(matrix, rows_of[t], config.order) @ p[f"weight.{i}"] + p[f"bias.{i}"]
+                kept = around(matrix, hidden, config.order) @ p[f"cells.{i}.kept"]
+                z, r = torch.sigmoid(given[:, : 2 * width] + kept).split(width, 1)
+                kept = around(matrix, r * hidden, config.order) @ p[f"cells.{i}.candidate"]
+                hidden = z * hidden + (1 - z) * torch.tanh(given[:, 2 * width :] + kept)
+                rows_of[t] = hidden
+        return [output(p, torch.relu(rows)) for rows in rows_of]
+
+    return model
+
+
+def gconv_lstm(p, a, x, config):
+    width, rows_of = config.hidden, list(x)
+    for layer in range(config.layers):
+        hidden = memory = torch.zeros(len(x[0]), width, dtype=x[0].dtype)
+        look = p[f"cells.{layer}.peephole"]
+        for t, matrix in enumerate(a):
+            given = chebyshev(matrix, rows_of[t], config.order) @ p[f"weight.{layer}"] + p[f"bias.{layer}"]
+            gates = given + chebyshev(matrix, hidden, config.order) @ p[f"cells.{layer}.kept"]
+            i, f, o, c = gates.split(width, 1)
+            i, f = torch.sigmoid(i + look[0] * memory), torch.sigmoid(f + look[1] * memory)
+            memory = f * memory + i * torch.tanh(c)
+            hidden = torch.sigmoid(o + look[2] * memory) * torch.tanh(memory)
+            rows_of[t] = hidden
+    return [output(p, torch.relu(rows)) for rows in rows_of]
+
+
+def mpnn_lstm(p, a, x, config):
+    zeros = torch.zeros(len(x[0]), config.hidden, dtype=x[0].dtype)
+    hidden, memory, found = [zeros, zeros], [zeros, zeros], []
+    for matrix, inputs in zip(a, x, strict=True):
+        rows = torch.cat(convolve(p, "stack.", matrix, inputs, config.layers), 1)
+        for i in range(2):
+            gates = rows @ p[f"weight.{i}"] + p[f"bias.{i}"] + hidden[i] @ p[f"cells.{i}.weight"]
+            take, keep, show, new = gates.split(config.hidden, 1)
+            memory[i] = torch.sigmoid(keep) * memory[i] + torch.sigmoid(take) * torch.tanh(new)
+            rows = hidden[i] = torch.sigmoid(show) * torch.tanh(memory[i])
+        found.append(output(p, torch.cat([*hidden, inputs], 1)))
+    return found
+
+
+DENSE = {
+    "gcn": gcn, "tgcn": tgcn, "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev), "gconv_lstm": gconv_lstm,
+    "dcrnn": filtered_gru(walks), "mpnn_lstm": mpnn_lstm,
+}  # fmt: skip

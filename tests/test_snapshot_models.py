@@ -1,0 +1,163 @@
+"""Models of snapshots: outputs and all gradients of any number of ranks are those of dense matrices on one."""
+
+import numpy as np
+import pytest
+import torch
+from dense_models import DENSE
+
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.nn.snapshot_config import KINDS, WINDOWED_KINDS
+from tests.snapshot_runs import make_config, open_session, random_graph, write_parts
+
+NODES, SNAPSHOTS = 20, 7
+CASES = [(kind, {}) for kind in KINDS] + [
+    ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("mpnn_lstm", {"layers": 2}), ("dcrnn", {"order": 3}),
+    ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
+]  # fmt: skip
+
+
+def make_graph(**changes):
+    return random_graph(5, NODES, SNAPSHOTS, 30, empty=(2,), **changes)
+
+
+def matrices(graph):
+    """Dense weights [T] of [N, N], rows are destinations."""
+    found = torch.zeros(SNAPSHOTS, NODES, NODES, dtype=torch.float64)
+    weight = torch.from_numpy(graph.edges["weight"]).double() if graph.edges else torch.ones(len(graph.src))
+    return found.index_put((*map(torch.from_numpy, (graph.first, graph.dst, graph.src)),), weight.double(), True)
+
+
+class Ran:
+    """One step of a session, its loss a weighted sum of the outputs [., N, C]; everything in order of row ids."""
+
+    def __init__(self, comm, session):
+        task, self.world = session.task, session.world
+        plan = session._planner.plan(session.batches["train"], 0, 0)
+        session.model.train()
+        chain, self.leaf = HaloChain(), task._learnt()
+        before = session.data_channel.sent_bytes
+        outputs, _ = session.model(frames := task._frames(plan, chain, self.leaf), task._state(frames[0]))
+        windowed = session.config.sampling.history > 0
+        outputs = torch.stack(outputs[-1].unbind(1) if windowed else [rows.squeeze(1) for rows in outputs])
+        self.targets, self.rows, self.comm = plan.targets, session.partition.flat_row, comm
+        chain.tie((outputs * weights(outputs.shape)[:, self.rows]).sum()).backward()
+        self.sent = session.data_channel.sent_bytes - before
+        self.outputs = self.by_row(outputs.detach().transpose(0, 1)).transpose(0, 1)
+        if self.leaf is not None:
+            self.learnt, self.learnt_gradient = self.by_row(self.leaf.detach()), self.by_row(self.leaf.grad)
+        named = dict(session.model.named_parameters())
+        self.parameters = {name: value.detach().clone().requires_grad_() for name, value in named.items()}
+        self.gradients = {
+            name: torch.from_numpy(self.world.reduce_array(value.grad.numpy())) for name, value in named.items()
+        }
+
+    def by_row(self, rows):
+        pairs = self.comm.allgather((self.rows, rows.numpy()))
+        found = np.empty((NODES, *rows.shape[1:]))
+        for place, values in pairs:
+            found[place] = values
+        return torch.from_numpy(found)
+
+
+def weights(shape):
+    """Of outputs [., n, C], for all nodes."""
+    numbers = torch.arange(shape[0] * NODES * shape[2], dtype=torch.float64)
+    return torch.cos(numbers).view(shape[0], NODES, shape[2])
+
+
+def expected_outputs(ran, graph, config, learnt):
+    """[., N, C] by dense matrices."""
+    a, dense = matrices(graph), DENSE[config.model.kind]
+    series = torch.from_numpy(graph.series["feat"]).double()
+    x = [torch.cat([series[:, t], learnt], 1) for t in range(SNAPSHOTS)]
+    if not config.sampling.history:
+        first = ran.targets[0]
+        return torch.stack(
+            dense(ran.parameters, a[first : ran.targets[-1] + 1], x[first : ran.targets[-1] + 1], config.model)
+        )
+    windows = [range(t - config.sampling.history + 1, t + 1) for t in ran.targets]
+    return torch.stack([dense(ran.parameters, a[list(w)], [x[t] for t in w], config.model)[-1] for w in windows])
+
+
+def assert_near(found, expected):
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def configured(kind, history=0, batch_size=5, embedding=2, **changes):
+    model = {f"model__{name}": value for name, value in {"hidden": 4, "kind": kind, **changes}.items()}
+    return make_config(
+        sampling__history=history, inputs__embedding=embedding, task__steps=2, data__val_snapshots=0,
+        data__test_snapshots=0, train__batch_size=batch_size, **model,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("history", [0, 3])
+@pytest.mark.parametrize(("kind", "changes"), CASES, ids=str)
+def test_model_is_the_dense_one(comm, mpi_tmp_path, kind, changes, history):
+    """Weighted edges, a snapshot without any, learnt inputs beside given ones; carried on and in windows."""
+    if kind in WINDOWED_KINDS and not history:
+        pytest.skip("looks back over a window")
+    graph = make_graph()
+    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    config = configured(kind, history, **changes)
+    session = open_session(comm, parts, config)
+    ran = Ran(comm, session)
+    leaf = ran.learnt.clone().requires_grad_()
+    expected = expected_outputs(ran, graph, config, leaf)
+    (expected * weights(expected.shape)).sum().backward()
+    assert_near(ran.outputs, expected)
+    assert_near(ran.learnt_gradient, leaf.grad)
+    for name, value in ran.parameters.items():
+        gradient = torch.zeros_like(value) if value.grad is None else value.grad
+        assert_near(ran.gradients[name], gradient)
+    session.close()
+
+
+def scores(session, steps):
+    """Outputs of the first steps' targets, [. n, C]."""
+    session.memory.reset()
+    plans = [session._planner.plan(session.batches["train"], 0, step) for step in range(steps)]
+    return torch.cat([session.task.score(plan).output for plan in plans])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WINDOWED_KINDS])
+def test_state_goes_on_from_step_to_step(comm, mpi_tmp_path, kind):
+    """Four snapshots in four steps are four in one, with inputs whose sums are kept, too."""
+    parts = write_parts(comm, mpi_tmp_path, make_graph(weighted=False), parts=4)
+    for embedding in (0, 2):
+        found = []
+        for size in (1, 4):
+            session = open_session(comm, parts, configured(kind, batch_size=size, embedding=embedding, layers=2))
+            found += [scores(session, 4 // size), scores(session, 4 // size)]
+            session.close()
+        assert all(torch.allclose(some, found[0], rtol=1e-9, atol=1e-11) for some in found[1:])
+
+
+@pytest.mark.parametrize("kind", ["tgcn", "gconv_gru", "dcrnn"])
+def test_what_is_kept_of_inputs_changes_nothing(comm, mpi_tmp_path, kind):
+    """The same outputs and gradients where nothing is kept; what is kept needs no exchange again."""
+    parts = write_parts(comm, mpi_tmp_path, make_graph(), parts=4)
+    session = open_session(comm, parts, configured(kind, history=3, embedding=0, order=3))
+    first = Ran(comm, session)
+    session.model.zero_grad()
+    again = Ran(comm, session)
+    session.model.zero_grad()
+    for kept in session.task._smoothed.values():
+        kept.clear()
+    anew = Ran(comm, session)
+    session.close()
+    for ran in (again, anew):
+        assert_near(ran.outputs, first.outputs)
+        assert all(torch.allclose(value, first.gradients[name]) for name, value in ran.gradients.items())
+    assert anew.sent == first.sent
+    assert again.sent < first.sent or comm.size == 1
+
+
+@pytest.mark.serial
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"a3tgcn looks back over a window: set sampling\.history"):
+        configured("a3tgcn")
+    with pytest.raises(ValueError, match=r"model\.order must be at least 1"):
+        configured("dcrnn", order=0)
+    with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, tgcn"):
+        configured("lstm")
