@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 
 from data_tools.partition import partition
 from data_tools.snapshot_graph import SnapshotGraph, write_snapshots
@@ -11,6 +13,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.config import SnapshotConfig
+from hpcgnn.run.scoring import split_metrics
 from hpcgnn.run.snapshot_session import SnapshotSession
 
 PARTS = 8
@@ -62,3 +65,39 @@ def random_graph(seed: int, nodes: int, snapshots: int, edges: int, weighted=Tru
     series = {"target": rng.standard_normal((nodes, snapshots)).astype(np.float32)}
     series["feat"] = rng.standard_normal((nodes, snapshots, 3)).astype(np.float32)
     return SnapshotGraph(nodes, snapshots, src, dst, first, edges=columns, series=series)
+
+
+def one_step(session, plan, parameters) -> np.ndarray:
+    """Loss and gradient, summed over ranks."""
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    loss = session.task.train(plan)
+    gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
+    return session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy())
+
+
+def run_epochs(comm, parts, config, groups=1, epochs=1):
+    """Collective. Losses and gradients of the epochs' steps, weights untouched, and the metrics of validation after
+    them."""
+    session = open_session(comm, parts, config, groups)
+    found, parameters = [], list(session.model.parameters())
+    for epoch in range(epochs):
+        session.start_epoch(epoch)
+        session.memory.reset()
+        with session.plans("train", epoch) as plans:
+            found += [one_step(session, plan, parameters) for plan in plans]
+    session.memory.settle()
+    metrics = split_metrics(session, "val", session.scores("val"))
+    session.close()
+    return np.stack(found), metrics
+
+
+def assert_like_one_rank(comm, parts, config, groups=1, epochs=1):
+    """Collective. The epochs' losses, gradients and metrics are those of one rank; returns losses and metrics."""
+    found, metrics = run_epochs(comm, parts, config, groups, epochs)
+    alone = run_epochs(World.alone().mpi, parts, config, 1, epochs) if comm.rank == 0 else None
+    expected, expected_metrics = comm.bcast(alone)
+    assert np.allclose(found, expected, rtol=1e-9, atol=1e-11)
+    assert metrics == pytest.approx(expected_metrics, rel=1e-9, nan_ok=True)
+    assert np.isfinite(found).all()
+    return found, metrics

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
 
-from hpcgnn.comm.world import World
-from hpcgnn.run.scoring import split_metrics
-from tests.snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
+from tests.snapshot_runs import (
+    assert_like_one_rank,
+    make_config,
+    make_parts,
+    random_graph,
+    run_epochs,
+    write_parts,
+)
 
 VARIANTS = {
     "carried": {"train__batch_size": 3},
@@ -28,39 +32,11 @@ VARIANTS = {
 }
 
 
-def one_step(session, plan, parameters) -> np.ndarray:
-    """Loss and gradient, summed over ranks."""
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    loss = session.task.train(plan)
-    gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
-    return session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy())
-
-
-def run(comm, parts, config, groups=1, epochs=1):
-    """Losses and gradients of the epochs' steps, weights untouched, and the metrics of validation after them."""
-    session = open_session(comm, parts, config, groups)
-    found, parameters = [], list(session.model.parameters())
-    for epoch in range(epochs):
-        session.start_epoch(epoch)
-        session.memory.reset()
-        with session.plans("train", epoch) as plans:
-            found += [one_step(session, plan, parameters) for plan in plans]
-    session.memory.settle()
-    metrics = split_metrics(session, "val", session.scores("val"))
-    session.close()
-    return np.stack(found), metrics
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
     parts = make_parts(comm, mpi_tmp_path)
     config = make_config(**{"inputs__lags": 2, **VARIANTS[variant]})
-    found, metrics = run(comm, parts, config)
-    alone, expected = run(World.alone().mpi, parts, config) if comm.rank == 0 else (None, None)
-    alone, expected = comm.bcast((alone, expected))
-    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
-    assert metrics == pytest.approx(expected, rel=1e-9)
+    assert_like_one_rank(comm, parts, config)
 
 
 def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
@@ -71,13 +47,7 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
     graph.edges["weight"] = graph.edges["weight"][kept]
     graph.series["target"][22] = np.nan
     parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
-    config = make_config(train__batch_size=2)
-    found, metrics = run(comm, parts, config)
-    alone, expected = run(World.alone().mpi, parts, config) if comm.rank == 0 else (None, None)
-    alone, expected = comm.bcast((alone, expected))
-    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
-    assert np.isfinite(found).all()
-    assert metrics == pytest.approx(expected, rel=1e-9)
+    assert_like_one_rank(comm, parts, make_config(train__batch_size=2))
 
 
 TIMED = {
@@ -94,11 +64,7 @@ def test_groups_that_split_time_give_one_answer(comm, mpi_tmp_path, variant, gro
     """Steps with fewer snapshots than groups too; where the ranks cannot be split so there are fewer groups."""
     parts = make_parts(comm, mpi_tmp_path)
     config = make_config(**{"inputs__lags": 2, "comm__time_parallel": groups, **TIMED[variant]})
-    found, metrics = run(comm, parts, config, groups)
-    alone, expected = run(World.alone().mpi, parts, config) if comm.rank == 0 else (None, None)
-    alone, expected = comm.bcast((alone, expected))
-    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
-    assert metrics == pytest.approx(expected, rel=1e-9)
+    assert_like_one_rank(comm, parts, config, groups)
 
 
 @pytest.mark.parametrize("history", [0, 2])
@@ -108,13 +74,8 @@ def test_stale_rows_give_one_answer(comm, mpi_tmp_path, history):
     parts = make_parts(comm, mpi_tmp_path)
     keys = {"inputs__lags": 2, "model__layers": 2, "train__batch_size": 3, "sampling__history": history}
     config = make_config(sampling__halo_staleness=2, **keys)
-    found, metrics = run(comm, parts, config, epochs=4)
-    mine = World.alone().mpi
-    alone, expected = run(mine, parts, config, epochs=4) if comm.rank == 0 else (None, None)
-    exact = run(mine, parts, make_config(**keys), epochs=4)[0] if comm.rank == 0 else None
-    alone, expected, exact = comm.bcast((alone, expected, exact))
-    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
-    assert metrics == pytest.approx(expected, rel=1e-9)
+    found, _ = assert_like_one_rank(comm, parts, config, epochs=4)
+    exact, _ = run_epochs(comm, parts, make_config(**keys), epochs=4)
     epochs, whole = found.reshape(4, -1, found.shape[1]), exact.reshape(4, -1, found.shape[1])
     assert np.allclose(epochs[[0, 3]], whole[[0, 3]], rtol=1e-9, atol=1e-11)
     assert np.allclose(epochs[..., 0], whole[..., 0], rtol=1e-9)

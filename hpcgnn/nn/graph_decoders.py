@@ -54,6 +54,14 @@ class MlpDecoder(LinkDecoder):
         """As DotProduct."""
         return super().forward(source, destination)
 
+    def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
+        """As DotProduct; [n, m, Z] numbers on the way."""
+        source, destination = (candidate, query) if reverse else (query, candidate)
+        given = linear(source, self.source.weight, self.source.bias)
+        asked = linear(destination, self.destination.weight)
+        pairs = asked.unsqueeze(1) + given if reverse else given.unsqueeze(1) + asked
+        return functional.linear(torch.relu_(pairs), self.out.weight, self.out.bias).squeeze(-1)
+
 
 class DistMult(nn.Module):
     """sum of source * relation * destination (Yang et al., Embedding entities and relations for learning and inference

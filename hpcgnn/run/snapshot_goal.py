@@ -13,24 +13,33 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
 from hpcgnn.run.scoring import Collected, LabelCollected
 from hpcgnn.run.train_scores import Measure
+from hpcgnn.store.snapshot_data import SnapshotDataConfig
 from hpcgnn.store.snapshot_partition import SnapshotPartition
 from hpcgnn.tasks.metrics import REGRESSION_NAMES, regression_metrics
 from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class SnapshotGoal(ABC):
-    """Collective to create. Kinds of tasks fill in: num_outputs of the model; roots [S] int64: what is predicted from
-    every snapshot on all ranks; last: the last snapshot that predictions can be made from. A goal is also the
-    ``Objective`` of the steps."""
+    """Collective to create; planning: the channel of ``want``, channel: that of ``score``.
+
+    Kinds of tasks fill in: num_outputs of the model; roots [S] int64: what is predicted in training from every snapshot
+    on all ranks; last: the last snapshot that predictions can be made from; restarts: every split begins without state.
+    A goal is also the ``Objective`` of the steps."""
 
     num_outputs: int
     roots: np.ndarray
     last: int
+    restarts = False
+
+    def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
+        """The snapshots from ``first`` on that predictions are made from, by split. Raises ValueError."""
+        return data.split(first, self.last)
 
     def extend(self, model: nn.Module) -> nn.Module:
         """The model with the parts that the task adds to it."""
@@ -80,7 +89,9 @@ class Targets:
 class RegressionGoal(SnapshotGoal):
     """Numbers of nodes in later snapshots; where one of a node's is NaN, the node is left out."""
 
-    def __init__(self, config: SnapshotConfig, partition: SnapshotPartition, world: World):
+    def __init__(
+        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
+    ):  # fmt: skip
         """Raises ValueError, on all ranks alike, for a graph without the column."""
         task, self._first = config.task, config.sampling.horizon
         if task.target not in partition.series:

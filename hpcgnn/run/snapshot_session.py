@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -15,6 +17,8 @@ from hpcgnn.nn.snapshot_models import make_model
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.snapshot_goal import RegressionGoal, SnapshotGoal
+from hpcgnn.run.snapshot_label_goal import EdgeLabelGoal, NodeLabelGoal
+from hpcgnn.run.snapshot_link_goal import SnapshotLinkGoal
 from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.prefetch import Prefetcher
@@ -26,10 +30,16 @@ from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.store.sequence_rows import SequenceRows
 from hpcgnn.store.snapshot_partition import open_snapshot_partition
-from hpcgnn.tasks.snapshot_config import REGRESSION
+from hpcgnn.tasks import snapshot_config as tasks
 from hpcgnn.tasks.snapshot_task import SnapshotTask
 
-GOALS: dict[str, type[SnapshotGoal]] = {REGRESSION: RegressionGoal}
+GOALS: dict[str, type[SnapshotGoal]] = {
+    tasks.REGRESSION: RegressionGoal,
+    tasks.NODE: NodeLabelGoal,
+    tasks.LINK: SnapshotLinkGoal,
+    tasks.EDGE: EdgeLabelGoal,
+    tasks.EDGE_REGRESSION: EdgeLabelGoal,
+}
 STATE = "state."
 
 
@@ -44,11 +54,11 @@ class SnapshotSession(BaseSession):
             self.partition = open_snapshot_partition(path, world.rank, world.size, config.data.check_hash)
             self.inputs = SnapshotInputs(config.inputs, self.partition, config.task.target, self.dtype, world.device)
         with together(world, "read the task"):
-            goal = GOALS[config.task.kind](config, self.partition, world)
+            goal = GOALS[config.task.kind](config, self.partition, world, self.plan_channel, self.data_channel)
         self.goal = goal
         self._input_rows: dict[int, torch.Tensor] = {}
         with together(world, "split the snapshots"):
-            self._splits = config.data.split(self.inputs.first + max(0, config.sampling.history - 1), goal.last)
+            self._splits = goal.splits(config.data, self.inputs.first + max(0, config.sampling.history - 1))
         self._make_batches()
         self._build_model()
         sampling, boundary = config.sampling, None
@@ -122,6 +132,12 @@ class SnapshotSession(BaseSession):
                 return self._planner.plan(batches, epoch, step)
 
         return Prefetcher(make, start, batches.num_steps, self.prefetch)
+
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False):
+        """As for all sessions."""
+        if self.goal.restarts:
+            self.memory.reset()
+        return super().scores(split, stop)
 
     def metric_names(self) -> tuple[str, ...]:
         """Those of the task."""

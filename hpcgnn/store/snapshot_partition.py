@@ -55,6 +55,17 @@ class SnapshotPartition:
         """Names of the edges' columns besides when they are there."""
         return tuple(name for name in self._edges.columns if name not in STAMPS)
 
+    def edge_column(self, name: str) -> np.ndarray:
+        """A column of all rows of edges [m, ...]. Raises ValueError where there is none."""
+        if name not in self.edge_columns:
+            raise ValueError(f"{name}: no such column of edges; the graph has {', '.join(self.edge_columns) or 'none'}")
+        return self._edges.columns[name]
+
+    @property
+    def all_sources(self) -> np.ndarray:
+        """Sources of all rows of edges [m], global ids."""
+        return self._edges.src
+
     @property
     def first_id(self) -> int:
         """Global id of local row 0."""

@@ -31,7 +31,7 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
     Scores are ranked in float32, so that equal pairs stay tied whatever the order of additions that led to them.
     """
     positive, negative = positive.astype(np.float32), negative.astype(np.float32)
-    _check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
+    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     pieces = [world.gather_rows(values) for values in (positive, negative, inductive)]
     if world.rank > 0:
         return world.broadcast()
@@ -57,7 +57,7 @@ def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> d
 
     Raises DistributedError for a rank that is NaN.
     """
-    _check_finite(np.isfinite(ranks).all(), world)
+    check_finite(np.isfinite(ranks).all(), world)
     values = []
     for chosen in (ranks, ranks[inductive]):
         count = world.total(len(chosen))
@@ -72,7 +72,7 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
     over the classes that occur among labels or predictions. Scores are ranked in float32.
     """
-    _check_finite(np.isfinite(scores).all(), world)
+    check_finite(np.isfinite(scores).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
         return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
     margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
@@ -90,7 +90,7 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     Of labels [n, c] of 0 and 1: ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0; before them those
     ``_known``, of as many classes with the highest outputs as the node has labels (Perozzi et al., DeepWalk, 2014).
     """
-    _check_finite(np.isfinite(output).all(), world)
+    check_finite(np.isfinite(output).all(), world)
     if labels.ndim == 2:
         return _multilabel(output.astype(np.float32), labels == 1, world)
     found = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
@@ -100,7 +100,7 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
 def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World) -> dict[str, float]:
     """Collective. ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n, D]; NaN
     when there is none."""
-    _check_finite(np.isfinite(predicted).all(), world)
+    check_finite(np.isfinite(predicted).all(), world)
     error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
     count = world.total(error.size)
     squares, absolutes = _sum(error**2, world), _sum(np.abs(error), world)
@@ -109,7 +109,7 @@ def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World) 
     return {"mse": squares / count, "mae": absolutes / count, "rmse": math.sqrt(squares / count)}
 
 
-def _check_finite(finite: bool, world: World) -> None:
+def check_finite(finite: bool, world: World) -> None:
     """Collective."""
     if world.any(not finite):
         raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)

@@ -1,0 +1,78 @@
+"""Edges of a snapshot ranked among all pairs of nodes (Pareja et al., EvolveGCN, 2020).
+
+n nodes of this rank, N of all ranks, s edges into this rank's nodes, P of all ranks, Z width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
+from hpcgnn.sample.snapshot_pairs import Pairs
+from hpcgnn.tasks.metrics import check_finite
+from hpcgnn.tasks.pair_metrics import Levels
+
+ALL_NAMES = ("map", "mrr", "auc")
+ELEMENTS = 1 << 24  # of what a decoder makes of pairs at once
+
+
+@dataclass(slots=True)
+class RankedPairs:
+    """values [t, 3] of t targets, the same on all ranks: average precision of edges against all other pairs; mean over
+    sources of the mean reciprocal rank of their edges among all destinations, other edges too; ROC AUC."""
+
+    values: np.ndarray
+
+    @classmethod
+    def join(cls, ranked: list[RankedPairs]) -> RankedPairs:
+        """Those of several targets."""
+        return cls(np.concatenate([r.values for r in ranked]))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By name [t]."""
+        return dict(zip(ALL_NAMES, self.values.T, strict=True))
+
+
+def rank_all_pairs(decoder: nn.Module, outputs: torch.Tensor, pairs: Pairs, channel: Channel, world: World):
+    """Collective. From outputs [n, Z]; pairs: sources as global ids, destinations as local rows."""
+    everyone = channel.everyone(outputs)  # in order of global id
+    score = score_matrix(decoder, everyone, outputs)
+    positive = score[pairs.destination, pairs.source]
+    check_finite(bool(torch.isfinite(score).all()), world)
+    levels = Levels.of(positive.cpu().numpy(), world)
+    levels.add(score)
+    levels.add(positive, -1)
+    levels = levels.summed(world)
+    mrr = _mean_reciprocal_rank(score, pairs.source, positive, channel, world)
+    return RankedPairs(np.array([[levels.average_precision(), mrr, levels.auc()]]))
+
+
+def score_matrix(decoder: nn.Module, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    """Scores [n, N] float32 of destinations [n, Z] with all sources [N, Z]."""
+    score = torch.empty((len(destination), len(source)), device=source.device)
+    most = max(1, ELEMENTS // max(1, source.numel()))
+    for at in range(0, len(destination), most):
+        score[at : at + most] = decoder.all_pairs(destination[at : at + most], source, None, True)
+    return score
+
+
+def _mean_reciprocal_rank(score: torch.Tensor, source, positive, channel: Channel, world: World) -> float:
+    """Collective. Ranks of a source's edges among all destinations, ties counted half; their reciprocals' mean by
+    source, then over sources."""
+    source, positive = (channel.everyone(values.contiguous()) for values in (source, positive))
+    if len(source) == 0:
+        return math.nan
+    most, counts = max(1, ELEMENTS // max(1, len(score))), []
+    for at in range(0, len(source), most):
+        column, own = score[:, source[at : at + most]], positive[at : at + most]
+        counts.append(torch.stack([(column > own).sum(0), (column >= own).sum(0)]))
+    above, upto = world.reduce_array(torch.cat(counts, dim=1).cpu().numpy())
+    _, number, edges = np.unique(source.cpu().numpy(), return_inverse=True, return_counts=True)
+    reciprocal = 1 / (1 + 0.5 * (above + upto - 1))
+    return math.fsum(np.bincount(number, reciprocal) / edges) / len(edges)

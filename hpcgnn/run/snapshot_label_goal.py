@@ -1,0 +1,203 @@
+"""Classes of nodes, and classes or numbers of edges, of later snapshots.
+
+n nodes of this rank, S snapshots, C classes, r labels of a target, Z width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.nn.head import Head
+from hpcgnn.run.scoring import LabelCollected
+from hpcgnn.run.snapshot_goal import SnapshotGoal, Targets
+from hpcgnn.run.train_scores import Measure
+from hpcgnn.sample.node_reach import Reach, reach
+from hpcgnn.sample.splits import SPLITS
+from hpcgnn.store.snapshot_data import SnapshotDataConfig
+from hpcgnn.store.snapshot_partition import SnapshotPartition
+from hpcgnn.tasks import metrics
+from hpcgnn.tasks.labels import count_classes, is_known
+from hpcgnn.tasks.snapshot_config import EDGE, NODES, SnapshotTaskConfig
+from hpcgnn.tasks.snapshot_label import class_weights, read_classes, read_numbers
+from hpcgnn.tasks.temporal_label import LabelScores
+
+
+class LabelGoal(SnapshotGoal):
+    """What classes and numbers have in common. Kinds fill in classes: C, or 0: they are numbers; weights [C] of the
+    classes or None."""
+
+    classes: int
+    weights: torch.Tensor | None = None
+    absolute = False
+
+    def loss(self, scores: LabelScores) -> torch.Tensor:
+        """As in SnapshotGoal."""
+        if self.classes:
+            return functional.cross_entropy(scores.output, scores.label, self.weights, reduction="sum")
+        error = scores.output[:, 0] - scores.label.to(scores.output.dtype)
+        return error.abs().sum() if self.absolute else error.square().sum()
+
+    def join(self, scores: list[LabelScores]) -> LabelScores:
+        """As in SnapshotGoal."""
+        return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
+
+    def collector(self) -> LabelCollected:
+        """As in SnapshotGoal."""
+        return LabelCollected(measure=self._measure)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Accuracy and macro_f1, of two classes auc and ap too; of numbers errors."""
+        if not self.classes:
+            return metrics.REGRESSION_NAMES
+        return (*metrics.MULTICLASS_NAMES, *(metrics.BINARY_NAMES if self.classes == 2 else ()))
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """All metrics."""
+        return self.metric_names(), lambda scores, world: self._measure(scores["output"], scores["label"], world)
+
+    def _measure(self, output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
+        """Collective."""
+        if self.classes:
+            return metrics.node_metrics(output, label, world)
+        return metrics.regression_metrics(output[:, 0], label, world)
+
+    def _set_classes(self, label: np.ndarray, config: SnapshotConfig, world: World) -> None:
+        """Collective. From all labels of this rank."""
+        self.classes = count_classes(label, config.task.classes, world)
+        with together(world, "read task.class_weights"):
+            dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+            self.weights = class_weights(config.task.class_weights, self.classes, dtype, world.device)
+
+
+class NodeLabelGoal(LabelGoal):
+    """Classes of nodes, which may differ by snapshot; every snapshot has its own, or the nodes' column ``split``."""
+
+    def __init__(
+        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
+    ):  # fmt: skip
+        self._horizon, self._device = config.sampling.horizon, world.device
+        with together(world, "read the labels"):
+            self._label = _node_labels(partition, config.task)
+            self._split = _node_split(partition) if config.task.split == NODES else None
+        self._set_classes(self._label, config, world)
+        self.num_outputs, self.restarts = self.classes, self._split is not None
+        self.last = partition.num_snapshots - 1 - self._horizon
+        mine = [self._rows(SPLITS[0], n).size if n <= self.last else 0 for n in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(mine, np.int64))
+
+    def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
+        """As in SnapshotGoal; all snapshots where nodes are split."""
+        if self._split is None:
+            return super().splits(data, first)
+        return {name: range(first, self.last + 1) for name in SPLITS}
+
+    def _rows(self, split: str, number: int) -> np.ndarray:
+        """Local rows [r] with a label that the split may see."""
+        known = self._at(number) >= 0
+        return np.flatnonzero(known if self._split is None else known & (self._split == SPLITS.index(split)))
+
+    def _at(self, number: int) -> np.ndarray:
+        """Labels [n] that are predicted from a snapshot."""
+        return self._label if self._label.ndim == 1 else self._label[:, number + self._horizon]
+
+    def want(self, split: str, epoch: int, number: int) -> Targets:
+        """As in SnapshotGoal."""
+        rows = self._rows(split, number)
+        return Targets(*(torch.from_numpy(values).to(self._device) for values in (rows, self._at(number)[rows])))
+
+    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
+        """As in SnapshotGoal."""
+        return LabelScores(outputs[wanted.row], wanted.value)
+
+    def describe(self) -> str:
+        """As in SnapshotGoal."""
+        return f"{self.classes} classes of nodes, {self._horizon} snapshots later"
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeTargets:
+    """value [r] of edges; source, destination [r]: places of their ends in what ``reach`` brings."""
+
+    reach: Reach
+    source: torch.Tensor
+    destination: torch.Tensor
+    value: torch.Tensor
+
+
+class EdgeLabelGoal(LabelGoal):
+    """Classes or numbers of the edges ``sampling.horizon`` snapshots later, from the outputs at both ends."""
+
+    def __init__(
+        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
+    ):  # fmt: skip
+        self._horizon, self._world, self._partition = config.sampling.horizon, world, partition
+        self._planning, self._channel = planning, channel
+        self._column, self._read = config.task.target, read_classes if config.task.kind == EDGE else read_numbers
+        self._most, self.absolute, self.classes = config.task.classes, config.task.loss == "mae", 0
+        with together(world, "read the labels"):
+            label = self._read(partition.edge_column(self._column), f"edge column {self._column}", self._most)
+        if config.task.kind == EDGE:
+            self._set_classes(label, config, world)
+        self.num_outputs, self.last = config.model.hidden, partition.num_snapshots - 1 - self._horizon
+        mine = [len(self._edges(n)[2]) if n <= self.last else 0 for n in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(mine, np.int64))
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """As in SnapshotGoal: the head."""
+        self._head = model.head = Head(2 * self.num_outputs, self.num_outputs, self.classes or 1)
+        return model
+
+    def _edges(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sources, destinations (global ids) and labels [r] of the edges whose label is known."""
+        edges = self._partition.edges_at(number + self._horizon, (self._column,))
+        label = self._read(edges.columns[self._column], self._column, self._most)
+        known = is_known(label)
+        return edges.src[known], self._partition.global_ids[edges.dst[known]], label[known]
+
+    def want(self, split: str, epoch: int, number: int) -> EdgeTargets:
+        """As in SnapshotGoal."""
+        source, destination, label = self._edges(number)
+        device = self._world.device
+        found, places = reach([source, destination], self._partition.book, self._planning, device)
+        return EdgeTargets(found, *places, torch.from_numpy(label).to(device))
+
+    def score(self, outputs: torch.Tensor, wanted: EdgeTargets, chain: HaloChain) -> LabelScores:
+        """As in SnapshotGoal."""
+        rows = wanted.reach.bring(outputs, chain, self._channel)
+        ends = [functional.embedding(place, rows) for place in (wanted.source, wanted.destination)]
+        return LabelScores(self._head(torch.cat(ends, dim=1)), wanted.value)
+
+    def describe(self) -> str:
+        """As in SnapshotGoal."""
+        what = f"{self.classes} classes" if self.classes else "a number"
+        return f"{what} of every edge (column {self._column}), {self._horizon} snapshots later"
+
+
+def _node_labels(partition: SnapshotPartition, task: SnapshotTaskConfig) -> np.ndarray:
+    """[n, S], or [n] where all snapshots have the same. Raises ValueError."""
+    found = {**partition.columns, **partition.series}
+    if task.target not in found:
+        raise ValueError(
+            f"task.target {task.target}: no such column of nodes; the graph has {', '.join(found) or 'none'}"
+        )
+    label = read_classes(found[task.target], f"column {task.target} of nodes", task.classes)
+    if label.ndim > 1 + (task.target in partition.series):
+        raise ValueError(f"column {task.target} of nodes must be one class each, got {label.shape[1:]}")
+    return label
+
+
+def _node_split(partition: SnapshotPartition) -> np.ndarray:
+    """[n]: 0 train, 1 val, 2 test. Raises ValueError."""
+    if "split" not in partition.columns:
+        raise ValueError("task.split nodes needs a column split of the nodes: write the graph with one, or use time")
+    return partition.columns["split"].astype(np.int64)

@@ -1,0 +1,143 @@
+"""Links of later snapshots: edges against drawn pairs of nodes, or among all of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.world import World
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.nn.graph_decoders import make_decoder
+from hpcgnn.run.all_pairs import ALL_NAMES, RankedPairs, rank_all_pairs
+from hpcgnn.run.snapshot_goal import SnapshotGoal
+from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
+from hpcgnn.sample.snapshot_pairs import PairPlanner, Pairs, TargetEdges
+from hpcgnn.store.snapshot_partition import SnapshotPartition
+from hpcgnn.tasks.metrics import check_finite, ranking_metrics, ranks_of
+from hpcgnn.tasks.pair_metrics import count_levels
+from hpcgnn.tasks.snapshot_config import ALL, BOTH
+from hpcgnn.tasks.snapshot_link import SnapshotLinkScores, make_loss, score_pairs
+
+DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
+
+
+class SnapshotLinkGoal(SnapshotGoal):
+    """Whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of its
+    destination."""
+
+    def __init__(
+        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
+    ):  # fmt: skip
+        task, horizon = config.task, config.sampling.horizon
+        self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
+        self.num_outputs, self._loss = config.model.hidden, make_loss(task)
+        self.last = partition.num_snapshots - 1 - horizon
+        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, planning)
+        self._ranks_all = task.eval_pairs == ALL
+        counts = task.negatives, 0 if self._ranks_all else task.eval_negatives
+        seed, both_ends = config.train.seed, task.negative_ends == BOTH
+        self._pairs = PairPlanner(partition, edges, counts, both_ends, task.strict, seed, world, planning)
+        mine = [len(edges.at(number).row) if number <= self.last else 0 for number in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(mine, np.int64))
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """As in SnapshotGoal: the decoder."""
+        self._decoder = model.decoder = make_decoder(
+            self._task.decoder, self.num_outputs, temperature=self._task.temperature
+        )
+        return model
+
+    def want(self, split: str, epoch: int, number: int) -> Pairs:
+        """As in SnapshotGoal."""
+        return self._pairs(split, epoch, number)
+
+    def score(self, outputs: torch.Tensor, wanted: Pairs, chain: HaloChain):
+        """As in SnapshotGoal."""
+        if wanted.negative is None:
+            return rank_all_pairs(self._decoder, outputs, wanted, self._channel, self._world)
+        return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
+
+    def loss(self, scores: SnapshotLinkScores) -> torch.Tensor:
+        """As in SnapshotGoal."""
+        return self._loss(scores.positive, scores.negative)
+
+    def join(self, scores: list):
+        """As in SnapshotGoal."""
+        return type(scores[0]).join(scores)
+
+    def collector(self) -> DrawnCollected | RankedCollected:
+        """As in SnapshotGoal."""
+        return RankedCollected() if self._ranks_all else DrawnCollected()
+
+    def metric_names(self) -> tuple[str, ...]:
+        """As in SnapshotGoal."""
+        return ALL_NAMES if self._ranks_all else DRAWN_NAMES
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """ap and auc."""
+        return LINK_NAMES, measure_links
+
+    def describe(self) -> str:
+        """As in SnapshotGoal."""
+        task = self._task
+        kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
+        against = "all pairs" if self._ranks_all else f"{task.eval_negatives} negatives each"
+        return (
+            f"{kind} {self._horizon} snapshots later, {'strict, ' if task.strict else ''}{task.negatives} negatives "
+            f"each, in evaluation {against}"
+        )
+
+
+@dataclass(slots=True)
+class DrawnCollected:
+    """Scores of this rank's edges and of their negatives, step after step."""
+
+    steps: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    def add(self, plan: object, scores: SnapshotLinkScores) -> None:
+        """Take a step's scores."""
+        self.steps.append(scores.arrays())
+
+    def metrics(self, batches, world: World) -> dict[str, float]:
+        """Collective. Average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
+        negatives, and means over snapshots of the first two, each of the snapshot's own pairs."""
+        positive, negative, number = (np.concatenate([s[n] for s in self.steps]) for n in self.steps[0])
+        check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
+        levels = count_levels(positive, negative, world)
+        values = [levels.average_precision(), levels.auc()]
+        values.append(ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"])
+        counted = []
+        for target in sorted(t for targets in batches.targets for t in targets):
+            here = number == target
+            levels = count_levels(positive[here], negative[here], world)
+            counted.append((levels.average_precision(), levels.auc()))
+        values += [mean_known(column) for column in zip(*counted, strict=True)]
+        return dict(zip(DRAWN_NAMES, values, strict=True))
+
+
+@dataclass(slots=True)
+class RankedCollected:
+    """What ranking made of every snapshot's edges."""
+
+    found: list[RankedPairs] = field(default_factory=list)
+
+    def add(self, plan: object, scores: RankedPairs) -> None:
+        """Take a step's."""
+        self.found.append(scores)
+
+    def metrics(self, batches: object, world: World) -> dict[str, float]:
+        """Means over snapshots with edges."""
+        values = np.concatenate([ranked.values for ranked in self.found])
+        return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
+
+
+def mean_known(values) -> float:
+    """Mean of those that are no NaN; NaN of none."""
+    known = [float(value) for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan

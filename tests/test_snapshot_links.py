@@ -1,0 +1,148 @@
+"""Links of snapshots: one answer on any number of ranks, negatives as asked for, metrics as their definitions say."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from hpcgnn.comm.world import World
+from hpcgnn.nn.graph_decoders import make_decoder
+from hpcgnn.tasks.pair_metrics import count_levels
+from tests.snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
+
+LINK = {"task__kind": "link", "train__batch_size": 3, "inputs__degrees": "log"}
+VARIANTS = {
+    "drawn": {"task__negatives": 3, "task__eval_negatives": 4, "task__loss": "softmax"},
+    "both ends": {"task__negative_ends": "both", "task__strict": True, "task__decoder": "mlp", "task__negatives": 2},
+    "undirected": {"task__undirected": True, "task__new_links": True, "task__strict": True, "task__loss": "margin"},
+    "windows": {
+        "sampling__history": 2,
+        "task__decoder": "cosine",
+        "task__positive_weight": 3.0,
+        "inputs__embedding": 4,
+    },
+    "all pairs": {"task__eval_pairs": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
+    "own snapshot": {"sampling__horizon": 0, "task__eval_pairs": "all"},
+}
+
+
+def links(**changes):
+    return make_config(**{**LINK, **changes})
+
+
+def both_directions(graph):
+    """The graph with every edge once in both directions."""
+    ends = np.unique(np.sort(np.stack([graph.src, graph.dst]), axis=0) + 1000 * graph.first, axis=1)
+    first, (low, high) = ends[0] // 1000, ends % 1000
+    graph.src, graph.dst = np.concatenate([low, high]), np.concatenate([high, low])
+    graph.first, graph.edges = np.tile(first, 2), {}
+    return graph
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
+    """With snapshots without edges, among them targets; few edges, so that ranks have none of some snapshots."""
+    graph = both_directions(random_graph(4, 40, 12, 15, empty=(3, 10)))
+    found, metrics = assert_like_one_rank(comm, write_parts(comm, mpi_tmp_path, graph), links(**VARIANTS[variant]))
+    assert len(np.unique(found[:, 0])) > 1
+    assert 0 < metrics["auc"] < 1
+
+
+def pairs_of(session, split, epoch, number):
+    """Row ids of sources, destinations [s], negative sources and negatives [k, s] of all ranks' pairs of a target."""
+    pairs, flat = session.goal.want(split, epoch, number), torch.from_numpy(session.partition.flat_row)
+    rows = flat if pairs.reach.route is None else pairs.reach.route.pull(flat)[0]
+    source = pairs.source.expand_as(pairs.negative) if pairs.negative_source is None else pairs.negative_source
+    columns = [pairs.source, pairs.destination, source.T, pairs.negative.T]
+    everyone = [np.concatenate(session.world.allgather(rows[place].numpy())) for place in columns]
+    order = np.lexsort(everyone[:2])
+    return [column[order] for column in everyone]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_negatives_are_strict_and_keyed(comm, mpi_tmp_path, both):
+    graph = random_graph(7, 12, 6, 50, weighted=False)
+    parts = write_parts(comm, mpi_tmp_path, graph)
+    config = links(task__strict=True, task__negatives=5, task__negative_ends="both" if both else "destination")
+    session = open_session(comm, parts, config)
+    drawn = {key: pairs_of(session, *key) for key in [("train", 0, 2), ("train", 1, 2), ("val", 0, 2), ("val", 1, 2)]}
+    session.close()
+    there = set(zip(graph.src[graph.first == 3], graph.dst[graph.first == 3], strict=True))
+    source, destination, negative_source, negative = drawn["train", 0, 2]
+    assert sorted(zip(source, destination, strict=True)) == sorted(there)
+    assert not there & set(zip(negative_source.ravel(), negative.ravel(), strict=True))
+    assert (negative_source != negative).all()
+    assert both or (negative_source == source[:, None]).all()
+    assert not np.array_equal(negative, drawn["train", 1, 2][3])
+    assert np.array_equal(drawn["val", 0, 2][3], drawn["val", 1, 2][3])
+    alone = open_session(World.alone().mpi, parts, config) if comm.rank == 0 else None
+    for key, columns in drawn.items() if alone else ():
+        assert all(np.array_equal(a, b) for a, b in zip(columns, pairs_of(alone, *key), strict=True))
+
+
+def test_undirected_and_new_links(comm, mpi_tmp_path):
+    """Of every pair of nodes the edge from the lower row; none that the snapshot before has."""
+    graph = both_directions(random_graph(8, 15, 6, 40))
+    parts = write_parts(comm, mpi_tmp_path, graph)
+    sets = [set(zip(graph.src[graph.first == n], graph.dst[graph.first == n], strict=True)) for n in range(6)]
+    for new in (False, True):
+        session = open_session(comm, parts, links(task__undirected=True, task__new_links=new))
+        source, destination, *_ = pairs_of(session, "train", 0, 1)
+        expected = {(u, v) for u, v in sets[2] - (sets[1] if new else set()) if u <= v}
+        assert sorted(zip(source, destination, strict=True)) == sorted(expected)
+        assert session.goal.roots[1] == len(expected)
+        session.close()
+
+
+def test_all_pairs_are_ranked_as_defined(comm, mpi_tmp_path):
+    """Against matrices of scores and edges, row by row, as EvolveGCN's evaluation."""
+    graph = random_graph(9, 20, 8, 25, weighted=False)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__eval_pairs="all"))
+    outputs = torch.randn(20, session.goal.num_outputs, generator=torch.Generator().manual_seed(1)).double()
+    wanted = session.goal.want("val", 0, 4)
+    ((mean_ap, mrr, auc),) = session.goal.score(outputs[session.partition.flat_row], wanted, None).values
+    session.close()
+    score, edge = (outputs @ outputs.T).float().numpy(), np.zeros((20, 20), bool)
+    edge[graph.src[graph.first == 5], graph.dst[graph.first == 5]] = True
+    assert mean_ap == pytest.approx(average_precision_score(edge.ravel(), score.ravel()), rel=1e-6)
+    assert auc == pytest.approx(roc_auc_score(edge.ravel(), score.ravel()), rel=1e-6)
+    rows = [np.mean(1 / (1 + (score[u] > score[u, edge[u], None]).sum(1))) for u in np.flatnonzero(edge.any(1))]
+    assert mrr == pytest.approx(np.mean(rows), rel=1e-6)
+
+
+def test_counted_metrics_are_those_of_sklearn(comm):
+    """With ties; every rank has another share, one of them perhaps none."""
+    rng = np.random.default_rng(0)
+    positive, negative = rng.integers(3, 12, 40) / 4, rng.integers(0, 10, (40, 6)) / 4
+    mine = np.arange(40) % (comm.size + 1) == comm.rank if comm.size > 1 else np.ones(40, bool)
+    everyone = np.concatenate(comm.allgather(np.flatnonzero(mine)))
+    levels = count_levels(positive[mine], negative[mine], World(comm=comm))
+    scores = np.concatenate([positive[everyone], negative[everyone].ravel()])
+    labels = np.arange(len(scores)) < len(everyone)
+    assert levels.average_precision() == pytest.approx(average_precision_score(labels, scores), rel=1e-12)
+    assert levels.auc() == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
+    assert np.isnan(count_levels(positive[:0], negative[mine], World(comm=comm)).auc())
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", ["dot", "cosine", "mlp"])
+def test_decoders_score_all_pairs_alike(kind):
+    torch.manual_seed(0)
+    decoder, rows = make_decoder(kind, 6).double(), torch.randn(7, 6, dtype=torch.float64)
+    source, destination = (index.ravel() for index in torch.meshgrid(torch.arange(7), torch.arange(7), indexing="ij"))
+    single = decoder(rows[source], rows[destination]).view(7, 7)
+    assert torch.allclose(decoder.all_pairs(rows, rows), single)
+    assert torch.allclose(decoder.all_pairs(rows, rows, None, True), single.T)
+
+
+@pytest.mark.serial
+def test_wrong_settings_are_refused():
+    for changes, reason in (
+        ({"task__loss": "mse"}, "task.loss of kind link"),
+        ({"task__eval_pairs": "all", "task__undirected": True}, "task.eval_pairs all"),
+        ({"task__classes": 3}, "no classes"),
+        ({"task__negatives": 0}, "task.negatives"),
+        ({"task__split": "nodes"}, "task.split nodes"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            links(**changes)
