@@ -73,7 +73,7 @@ class LabelGoal(SnapshotGoal):
 
     def _set_classes(self, label: np.ndarray, config: SnapshotConfig, world: World) -> None:
         """Collective. From all labels of this rank."""
-        self.classes = count_classes(label, config.task.classes, world)
+        self.classes = count_classes(label.ravel(), config.task.classes, world)
         with together(world, "read task.class_weights"):
             dtype = torch.float64 if config.train.precision == "float64" else torch.float32
             self.weights = class_weights(config.task.class_weights, self.classes, dtype, world.device)

@@ -1,0 +1,88 @@
+"""Labels of nodes and edges in later snapshots: one answer on any number of ranks, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from hpcgnn.comm.world import DistributedError
+from tests.snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
+
+LABELS = {"train__batch_size": 3, "task__target": "label"}
+VARIANTS = {
+    "node, by time": {"task__kind": "node", "task__class_weights": [1.0, 2.0, 0.5]},
+    "node, one class for all": {"task__kind": "node", "task__target": "colour", "sampling__horizon": 0},
+    "node, by nodes": {"task__kind": "node", "task__target": "colour", "task__split": "nodes"},
+    "node, windows": {"task__kind": "node", "sampling__history": 2},
+    "edge": {"task__kind": "edge", "task__target": "sign", "task__class_weights": [0.1, 0.9]},
+    "edge, windows": {"task__kind": "edge", "task__target": "sign", "sampling__history": 2},
+    "edge, number": {"task__kind": "edge_regression", "task__target": "rating", "task__loss": "mae"},
+    "edge, own snapshot": {"task__kind": "edge_regression", "task__target": "rating", "sampling__horizon": 0},
+}
+
+
+def labelled_graph(seed=6, nodes=40, snapshots=12):
+    """Few edges: ranks have none of some snapshots; labels that are not known; snapshots without edges."""
+    graph, rng = random_graph(seed, nodes, snapshots, 12, empty=(4, 11)), np.random.default_rng(seed)
+    graph.series["label"] = rng.integers(-1, 3, (nodes, snapshots)).astype(np.int8)
+    graph.nodes["colour"] = rng.integers(-1, 2, nodes).astype(np.int16)
+    graph.nodes["split"] = rng.integers(0, 3, nodes).astype(np.uint8)
+    graph.edges["sign"] = rng.integers(-1, 2, len(graph.src)).astype(np.int8)
+    graph.edges["rating"] = np.where(rng.random(len(graph.src)) < 0.2, np.nan, rng.random(len(graph.src)))
+    return graph
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
+    parts = write_parts(comm, mpi_tmp_path, labelled_graph())
+    _, metrics = assert_like_one_rank(comm, parts, make_config(**{**LABELS, **VARIANTS[variant]}))
+    assert not np.isnan(next(iter(metrics.values())))
+
+
+def test_loss_is_the_mean_over_known_labels(comm, mpi_tmp_path):
+    """Of nodes one column of classes, weighted; split by nodes: training's alone."""
+    graph = labelled_graph()
+    config = {**LABELS, "task__kind": "node", "task__class_weights": [1.0, 2.0, 0.5]}
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**config))
+    torch.manual_seed(0)
+    outputs = torch.randn(40, 3, dtype=torch.float64)
+    mine = outputs[session.partition.flat_row]
+    loss = session.goal.loss(session.goal.score(mine, session.goal.want("train", 0, 2), None))
+    label = torch.from_numpy(graph.series["label"][:, 3].astype(np.int64))
+    known = label >= 0
+    expected = cross_entropy(outputs[known], label[known], torch.tensor([1, 2, 0.5]).double(), reduction="sum")
+    assert session.world.total(loss.item()) == pytest.approx(expected.item(), rel=1e-12)
+    assert session.goal.roots[2] == known.sum()
+    session.close()
+
+
+def test_edges_are_seen_with_their_own_ends(comm, mpi_tmp_path):
+    """Rows of both ends [source | destination] and the label of every edge, from outputs that name the nodes."""
+    graph = labelled_graph()
+    config = make_config(**{**LABELS, "task__kind": "edge_regression", "task__target": "rating"})
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    flat, wanted = torch.from_numpy(session.partition.flat_row), session.goal.want("train", 0, 1)
+    rows = flat if wanted.reach.route is None else wanted.reach.route.pull(flat)[0]
+    columns = rows[wanted.source], rows[wanted.destination], wanted.value
+    source, destination, value = (np.concatenate(session.world.allgather(c.numpy())) for c in columns)
+    session.close()
+    here = (graph.first == 2) & ~np.isnan(graph.edges["rating"])
+    expected = zip(graph.src[here], graph.dst[here], graph.edges["rating"][here], strict=True)
+    assert sorted(zip(source, destination, value, strict=True)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"task__kind": "node", "task__target": "colours"}, "task.target colours: no such column of nodes"),
+        ({"task__kind": "node", "task__target": "target"}, "is no class"),
+        ({"task__kind": "node", "task__classes": 2}, "below task.classes = 2"),
+        ({"task__kind": "node", "task__class_weights": [1.0, 1.0]}, "has 2 numbers, the data 3 classes"),
+        ({"task__kind": "edge", "task__target": "signs"}, "signs: no such column of edges"),
+        ({"task__kind": "edge", "task__target": "rating"}, "is no class"),
+    ],
+)
+def test_what_cannot_be_learnt_is_refused(comm, mpi_tmp_path, changes, reason):
+    parts = write_parts(comm, mpi_tmp_path, labelled_graph())
+    with pytest.raises(DistributedError, match=reason):
+        open_session(comm, parts, make_config(**{**LABELS, **changes}))
