@@ -19,7 +19,7 @@ from hpcgnn.nn.graph_config import EMBEDDING, GraphModelConfig
 from hpcgnn.nn.snapshot_config import WINDOWED_KINDS, SnapshotModelConfig
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
-from hpcgnn.sample.graph_config import GraphEvalConfig, GraphSamplingConfig
+from hpcgnn.sample.graph_config import WHOLE, GraphEvalConfig, GraphSamplingConfig
 from hpcgnn.sample.protocol import EvalConfig, expand_eval
 from hpcgnn.sample.snapshot_config import SnapshotInputConfig, SnapshotSamplingConfig
 from hpcgnn.sample.splits import DataConfig
@@ -143,7 +143,9 @@ class StaticConfig(Sections):
             raise ValueError("sampling.edge_columns: sampler ranks tell nothing of edges; leave comm.sampler_ranks 0")
         if self.sampling.direction == "out" and self.task.kind == "link":
             raise ValueError("sampling.direction out is for task.kind node: links are learnt along in-edges")
-        if not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
+        if self.sampling.mode == WHOLE:
+            _check_whole(self)
+        elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
             raise ValueError(
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
@@ -218,6 +220,24 @@ def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCo
             "train.epoch_parallel > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
             "follows sampled neighbours: use deliver_to self, or strategy recent without boundary_half_life"
         )
+
+
+def _check_whole(config: StaticConfig) -> None:
+    """Refuse what only mini-batches know. Raises ValueError."""
+    sampling, features = config.sampling, config.features
+    named = {
+        "task.kind link": config.task.kind == "link",
+        "comm.sampler_ranks": config.comm.sampler_ranks > 0,
+        "sampling.edge_columns": sampling.edge_columns,
+        "sampling.relation_fanouts": sampling.relation_fanouts,
+        "sampling.eval_fanouts": sampling.eval_fanouts,
+        "features.storage file": features.storage == "file",
+        "features.cache_ratio": features.cache_ratio > 0,
+        "features.wire": features.wire,
+    }
+    found = ", ".join(name for name, used in named.items() if used)
+    if found:
+        raise ValueError(f"sampling.mode whole passes over the whole graph: leave out {found}, or use another mode")
 
 
 def _check_labels(config: RunConfig) -> None:

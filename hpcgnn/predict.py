@@ -24,11 +24,11 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import Sections, StaticConfig
 from hpcgnn.run import launch
 from hpcgnn.run.graph_predict import predict_nodes, write_nodes
-from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse, replay
 from hpcgnn.run.session import Session
+from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.graph_config import SHARDED
 from hpcgnn.sample.splits import event_times
 
@@ -50,7 +50,7 @@ def main(world: World, argv: list[str]) -> int:
     arguments, comm = parse(parser, argv, world)
     change = partial(_checked, arguments)
     with open_run(arguments.run, arguments.data.path, comm, world, change) as (session, _):
-        if isinstance(session, GraphSession):
+        if isinstance(session, StaticSession):
             _classify(session, arguments)
             return launch.EXIT_DONE
         last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), world)[0])
@@ -72,7 +72,7 @@ def _checked(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
     return config
 
 
-def _classify(session: GraphSession, arguments: jsonargparse.Namespace) -> None:
+def _classify(session: StaticSession, arguments: jsonargparse.Namespace) -> None:
     """Collective. Classes and outputs, or embeddings, of all nodes of the learnt type."""
     world, path = session.world, arguments.out
     nodes = predict_nodes(session, arguments.embeddings)

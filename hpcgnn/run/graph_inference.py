@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def infer(session: GraphSession, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """Collective. Outputs of all local nodes [n, C], in order of local row; with ``rows``, from their last ones."""
-    return session.model.last(last_rows(session) if rows is None else rows)
+def infer(session: GraphSession) -> torch.Tensor:
+    """Collective. Outputs of all local nodes [n, C], in order of local row."""
+    return session.model.last(last_rows(session))
 
 
 @torch.no_grad()

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.run.graph_goal import NodeGoal
-from hpcgnn.run.graph_inference import infer, last_rows
-from hpcgnn.run.graph_session import GraphSession
+from hpcgnn.run.static_session import StaticSession
 from hpcgnn.store import files
 
 SLAB = 1 << 16
@@ -39,7 +39,7 @@ class NodeColumns:
         return None if rows is None else values[np.argsort(rows)]
 
 
-def predict_nodes(session: GraphSession, embeddings: bool = False) -> NodeColumns:
+def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColumns:
     """Collective. Original id (the row where the graph has none), predicted class (not where a node may have several
     labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer; of a model without
     such a layer these are the outputs.
@@ -51,8 +51,9 @@ def predict_nodes(session: GraphSession, embeddings: bool = False) -> NodeColumn
             raise ValueError("predict writes the nodes of runs with task.kind node; this one learnt links")
     partition, kind = session.partition, session.goal.node_type
     mine, base = partition.of_type(kind), partition.book.type_base()
-    rows = last_rows(session)
-    outputs = infer(session, rows)[mine].cpu().numpy()
+    rows = session.last_rows()
+    with torch.no_grad():
+        outputs = session.model.last(rows)[mine].cpu().numpy()
     row = partition.flat_row[mine] - base[kind]
     columns = {"node": _text(partition.columns[kind].get("id", row))}
     columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}

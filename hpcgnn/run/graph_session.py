@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
-from hpcgnn.nn.graph_models import GraphSizes, make_model
-from hpcgnn.run.base import BaseSession
-from hpcgnn.run.graph_goal import Goal, NodeGoal
-from hpcgnn.run.graph_inference import infer
-from hpcgnn.run.graph_link_goal import LinkGoal
+from hpcgnn.run.graph_inference import infer, last_rows
 from hpcgnn.run.scoring import Collected
-from hpcgnn.run.train_scores import Measure
-from hpcgnn.sample.direction import outward
+from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
-from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.graph_neighbors import check_weights
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
@@ -32,19 +23,13 @@ from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.sample.replica import make_neighbors, make_replica
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
-from hpcgnn.store.embeddings import EmbeddingConfig, EmbeddingStore, SparseEmbedding
-from hpcgnn.store.features import FEATURE, NodeRows
-from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
-from hpcgnn.tasks.graph_config import LINK, NODE
-
-GOALS: dict[str, type[Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
+from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.tasks.graph_config import LINK
 
 
-class GraphSession(BaseSession):
-    """Collective to create and to close. A run on a static graph; with ``samplers`` this rank and its peers keep edges
-    only where they score by exact inference."""
-
-    roots = "seeds"
+class GraphSession(StaticSession):
+    """Collective to create and to close. A run on a static graph by sampled mini-batches; with ``samplers`` this rank
+    and its peers keep edges only where they score by exact inference."""
 
     def __init__(
         self, config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
@@ -54,21 +39,7 @@ class GraphSession(BaseSession):
         in_flight = config.sampling.in_flight if self.prefetch else 1
         self._lanes = [self.plan_channel, *(world.channel(polite=True) for _ in range(1, in_flight))]
         keeps_edges = samplers is None or config.eval.exact or bool(config.eval.ranking)
-        with together(world, "open the partition set"):
-            needs_edges = keeps_edges or config.task.kind == LINK
-            out = config.sampling.direction == OUT
-            partition = open_graph_partition(
-                path, world.rank, world.size, config.data.check_hash, needs_edges, with_out=out
-            )
-            self.learnt = _learnt_types(partition, config.embedding.types)
-            _check_basis_rows(config.model.basis_rows, partition)
-            config.sampling.check_relations([relation.name for relation in partition.relations])
-            check_columns(partition, config.sampling.edge_columns)
-            if samplers is None and config.sampling.mode == "weighted":
-                check_weights(partition)
-        if out:
-            partition = outward(partition, self.plan_channel)
-        self.goal = GOALS[config.task.kind](config, partition, world, self.plan_channel)
+        self._open(path, keeps_edges or config.task.kind == LINK)
         if not keeps_edges:
             self.goal.partition = self.goal.partition.degrees_only()
         self.partition, self.replica = self.goal.partition, None
@@ -88,6 +59,13 @@ class GraphSession(BaseSession):
             self.samplers = self._make_samplers()
         self._build_model()
         self.task = self.goal.task(self.model, self.rows, self.memory, self.timers)
+
+    def _check(self, partition: GraphPartition) -> None:
+        sampling = self.config.sampling
+        sampling.check_relations([relation.name for relation in partition.relations])
+        check_columns(partition, sampling.edge_columns)
+        if self._remote is None and sampling.mode == "weighted":
+            check_weights(partition)
 
     def _share_edges(self) -> None:
         """Collective. One copy of all edges for the ranks of a node, where the configuration says so."""
@@ -122,11 +100,6 @@ class GraphSession(BaseSession):
             self.excluded.start_epoch(shuffle)
 
     @property
-    def rows(self) -> tuple[NodeRows, ...]:
-        """What steps fetch of nodes, by type."""
-        return self.tables.rows
-
-    @property
     def sampler(self) -> GraphSampler:
         """The first one."""
         return self.samplers[0]
@@ -150,36 +123,9 @@ class GraphSession(BaseSession):
         )  # fmt: skip
         return BlockSampler(neighbors, sampling, self.config.train.seed)
 
-    def _build_model(self) -> None:
-        """Collective. The model, and learnable rows of the types that need them."""
-        config, partition, seed = self.config, self.partition, self.config.train.seed
-        torch.manual_seed(seed % (1 << 63))
-        with together(self.world, "build the model"):
-            tables = {
-                kind: SparseEmbedding(
-                    partition.flat_row[partition.of_type(kind)], config.model.row_width, self._embedding_config(),
-                    config.train.lr, seed, self.dtype, self.world.device,
-                )
-                for kind in self.learnt
-            }  # fmt: skip
-            relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
-            widths = tuple(self._input_width(kind) for kind in range(len(partition.types)))
-            model = self.goal.extend(make_model(config.model, GraphSizes(widths, relations, self.goal.num_outputs)))
-        self.model = model.to(device=self.world.device, dtype=self.dtype)
-        self.memory = EmbeddingStore(tables, partition.type_start)
-
-    def _embedding_config(self) -> EmbeddingConfig:
-        """As configured; rows of bases start by default as matrices [all nodes, hidden] do (Glorot and Bengio)."""
-        embedding, model = self.config.embedding, self.config.model
-        if not model.basis_rows or embedding.scale:
-            return embedding
-        return replace(embedding, scale=math.sqrt(6 / (self.partition.book.num_nodes + model.hidden)))
-
-    def _input_width(self, kind: int) -> int:
-        """Of a type's input rows: features, then learnable rows."""
-        rows = self.rows[kind]
-        width = rows.tables[FEATURE].shape[1] if FEATURE in rows.tables else 0
-        return width + self.config.model.row_width * (kind in self.learnt)
+    def last_rows(self) -> torch.Tensor:
+        """As for all sessions on static graphs."""
+        return last_rows(self)
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
         """As for all sessions, or exact."""
@@ -209,42 +155,18 @@ class GraphSession(BaseSession):
         if self.replica is not None:
             self.replica.close()
 
-    def metric_names(self) -> tuple[str, ...]:
-        """Those of the task."""
-        return self.goal.metric_names()
-
-    def collector(self) -> Collected:
-        """That of the task."""
-        return self.goal.collector()
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Those of the task."""
-        return self.goal.train_measure()
-
-    def protocol(self) -> dict[str, str]:
-        """Nothing to say."""
-        return {}
-
     def describe(self) -> list[str]:
         """Collective. What is about to run, line by line."""
-        world, book, partition = self.world, self.partition.book, self.partition
-        seeds = ", ".join(f"{name} {pool.total}" for name, pool in self.goal.pools.items())
-        edges = sum(relation.num_edges for relation in partition.relations)
-        learnt = int(world.total(sum(table.weight.numel() for table in self.memory.tables.values())))
+        world = self.world
         return [
             f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}, "
             f"in flight: {len(self.samplers)}",
             *([self._remote.describe()] if self._remote else []),
-            f"{book.num_nodes} nodes of {len(partition.types)} types, {edges} edges of {len(partition.relations)} "
-            f"relations in {book.offsets.shape[1] - 1} parts",
-            f"{self.goal.describe()}: {seeds}",
-            f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
-            f"{self.batches['train'].num_steps} steps an epoch",
+            *self._describe_graph(),
             *self._describe_topology(),
             *self._describe_copies(),
             self._describe_rows(),
-            *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),
-        ]  # fmt: skip
+        ]
 
     def _describe_topology(self) -> list[str]:
         if self.world.size == 1:
@@ -265,16 +187,3 @@ class GraphSession(BaseSession):
             return []
         copies, predicted = self.tables.num_copies(), self.tables.predicted_hits
         return [f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}"]
-
-
-def _check_basis_rows(wanted: bool, partition: GraphPartition) -> None:
-    """Raises ValueError for rows of bases where a type has features."""
-    named = [name for name, features in zip(partition.types, partition.features, strict=True) if features is not None]
-    if wanted and named:
-        raise ValueError(f"model.basis_rows is for graphs without features, but {', '.join(named)} has some")
-
-
-def _learnt_types(partition: GraphPartition, names: list[str]) -> tuple[int, ...]:
-    """Node types with learnable rows: those named, by default those without features. Raises ValueError."""
-    bare = [kind for kind, features in enumerate(partition.features) if features is None]
-    return tuple(sorted(set(bare) | {partition.type_of(name) for name in names}))

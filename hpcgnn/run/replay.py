@@ -16,11 +16,13 @@ from hpcgnn.config import RunConfig, Sections, SnapshotConfig, StaticConfig
 from hpcgnn.run import checkpoint
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.checkpoint import Progress
+from hpcgnn.run.full_graph_session import FullGraphSession
 from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.launch import on_first_rank
 from hpcgnn.run.restore import load
 from hpcgnn.run.session import Session
 from hpcgnn.run.snapshot_session import SnapshotSession
+from hpcgnn.sample.graph_config import WHOLE
 from hpcgnn.sample.remote_draw import Samplers
 
 
@@ -83,6 +85,8 @@ def make_session(
 ) -> BaseSession:
     """Collective. The session of a configuration's kind of graph; samplers: the ranks that draw for one on a static
     graph, if any."""
+    if isinstance(config, StaticConfig) and config.sampling.mode == WHOLE:
+        return FullGraphSession(config, path, world, watchdog)
     if isinstance(config, StaticConfig):
         return GraphSession(config, path, world, watchdog, samplers)
     if isinstance(config, SnapshotConfig):

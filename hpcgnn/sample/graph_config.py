@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from hpcgnn.choices import check_choices
 
-MODES = ("uniform", "replace", "weighted", "full", "labor")
+WHOLE = "whole"
+MODES = ("uniform", "replace", "weighted", "full", "labor", WHOLE)
 FULL = -1
 SHARDED, REPLICATED, AUTO = "sharded", "replicated", "auto"
 IN, OUT = "in", "out"
@@ -25,6 +26,7 @@ class GraphSamplingConfig:
         relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
         mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
             draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
+            "whole": nothing is sampled, a step is a pass over the whole graph, for as many layers as the model has.
         eval_fanouts: of validation and test; empty: as in training.
         direction: "in": neighbours are the sources of a node's in-edges; "out": the destinations of its out-edges, from
             partition sets made with ``--out-edges``.

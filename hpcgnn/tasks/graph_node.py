@@ -11,8 +11,7 @@ from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class GraphNodeTask(GraphTask):
-    """Scores the classes of every seed, a node. The loss is the cross entropy; where a node may have several labels,
-    the binary one, a mean over the classes."""
+    """Scores the classes of every seed, a node."""
 
     def __init__(self, seed_type: int, *shared):
         """shared: as GraphTask."""
@@ -23,7 +22,13 @@ class GraphNodeTask(GraphTask):
         return LabelScores(outputs[self._seed_type][plan.roots[0]], plan.columns["label"])
 
     def _loss(self, scores: LabelScores) -> torch.Tensor:
-        output, label = scores.output, scores.label
-        if label.ndim == 2:
-            return binary_cross_entropy_with_logits(output, label.to(output.dtype), reduction="sum") / output.shape[1]
-        return cross_entropy(output, label, reduction="sum")
+        return node_loss(scores)
+
+
+def node_loss(scores: LabelScores) -> torch.Tensor:
+    """The sum over the nodes: cross entropy, or, where a node may have several labels, the binary one, a mean over the
+    classes."""
+    output, label = scores.output, scores.label
+    if label.ndim == 2:
+        return binary_cross_entropy_with_logits(output, label.to(output.dtype), reduction="sum") / output.shape[1]
+    return cross_entropy(output, label, reduction="sum")

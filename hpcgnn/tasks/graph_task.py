@@ -86,7 +86,7 @@ class GraphTask(ABC):
         return rows.fetch(fetch, FEATURE)
 
     def _outputs(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        inputs = [_joined(feature, learnt.get(kind)) for kind, feature in enumerate(features)]
+        inputs = [joined(feature, learnt.get(kind)) for kind, feature in enumerate(features)]
         return self.model(plan.batch, inputs)
 
     def _push(self, plan: GraphPlan, learnt: dict[int, torch.Tensor]) -> None:
@@ -97,7 +97,7 @@ class GraphTask(ABC):
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
 
 
-def _joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
+def joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
     """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
     if feature is None or learnt is None:
         return learnt if feature is None else feature
