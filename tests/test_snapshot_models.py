@@ -36,7 +36,8 @@ class Ran:
         session.model.train()
         chain, self.leaf = HaloChain(), task._learnt()
         before = session.data_channel.sent_bytes
-        outputs, _ = session.model(frames := task._frames(plan, chain, self.leaf), task._state(frames[0]))
+        frames = task._frames(plan, chain, self.leaf)
+        outputs, _ = session.model(frames, session.model.begin(frames[0].inputs))
         windowed = session.config.sampling.history > 0
         outputs = torch.stack(outputs[-1].unbind(1) if windowed else [rows.squeeze(1) for rows in outputs])
         self.targets, self.rows, self.comm = plan.targets, session.partition.flat_row, comm

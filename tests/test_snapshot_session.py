@@ -50,7 +50,11 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
     assert_like_one_rank(comm, parts, make_config(train__batch_size=2))
 
 
+LINKS = {"task__kind": "link", "task__negatives": 2, "task__eval_negatives": 3}
 TIMED = {
+    "links": {**LINKS, "train__batch_size": 3, "inputs__lags": 0},
+    "links, one snapshot a step": {**LINKS, "train__batch_size": 1, "inputs__lags": 0},
+    "links among all": {"task__kind": "link", "task__eval_pairs": "all", "train__batch_size": 1, "inputs__lags": 0},
     "carried": {"train__batch_size": 3, "inputs__embedding": 4},
     "one snapshot a step": {"train__batch_size": 1},
     "no state": {"train__batch_size": 4, "model__kind": "gcn"},

@@ -58,8 +58,8 @@ class SnapshotGoal(ABC):
         """The sum over this rank's predictions."""
 
     @abstractmethod
-    def join(self, scores: list):
-        """Scores of several targets as those of one step."""
+    def join(self, scores: list, training: bool):
+        """Scores of several targets, or of none, as those of one step."""
 
     @abstractmethod
     def collector(self) -> Collected:
@@ -129,7 +129,7 @@ class RegressionGoal(SnapshotGoal):
         measure = functional.l1_loss if self._mae else functional.mse_loss
         return measure(scores.output, scores.label, reduction="sum")
 
-    def join(self, scores: list[LabelScores]) -> LabelScores:
+    def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
         """As in SnapshotGoal."""
         none = torch.empty((0, self.num_outputs), dtype=self._dtype, device=self._world.device)
         return LabelScores(

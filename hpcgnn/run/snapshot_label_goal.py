@@ -47,8 +47,11 @@ class LabelGoal(SnapshotGoal):
         error = scores.output[:, 0] - scores.label.to(scores.output.dtype)
         return error.abs().sum() if self.absolute else error.square().sum()
 
-    def join(self, scores: list[LabelScores]) -> LabelScores:
+    def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
         """As in SnapshotGoal."""
+        if not scores:
+            none = torch.empty((0, max(1, self.classes)))
+            return LabelScores(none, torch.empty(0, dtype=torch.int64 if self.classes else none.dtype))
         return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
 
     def collector(self) -> LabelCollected:

@@ -67,9 +67,14 @@ class SnapshotLinkGoal(SnapshotGoal):
         """As in SnapshotGoal."""
         return self._loss(scores.positive, scores.negative)
 
-    def join(self, scores: list):
+    def join(self, scores: list, training: bool):
         """As in SnapshotGoal."""
-        return type(scores[0]).join(scores)
+        if scores:
+            return type(scores[0]).join(scores)
+        if self._ranks_all and not training:
+            return RankedPairs(np.empty((0, len(ALL_NAMES))))
+        negatives = self._task.negatives if training else self._task.eval_negatives
+        return SnapshotLinkScores(torch.empty(0), torch.empty((negatives, 0)), torch.empty(0, dtype=torch.int64))
 
     def collector(self) -> DrawnCollected | RankedCollected:
         """As in SnapshotGoal."""
@@ -132,8 +137,10 @@ class RankedCollected:
         self.found.append(scores)
 
     def metrics(self, batches: object, world: World) -> dict[str, float]:
-        """Means over snapshots with edges."""
+        """Collective. Means over snapshots with edges; all ranks of a group know the same of them."""
         values = np.concatenate([ranked.values for ranked in self.found])
+        if world.size > 1:
+            values = world.broadcast(world.gather_rows(values))
         return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
 
 

@@ -30,8 +30,8 @@ class Objective(Protocol):
     def loss(self, scores: Any) -> torch.Tensor:
         """The sum over this rank's predictions."""
 
-    def join(self, scores: list) -> Any:
-        """Scores of several targets as those of one step."""
+    def join(self, scores: list, training: bool) -> Any:
+        """Scores of several targets, or of none, as those of one step."""
 
 
 class Handed(Mapping):
@@ -85,7 +85,7 @@ class SnapshotTask:
         if learnt is not None:
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
-        self.last_scores = self._objective.join(scores)
+        self.last_scores = self._objective.join(scores, True)
         return loss.detach()
 
     @torch.no_grad()
@@ -93,7 +93,7 @@ class SnapshotTask:
         """Collective. Scores of one step."""
         self.model.eval()
         with self.timers("compute"):
-            return self._objective.join(self._run(plan, HaloChain(), self._learnt())[0])
+            return self._objective.join(self._run(plan, HaloChain(), self._learnt())[0], False)
 
     evaluate = score
 
