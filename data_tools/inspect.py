@@ -70,7 +70,13 @@ def render_head(report: Report) -> Lines:
     kind = f", {report['kind']}" if "kind" in report else ""
     written = f"{report.get('created_by', 'unknown')}, version {report['format_version']}"
     lines = [f"{report['path']}: {report['format']}{kind}, {report['bytes']:,} bytes, written by {written}"]
+    if "num_snapshots" in report:
+        sets = "".join(f"; {name} {first} to {last}" for name, (first, last) in report["splits"].items())
+        lines.append(f"  {report['num_snapshots']} snapshots{sets}")
     for source in report.get("sources", []):
+        if isinstance(source, str):
+            lines.append(f"  from {source}")
+            continue
         lines.append(f"  from {source['name']} ({source['bytes']:,} bytes, sha256 {source['sha256']})")
     return lines
 

@@ -31,6 +31,7 @@ from data_tools.partition_set import write_set
 from data_tools.partition_source import Source, open_source, validate
 from data_tools.quality import measure, measure_static, summary, unmet
 from data_tools.rebalance import TARGET
+from data_tools.snapshot_quality import measure_snapshots
 from hpcgnn.store import files
 
 DEFAULT_BALANCE = ("events", "time")
@@ -80,6 +81,8 @@ def partition_static(source: Source, folder: pathlib.Path, options: StaticOption
         part = hotness_parts(source, part, options)
     layout = make_layout(source, part, options.parts)
     quality = measure_static(source, layout, options.balance)
+    if source.kind == "snapshots":
+        measure_snapshots(source, layout, quality)
     write = lambda set_id: write_static_parts(source, layout, folder, set_id, options)  # noqa: E731
     return write_set(source, layout, folder, options, quality, write)
 

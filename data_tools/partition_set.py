@@ -69,6 +69,7 @@ def write_book(
         method=options.method,
         **attributes,
         **source.snapshots,
+        **source.splits,
     ) as book:
         write_outline(book, source, layout)
         group = book.create_group("parts")

@@ -66,6 +66,11 @@ class Source:
         """The attribute ``num_snapshots`` of a snapshot graph, else nothing."""
         return {"num_snapshots": int(self.file.attrs["num_snapshots"])} if self.kind == "snapshots" else {}
 
+    @property
+    def splits(self) -> dict[str, str]:
+        """The attribute ``splits`` of a snapshot graph that has one, else nothing."""
+        return {"splits": str(self.file.attrs["splits"])} if "splits" in self.file.attrs else {}
+
     def edges(self, relation: Relation) -> h5py.Group:
         """The group of a relation."""
         return self.file["edges"][relation.name]

@@ -146,6 +146,12 @@ def headline(quality: dict) -> str:
     text = f"{quality['nodes']} nodes and {quality['edges']} edges in {quality['ranks']} parts"
     for name, cut in quality["relations"].items() if len(quality["relations"]) > 1 else ():
         text += f"\n  {name}: {cut} edges cut"
+    if "snapshots" in quality:
+        found = quality["snapshots"]
+        text += (
+            f"\n  {found['num_snapshots']} snapshots of {found['edges']} edges in all, {found['cut']} of them cut; "
+            f"{found['halo_rows']} rows in one exchange of every snapshot"
+        )
     if "cache" in quality:
         cache = quality["cache"]
         text += (

@@ -16,6 +16,9 @@ def describe_root(file: h5py.File) -> Report:
     path = pathlib.Path(file.filename)
     names = ("format", "format_version", "created_by", "kind")
     report = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
+    if "num_snapshots" in file.attrs:
+        report["num_snapshots"] = plain(file.attrs["num_snapshots"])
+        report["splits"] = files.json_attribute(file, "splits") or {}
     return {"path": str(path), "bytes": path.stat().st_size, **report}
 
 
@@ -25,9 +28,11 @@ def plain(value):
 
 
 def columns(group: h5py.Group) -> dict[str, str]:
-    """Type and shape of every dataset of a group, such as ``float32 [157474, 172]``."""
+    """Type and shape of every dataset of a group, such as ``float32 [157474, 172]``, and whether it is of snapshots."""
     return {
-        name: f"{data.dtype.name} {list(data.shape)}" for name, data in group.items() if isinstance(data, h5py.Dataset)
+        name: f"{data.dtype.name} {list(data.shape)}" + " per snapshot" * bool(data.attrs.get("per_snapshot", False))
+        for name, data in group.items()
+        if isinstance(data, h5py.Dataset)
     }
 
 

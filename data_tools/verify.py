@@ -19,6 +19,7 @@ from data_tools.findings import Findings
 from data_tools.verify_book import BookView, check_files, read_book
 from data_tools.verify_part import Layout, check_part, layout_of, part_layouts
 from data_tools.verify_rows import compare_edges, compare_nodes
+from data_tools.verify_snapshots import check_snapshot_part, check_told, measured_snapshots
 from data_tools.verify_spool import compare_static_edges, count_halo
 from data_tools.verify_static import check_static_part, further_layouts
 from hpcgnn.store import files
@@ -28,7 +29,7 @@ OWN_COLUMNS = {
     **{kind: {"nodes": ("row",), "edges": ("indptr", "src", "row")} for kind in files.BY_DESTINATION},
 }
 COMPARED = ("/nodes/", "/edges/")  # groups with columns of the graph file
-CHECK_PART = {"temporal": check_part, **dict.fromkeys(files.BY_DESTINATION, check_static_part)}
+CHECK_PART = {"temporal": check_part, "static": check_static_part, "snapshots": check_snapshot_part}
 
 
 def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None) -> list[str]:
@@ -70,6 +71,8 @@ def check_content(view: BookView, source: h5py.File | None, findings: Findings) 
     measured = {"cut": sum(cuts.values())}
     if view.kind in files.BY_DESTINATION:
         measured |= {"relations": cuts, "halo": count_halo(view, findings)}
+    if view.kind == "snapshots":
+        measured["snapshots"] = measured_snapshots(view, findings)
     for name, value in measured.items() if not findings.unusable else ():
         if view.quality.get(name) != value:
             findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
@@ -115,6 +118,8 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
     found = files.file_hash(source.filename)
     if found != view.source_hash:
         findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {found}")
+    if view.kind == "snapshots":
+        check_told(view, source, findings)
     outlines = (
         ("nodes", [(t.name, t.num_nodes) for t in view.types], files.node_types(source), "num_nodes"),
         ("edges", [(r.name, r.num_edges) for r in view.relations], files.relations(source), "num_edges"),

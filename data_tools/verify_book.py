@@ -51,7 +51,7 @@ class BookRelation:
 
 @dataclass(frozen=True, slots=True)
 class BookView:
-    """The content of a book that verification needs."""
+    """The content of a book that verification needs; told: what it says of snapshots."""
 
     path: pathlib.Path
     kind: str
@@ -60,6 +60,7 @@ class BookView:
     source_hash: str
     options: dict
     quality: dict
+    told: dict
     types: tuple[BookType, ...]
     relations: tuple[BookRelation, ...]
     hashes: list[str]
@@ -80,7 +81,8 @@ def read_book(folder: pathlib.Path, findings: Findings) -> BookView | None:
     before = len(findings.lines)
     view = None
     with findings.reading(path), files.open_checked(path, files.BOOK) as book:
-        missing = [name for name in ATTRIBUTES if name not in book.attrs]
+        needed = (*ATTRIBUTES, *(("num_snapshots",) if book.attrs.get("kind") == "snapshots" else ()))
+        missing = [name for name in needed if name not in book.attrs]
         if missing:
             findings.add(path, "", f"attributes are missing: {', '.join(missing)}")
             return None
@@ -110,6 +112,7 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         source_hash=str(book.attrs["source_hash"]),
         options=json.loads(book.attrs["options"]),
         quality=json.loads(book.attrs["quality"]),
+        told={name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs},
         types=tuple(types.values()),
         relations=tuple(relations),
         hashes=[text.decode() for text in book["parts/hash"][:]],

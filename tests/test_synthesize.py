@@ -219,3 +219,12 @@ def test_static_command_line(tmp_path, capsys):
     with pytest.raises(ValueError, match="edges must be even"):
         main(["--static", "--nodes", "50", "--edges", "7", str(tmp_path / "odd.h5")])
     assert not (tmp_path / "odd.h5").exists()
+
+
+def test_snapshots_command_line(tmp_path, capsys):
+    assert main(["--snapshots", "20", "--nodes", "30", str(tmp_path / "g.h5")]) == 0
+    assert "30 nodes, 20 snapshots" in capsys.readouterr().out
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert file["nodes/node/target"].shape == (30, 20)
+    with pytest.raises(SystemExit):
+        main(["--snapshots", "20", "--static", str(tmp_path / "g.h5")])

@@ -323,7 +323,8 @@ def test_wrong_offsets_in_the_book_are_found(planted):
     [
         ("quality", '{"cut": 1}', "quality: cut is 1"),
         ("source_hash", "0" * 64, "source_hash"),
-        ("kind", "snapshots", "not supported yet by verify"),
+        ("kind", "meshes", "not supported yet by verify"),
+        ("kind", "snapshots", "attributes are missing: num_snapshots"),
         ("quality", "{", "cannot be read"),
     ],
 )

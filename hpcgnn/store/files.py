@@ -4,7 +4,8 @@ This module is the one place that knows format names, versions and the layout's 
 writes our files goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
 
 graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
-"static", "snapshots"), ``sources`` (JSON list); of a snapshot graph ``num_snapshots`` (S)::
+"static", "snapshots"), ``sources`` (JSON list); of a snapshot graph ``num_snapshots`` (S) and ``splits`` (JSON: first
+and last snapshot of train, val, test) where the source has any::
 
     /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
@@ -20,7 +21,7 @@ graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``cre
 partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
-                 source_name, source_hash, quality (JSON), num_snapshots?
+                 source_name, source_hash, quality (JSON), num_snapshots?, splits?
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
