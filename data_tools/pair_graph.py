@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.partition_source import Source, endpoint_slabs
+from data_tools.partition_source import Relation, Source, endpoint_slabs
 
 MERGE_AT_LEAST = 1 << 20  # pending pairs; below it merging would cost more than it saves
 
@@ -41,18 +41,29 @@ def add_duplicates(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def count_pairs(source: Source) -> tuple[np.ndarray, np.ndarray]:
-    """Unordered pairs with events between them: keys low * N + high [n], increasing, and events [n]."""
+    """Unordered pairs with events between them: keys low * N + high [n], increasing, and events [n]; an edge that stays
+    counts in every snapshot."""
     num_nodes = source.num_nodes
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0
     for relation in source.relations:
-        for _, src, dst in endpoint_slabs(source, relation):
-            keys = (np.minimum(src, dst) * num_nodes + np.maximum(src, dst))[src != dst]
-            pending.append(np.unique(keys, return_counts=True))
+        for start, src, dst in endpoint_slabs(source, relation):
+            apart = src != dst
+            keys = (np.minimum(src, dst) * num_nodes + np.maximum(src, dst))[apart]
+            if source.kind == "snapshots" and "last" in relation.columns:
+                pending.append(add_duplicates(keys, snapshots_of(source, relation, start, len(src))[apart]))
+            else:
+                pending.append(np.unique(keys, return_counts=True))
             size += len(pending[-1][0])
             if size > max(MERGE_AT_LEAST, len(merged[0])):
                 merged, pending, size = merge(merged, pending), [], 0
     return merge(merged, pending)
+
+
+def snapshots_of(source: Source, relation: Relation, start: int, count: int) -> np.ndarray:
+    """In how many snapshots each of some rows of a relation is [count] int64."""
+    first, last = (source.edges(relation)[name][start : start + count].astype(np.int64) for name in ("first", "last"))
+    return last - first + 1
 
 
 def merge(merged: tuple[np.ndarray, np.ndarray], pending: list) -> tuple[np.ndarray, np.ndarray]:

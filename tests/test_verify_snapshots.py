@@ -11,7 +11,7 @@ from snapshot_runs import random_graph
 
 from data_tools.inspect import main as inspect
 from data_tools.partition import partition
-from data_tools.snapshot_graph import as_rows, write_snapshots
+from data_tools.snapshot_graph import SnapshotGraph, as_rows, write_snapshots
 from data_tools.snapshot_quality import union_length
 from data_tools.verify import verify
 from hpcgnn.store import files
@@ -87,6 +87,17 @@ def test_what_ranks_hold_is_balanced_over_time(tmp_path):
     counts = np.stack([open_snapshot_partition(tmp_path / "p", rank, 2).count_edges() for rank in range(2)])
     early, late = counts[:, :8].sum(axis=1), counts[:, 8:].sum(axis=1)
     assert max(early.max() / early.mean(), late.max() / late.mean()) < 1.15
+
+
+def test_edges_that_stay_are_not_cut(tmp_path):
+    """A ring of 16 nodes whose every other edge is in all snapshots, the rest in one: pairs stay together."""
+    src = np.arange(16)
+    last = np.where(src % 2 == 0, SNAPSHOTS - 1, 0)
+    graph = SnapshotGraph(16, SNAPSHOTS, src, (src + 1) % 16, np.zeros(16, int), last)
+    write_snapshots(tmp_path / "g.h5", graph, ["test"], "test")
+    quality = partition(tmp_path / "g.h5", tmp_path / "p", 8, balance=["nodes"])
+    assert quality["snapshots"]["cut"] == 8
+    assert quality["snapshots"]["edges"] == 8 * SNAPSHOTS + 8
 
 
 def test_inspect_tells_of_snapshots(made, capsys):
