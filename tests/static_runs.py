@@ -13,9 +13,10 @@ from data_tools.partition import partition
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.config import StaticConfig
-from hpcgnn.run.graph_session import GraphSession
 from hpcgnn.run.launch import EXIT_REQUEUE
+from hpcgnn.run.replay import make_session
 from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.static_session import StaticSession
 from hpcgnn.run.trainer import Trainer
 
 
@@ -78,10 +79,10 @@ def make_static_parts(comm, make, folder: Path, parts: int = 8, **options) -> Pa
     """Collective. A graph made by ``make(path)`` in ``parts`` random parts."""
 
     def write() -> None:
-        options.update(method="random", cache_ranking=0.5, fanouts=(3, 2))
+        usual = {"method": "random", "cache_ranking": 0.5, "fanouts": (3, 2)}
         folder.mkdir(exist_ok=True)
         make(folder / "graph.h5")
-        partition(folder / "graph.h5", folder / "parts", parts, **options)
+        partition(folder / "graph.h5", folder / "parts", parts, **(usual | options))
 
     on_rank_0(comm, write)
     return folder / "parts"
@@ -102,10 +103,10 @@ def static_config(**changes) -> StaticConfig:
     return StaticConfig.from_dict(sections)
 
 
-def open_graph_session(comm, parts: Path, config: StaticConfig) -> GraphSession:
+def open_graph_session(comm, parts: Path, config: StaticConfig) -> StaticSession:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1), comm)
-    return GraphSession(config, str(parts), world, Watchdog(world, 0))
+    return make_session(config, str(parts), world, Watchdog(world, 0))
 
 
 def open_graph_trainer(comm, parts: Path, folder: Path, config: StaticConfig) -> Trainer:

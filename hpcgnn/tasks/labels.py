@@ -113,7 +113,7 @@ def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
 
 def has_label(label: np.ndarray) -> np.ndarray:
     """Whether nodes have labels as ``node_labels`` gives them, [n] bool."""
-    return label.reshape(len(label), -1)[:, 0] >= 0
+    return (label if label.ndim == 1 else label[:, 0]) >= 0
 
 
 def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:
