@@ -1,9 +1,8 @@
-"""Passes over whole static graphs: sampling with all neighbours in one batch, on any number of ranks, killed and resumed;
-what travels is what the partition says."""
+"""Passes over whole static graphs: sampling with all neighbours in one batch, on any number of ranks, killed and
+resumed; what travels is what the partition says."""
 
 from __future__ import annotations
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -22,12 +21,11 @@ from static_runs import (
 from test_graph_training import BASIS_ROWS, assert_same_records
 from test_multilabel import several
 
-from data_tools.partition import partition
+from data_tools import convert
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.run.graph_predict import predict_nodes
 from hpcgnn.run.scoring import split_metrics
 from hpcgnn.store.graph_partition import open_graph_partition
-from training_runs import on_rank_0
 
 EPOCHS = 3
 SAMPLED = {"sampling__mode": "full", "eval__exact": True, "train__batch_size": 10_000}
@@ -51,7 +49,8 @@ def ring(path):
 
 def tiny(path):
     """Three nodes, one of them alone: of four ranks, one has no node."""
-    nodes = {"node": {"feat": np.eye(3, dtype=np.float32), "label": np.array([0, 1, 0]), "split": np.array([0, 1, 2], np.int8)}}
+    label, split = np.array([0, 1, 0]), np.array([0, 1, 2], np.int8)
+    nodes = {"node": {"feat": np.eye(3, dtype=np.float32), "label": label, "split": split}}
     edges = {"src": np.array([1, 0, 1]), "dst": np.array([0, 1, 1])}
     return write_graph(path, nodes, {("node", "meets", "node"): edges}, "static")
 
@@ -137,4 +136,151 @@ def test_of_other_graphs_too(comm, mpi_tmp_path, case):
     else:
         make = several if case == "several labels" else tiny
     parts = make_static_parts(comm, make, mpi_tmp_path, parts=4, **options)
+    assert_whole_is_sampled(comm, parts, mpi_tmp_path, changes)
+
+
+def edges_by_relation(parts, size: int):
+    """By rank and relation: global ids of sources and destinations of the edges."""
+    shares = [open_graph_partition(parts, rank, size) for rank in range(size)]
+    return shares, [
+        [
+            (edges.src, share.global_ids(relation.dst_type)[edges.dst])
+            for relation, edges in zip(share.relations, share.edges, strict=True)
+        ]
+        for share in shares
+    ]
+
+
+@pytest.mark.parametrize("make", [typed, ring])
+def test_what_travels_is_what_the_partition_says(comm, mpi_tmp_path, make):
+    """Rows of every hidden layer to each rank with edges from them, and as many gradients back; of the first layer
+    learnable rows alone."""
+    parts = make_static_parts(comm, make, mpi_tmp_path, method="metis" if make is ring else "random")
+    config = static_config(sampling__mode="whole", model__layers=3, **DROPOUT)
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
+    session = trainer.session
+    before = session.sent_bytes()
+    losses = learn(trainer, 2)
+    assert np.isfinite(losses).all()
+    shares, edges = edges_by_relation(parts, comm.size)
+    passes, expected = 2 + 2 + 1, 0  # two epochs forward and backward, one validation
+    for share, relations in zip(shares, edges, strict=True):
+        sources = np.unique(np.concatenate([src for src, _ in relations]))
+        ghosts = sources[share.book.locate(sources)[0] != share.rank]
+        base = share.book.type_base()
+        learnt = sum(int(((ghosts >= base[kind]) & (ghosts < base[kind + 1])).sum()) for kind in session.memory.tables)
+        expected += passes * (2 * len(ghosts) + learnt) * 8 * 8  # hidden numbers of 8 bytes
+    assert session.world.total(session.sent_bytes() - before) == expected
+    assert (expected > 0) == (comm.size > 1)
+
+
+def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
+    """Both halves together have every edge once, the inner one none from a ghost; outer nodes see the border."""
+    parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
+    session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
+    graph, (share,) = session.graph, [open_graph_partition(parts, comm.rank, comm.size)]
+    (deep, border, outer), n = graph.counts[0], share.num_nodes
+    assert (deep + border, outer) == (graph.inner.num_nodes, graph.outer.num_nodes)
+    assert comm.size == 1 or min(deep, border, outer) > 0
+    found = []
+    for half, first in ((graph.inner, 0), (graph.outer, deep + border)):
+        (adjacency,) = half.block.relations
+        order = torch.argsort(graph.place)[first : first + half.num_nodes]
+        assert torch.equal(half.block.own(half.source[0]), order)
+        source = half.source[0][adjacency.source]
+        assert half is graph.outer or (source < n).all()
+        dst = half.source[0][half.block.lists.destination]
+        found += [(s, d) for s, d in zip(half.identity[0][adjacency.source].tolist(), dst.tolist(), strict=True)]
+    ids, book = share.book.local_to_global(comm.rank), share.book
+    flat = np.empty(book.num_nodes, np.int64)
+    for rank in range(comm.size):
+        flat[book.local_to_global(rank)] = open_graph_partition(parts, rank, comm.size).flat_row
+    assert len(ids) == n
+    assert sorted(found) == sorted(zip(flat[share.edges[0].src].tolist(), share.edges[0].dst.tolist(), strict=True))
+    met = {s for s, d in found if torch.as_tensor(graph.place[d]) >= deep + border}
+    inner = flat[ids][np.argsort(graph.place.numpy())][: deep + border]
+    assert [row in met for row in inner] == [False] * deep + [True] * border
+
+
+def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, typed, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
+    for rows, table, ghosts in zip(session.rows, session.task.features, session.graph.num_ghosts, strict=True):
+        if table is None:
+            assert "feature" not in rows.tables
+            continue
+        assert table.data_ptr() == rows.tables["feature"].data_ptr() or len(table) == 0
+        assert len(table) == len(rows.tables["feature"]) + ghosts
+    assert all(len(edges.src) == 0 for edges in session.partition.edges)
+
+
+@pytest.mark.parametrize("make", [typed, ring])
+def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    config = static_config(sampling__mode="whole", train__epochs=4, train__train_metrics=True, **DROPOUT)
+    trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 3)
+    second = open_graph_trainer(comm, parts, broken, config)
+    second.resume()
+    assert 0 < second.progress.global_step < 4
+    second.run()
+    torch.testing.assert_close(second.flat.parameter, trainer.flat.parameter, rtol=0, atol=0)
+    if comm.rank == 0:
+        assert_same_records(broken, whole)
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_predictions_are_those_of_inference_in_chunks(comm, mpi_tmp_path, embeddings):
+    parts = make_static_parts(comm, typed, mpi_tmp_path)
+    found = []
+    for mode in ("whole", "full"):
+        config = static_config(sampling__mode=mode, sampling__fanouts=[-1, -1], model__residual=True, eval__chunk=17)
+        nodes = predict_nodes(open_graph_session(comm, parts, config), embeddings)
+        found.append({"row": nodes.row, **nodes.columns})
+    for name, values in found[0].items():
+        np.testing.assert_allclose(values, found[1][name], rtol=1e-9, atol=1e-12)
+
+
+class Flat(torch.nn.Module):
+    """A model that cannot be taken layer by layer."""
+
+    def __init__(self, config, sizes):
+        super().__init__()
+        self.product = torch.nn.Linear(sizes.inputs[0], sizes.outputs)
+
+
+def test_a_model_of_ones_own(comm, mpi_tmp_path):
+    """It is run layer by layer, or refused."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    own = {"model__class_path": "hpcgnn.nn.graph_models.ResidualModel"}
+    assert_whole_is_sampled(comm, parts, mpi_tmp_path, own | DROPOUT)
+    with pytest.raises(DistributedError, match="lacks num_hops, first, step, last"):
+        open_graph_session(comm, parts, static_config(sampling__mode="whole", model__class_path=f"{__name__}.Flat"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task__kind": "link"}, "task.kind link"),
+        ({"sampling__relation_fanouts": {"a.b.c": [1, 1]}}, "relation_fanouts"),
+        ({"sampling__edge_columns": ["weight"]}, "edge_columns"),
+        ({"features__storage": "file"}, "features.storage"),
+        ({"features__cache_ratio": 0.5}, "cache_ratio"),
+        ({"comm__sampler_ranks": 1}, "sampler_ranks"),
+    ],
+)
+def test_what_only_mini_batches_know_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        static_config(sampling__mode="whole", **changes)
+
+
+def test_cora_is_the_sampled_run(comm, mpi_tmp_path, shared_data):
+    """GCN of the citation graph: losses, weights and metrics of three epochs."""
+    source = shared_data("cora/cora_planetoid.npz")
+
+    def make(path):
+        assert convert.main(["--preset", "planetoid", "--set", f"graph={source}", str(path)]) == 0
+
+    parts = make_static_parts(comm, make, mpi_tmp_path, method="metis")
+    changes = {"model__kind": "gcn", "model__hidden": 16, "features__normalize": True, "train__lr": 0.01,
+               "train__weight_decay": 5e-4, "model__dropout": 0.5, "model__input_dropout": 0.5}  # fmt: skip
     assert_whole_is_sampled(comm, parts, mpi_tmp_path, changes)

@@ -42,15 +42,6 @@ def _each_edge(lists: EdgeLists) -> EdgeLists:
     return EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
 
 
-def with_loops(lists: EdgeLists) -> EdgeLists:
-    """Every destination as one more source of itself, after its others."""
-    everyone = torch.arange(len(lists), device=lists.indptr.device)
-    source = lists.source.new_empty(len(lists.source) + len(lists))
-    source[lists.indptr[1:] + everyone] = everyone
-    source[torch.arange(len(lists.source), device=everyone.device) + lists.destination] = lists.source
-    return EdgeLists(torch.cat([lists.indptr[:1], lists.indptr[1:] + everyone + 1]), source, lists.num_sources)
-
-
 def glorot(*shape: int) -> nn.Parameter:
     """A parameter [..., I, O], uniform with the variance of Glorot and Bengio (2010) for each of its matrices."""
     bound = (6 / (shape[-2] + shape[-1])) ** 0.5
@@ -118,7 +109,7 @@ class GcnConv(nn.Module):
             edge_weight = edge_weight * block.weight.to(dtype)
         if not self.self_loop:
             return lists, edge_weight.unsqueeze(1)
-        looped = with_loops(lists)
+        looped = block.looped
         everything = edge_weight.new_empty(len(looped.source))
         at_loop = looped.indptr[1:] - 1
         everything[at_loop] = scale[: len(lists)] ** 2
@@ -141,7 +132,7 @@ class GatConv(nn.Module):
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
         if block.weight is not None:
             raise ValueError("model.kind gat weighs edges itself: leave edge weights out, or use sage or gcn")
-        lists = with_loops(block.lists) if self.self_loop else block.lists
+        lists = block.looped if self.self_loop else block.lists
         source, target = product(rows, self._score_weights()).split(self.heads, dim=1)
         out = native.graph_attention(product(rows, self.weight), source, target[: len(lists)], lists)
         out = _join_heads(out, self.heads, self.concat) + self.bias

@@ -40,7 +40,7 @@ class FullGraphTask:
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None], embeddings: EmbeddingStore,
         seed: int, channel: Channel, timers: Timers,
     ):  # fmt: skip
-        self.model, self._graph, self._features, self._embeddings = model, graph, features, embeddings
+        self.model, self._graph, self.features, self._embeddings = model, graph, features, embeddings
         self._seed, self._channel, self.timers, self.last_scores = seed, channel, timers, None
 
     def train(self, plan: FullPlan) -> torch.Tensor:
@@ -66,4 +66,4 @@ class FullGraphTask:
         return self._pass(learnt, PassKey(self._seed)).rows()[self._graph.place]
 
     def _pass(self, learnt: dict[int, torch.Tensor], key: PassKey) -> FullGraphPass:
-        return FullGraphPass(self.model, self._graph, self._features, learnt, key, self._channel, self.timers)
+        return FullGraphPass(self.model, self._graph, self.features, learnt, key, self._channel, self.timers)
