@@ -16,7 +16,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.sample.draw import BlockSampler, Completion
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.exclusion import Exclusion
-from hpcgnn.sample.graph_config import AUTO, GraphSamplingConfig
+from hpcgnn.sample.graph_config import AUTO, WHOLE, GraphSamplingConfig
 from hpcgnn.sample.graph_neighbors import NeighborSampler, check_weights
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.induced import InducedSampler
@@ -72,6 +72,10 @@ class PlannedLoader(ABC):
             )  # fmt: skip
             self._config.check_relations(list(graph.relations))
             check_columns(graph.partition, edge_columns)
+            if mode == WHOLE:
+                raise ValueError(
+                    "mode whole is for run files, a loader gives mini-batches: use mode full for all neighbours"
+                )
             if mode == "weighted":
                 check_weights(graph.partition)
             _check(batch_size, as_data, subgraph_type)

@@ -1,7 +1,7 @@
 """``python -m hpcgnn.train``: train a graph neural network; without arguments, TGN on built-in synthetic events.
 
 ``--kind static`` (or ``kind: static`` in the file that ``--config`` names) trains on a static graph, by sampled
-mini-batches; ``kind: snapshots`` on a sequence of snapshots, whole, by halo exchange.
+mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by halo exchange.
 """
 
 from __future__ import annotations

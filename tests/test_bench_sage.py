@@ -36,7 +36,10 @@ def test_command_prints_the_stages_of_a_step(capsys):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("option", "message"), [("--steps=0", "--steps"), ("--peer=dgl", "--peer")])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--steps=0", "--steps"), ("--peer=dgl", "--peer"), ("--sampling.mode=whole", "mini-batches")],
+)
 def test_wrong_options_are_refused(capsys, option, message):
     assert run([["bench", "sage", option]]) == 2
     assert message in capsys.readouterr().err

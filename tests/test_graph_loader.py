@@ -240,6 +240,7 @@ def test_data_of_several_types(comm, typed_parts):
         ("train", {"as_data": "dgl"}, "as_data must be '' or 'pyg', got 'dgl'"),
         ("train", {"relation_fanouts": {"a.b.c": [1, 1]}}, "no relation a.b.c"),
         ("train", {"mode": "best"}, "sampling.mode"),
+        ("train", {"mode": "whole"}, "a loader gives mini-batches"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(comm, typed_parts, given, changes, message):

@@ -26,6 +26,7 @@ from hpcgnn.run.logs import RunLog
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.synthetic import make_synthetic_graph
 from hpcgnn.run.trainer import Trainer
+from hpcgnn.sample.graph_config import WHOLE
 from hpcgnn.store.features import FEATURE
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
@@ -71,6 +72,8 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
         raise ValueError("--steps must be at least 1")
     if config.comm.sampler_ranks:
         raise ValueError("comm.sampler_ranks: the benchmark draws and trains on the same ranks; leave it 0")
+    if config.sampling.mode == WHOLE:
+        raise ValueError("sampling.mode whole: the benchmark times steps of mini-batches; use another mode")
     if namespace.peer == "pyg":
         if world.size > 1:
             raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")

@@ -24,7 +24,7 @@ class GraphModelConfig:
         kind: "sage" (own row and aggregated neighbours), "gcn" (normalised by the degrees of both ends), "gat"
             (attention over neighbours), "rgcn" (a matrix a relation), "rgat" (matrix and attention a relation). gcn and
             gat are for graphs of one relation. "embedding": no layers, a node is its own row alone (of link).
-        layers: hops; as many as sampling.fanouts has entries; of embedding 0.
+        layers: hops; as many as sampling.fanouts has entries, where anything is sampled; of embedding 0.
         hidden: width of hidden rows and of learnt embeddings.
         heads: attention heads of gat and rgat; must divide hidden.
         dropout: of hidden rows, keyed by node and column.
