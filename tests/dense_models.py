@@ -129,7 +129,35 @@ def mpnn_lstm(p, a, x, config):
     return found
 
 
+def evolvegcn(with_summary):
+    def model(p, a, x, config):
+        rows_of = list(x)
+        for i in range(config.layers):
+            weight = p[f"initial.{i}"]
+            size, number = weight.shape
+            for t, matrix in enumerate(a):
+                given = weight
+                if with_summary:
+                    score = rows_of[t] @ p[f"score.{i}"].ravel() / p[f"score.{i}"].norm()
+                    best = sorted(range(len(score)), key=lambda row, score=score: (-score[row].item(), row))[:number]
+                    given = torch.zeros(size, number, dtype=weight.dtype)
+                    for column, row in enumerate(best):
+                        pick = torch.nn.functional.one_hot(torch.tensor(column), number)
+                        given = given + torch.outer(rows_of[t][row] * torch.tanh(score[row]), pick.to(weight.dtype))
+                u, v = p[f"evolve.{i}.given"], p[f"evolve.{i}.kept"]
+                gates = u @ given + p[f"evolve.{i}.bias"]
+                z = torch.sigmoid(gates[:size] + v[:size] @ weight)
+                r = torch.sigmoid(gates[size : 2 * size] + v[size:] @ weight)
+                candidate = torch.tanh(gates[2 * size :] + p[f"evolve.{i}.candidate"] @ (r * weight))
+                weight = (1 - z) * weight + z * candidate
+                rows_of[t] = torch.relu(gcn_matrix(matrix) @ rows_of[t] @ weight)
+        return [output(p, rows) for rows in rows_of]
+
+    return model
+
+
 DENSE = {
     "gcn": gcn, "tgcn": tgcn, "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev), "gconv_lstm": gconv_lstm,
-    "dcrnn": filtered_gru(walks), "mpnn_lstm": mpnn_lstm,
+    "dcrnn": filtered_gru(walks), "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False),
+    "evolvegcn_h": evolvegcn(True),
 }  # fmt: skip

@@ -13,6 +13,7 @@ NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in KINDS] + [
     ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("mpnn_lstm", {"layers": 2}), ("dcrnn", {"order": 3}),
     ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
+    ("evolvegcn_o", {"layers": 2}), ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn import native
+from hpcgnn.comm.everyone import Everyone
 from hpcgnn.comm.exchange import Transfer
 from hpcgnn.comm.route import Pull, Route
 
@@ -21,8 +22,8 @@ class Exchange:
     """One exchange of a chain, under way between ``start`` and ``finish`` (forward: rows to their users; backward:
     gradients to their owners)."""
 
-    route: Route
-    pull: Pull
+    route: Route | Everyone
+    pull: Pull | Transfer
     chained: bool
     push: Transfer | None = None
 
@@ -33,7 +34,7 @@ class HaloChain:
     def __init__(self):
         self._token: torch.Tensor | None = None
 
-    def start(self, route: Route, rows: torch.Tensor) -> Exchange:
+    def start(self, route: Route | Everyone, rows: torch.Tensor) -> Exchange:
         """Collective. Begin to bring the owners' rows [n, D] to those who want them; what is computed until ``finish``
         needs none of them and overlaps the exchange, forward and backward. ``rows`` must not change meanwhile.
 

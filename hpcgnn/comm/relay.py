@@ -6,13 +6,13 @@ come back the other way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from mpi4py import MPI
 
 from hpcgnn.comm.world import World
-
-Shapes = list[tuple[int, ...]]
 
 
 class Relay:
@@ -78,6 +78,28 @@ class Relay:
 
     def _pieces(self, flat: np.ndarray) -> list[np.ndarray]:
         return [flat[begin : begin + self._max_bytes] for begin in range(0, len(flat), self._max_bytes)]
+
+
+class Handed(Mapping):
+    """The state of the group before, waited for when it is first looked at: what a model does before that needs no
+    state, and overlaps the groups before. like: a state of the same shapes."""
+
+    def __init__(self, relay: Relay, like: dict[str, torch.Tensor], tokens: list[torch.Tensor]):
+        self._relay, self._tokens, self._state, self._waits = relay, tokens, like, True
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if self._waits:
+            self._waits = False
+            values, token = self._relay.receive(list(self._state.values()))
+            self._tokens.append(token)
+            self._state = dict(zip(self._state, values, strict=True))
+        return self._state[name]
+
+    def __iter__(self):
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
 
 
 def _anchor(like: torch.Tensor) -> torch.Tensor:

@@ -62,10 +62,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Frame:
-    """k snapshots; their graphs may be one and the same."""
+    """k snapshots; their graphs may be one and the same. everyone: brings the rows of all ranks [R m, D], m of each;
+    None: there is but one rank."""
 
     snapshots: list[Snapshot]
     key: StepKey = field(default_factory=StepKey)
+    everyone: Halo | None = None
 
     @property
     def inputs(self) -> torch.Tensor:

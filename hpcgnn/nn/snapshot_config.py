@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hpcgnn.choices import check_choices
 
-KINDS = ("gcn", "tgcn", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm")
+KINDS = ("gcn", "tgcn", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm", "evolvegcn_o", "evolvegcn_h")
 WINDOWED_KINDS = ("a3tgcn",)
 
 
@@ -20,7 +20,8 @@ class SnapshotModelConfig:
             GRU over graph convolutions of the inputs), "a3tgcn" (Zhu et al. 2020: attention over the window's hidden
             rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev filters), "dcrnn"
             (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021: two LSTM layers over
-            graph convolutions).
+            graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph convolutions whose matrices
+            change by a GRU, of itself or of the best-scored rows).
         layers: graph convolutions, one behind the other; of gconv_gru, gconv_lstm and dcrnn: such units.
         hidden: width of hidden rows.
         order: of gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the edges and one.

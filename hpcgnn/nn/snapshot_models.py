@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcgnn.nn.evolving import EvolveGCNH, EvolveGCNO
 from hpcgnn.nn.filtered import DCRNN, GConvGRU, GConvLSTM
 from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.recurrent import A3TGCN, MPNNLSTM, TGCN, PlainGCN
@@ -10,7 +11,7 @@ from hpcgnn.nn.snapshot_config import SnapshotModelConfig
 
 MODELS: dict[str, type[SequenceModel]] = {
     "gcn": PlainGCN, "tgcn": TGCN, "a3tgcn": A3TGCN, "gconv_gru": GConvGRU, "gconv_lstm": GConvLSTM, "dcrnn": DCRNN,
-    "mpnn_lstm": MPNNLSTM,
+    "mpnn_lstm": MPNNLSTM, "evolvegcn_o": EvolveGCNO, "evolvegcn_h": EvolveGCNH,
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ class Distinct:
         by_graph: dict[int, list] = {}
         for snapshot in {s.number: s for frame in frames for s in frame.snapshots}.values():
             by_graph.setdefault(id(snapshot.graph), []).append(snapshot)
-        self.frames = [Frame(snapshots, frames[0].key) for snapshots in by_graph.values()]
+        self.frames = [Frame(snapshots, frames[0].key, frames[0].everyone) for snapshots in by_graph.values()]
         pairs = enumerate(frame.snapshots for frame in self.frames)
         self._place = {s.number: (group, place) for group, some in pairs for place, s in enumerate(some)}
 

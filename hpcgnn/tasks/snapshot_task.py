@@ -5,14 +5,15 @@ n nodes of this rank, k sequences followed at once, C output columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
+from hpcgnn.comm.everyone import RankRows
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain, RankHalo, StaleRows
-from hpcgnn.comm.relay import Relay
+from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.nn.sequence_model import SequenceModel, State
 from hpcgnn.nn.snapshot import Frame, Graph, Snapshot, StepKey
 from hpcgnn.sample.snapshot_blocks import Block
@@ -32,28 +33,6 @@ class Objective(Protocol):
 
     def join(self, scores: list, training: bool) -> Any:
         """Scores of several targets, or of none, as those of one step."""
-
-
-class Handed(Mapping):
-    """The state of the group before, waited for when it is first looked at: what a model does before that needs no
-    state, and overlaps the groups before. like: a state of the same shapes."""
-
-    def __init__(self, relay: Relay, like: State, tokens: list):
-        self._relay, self._tokens, self._state, self._waits = relay, tokens, like, True
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if self._waits:
-            self._waits = False
-            values, token = self._relay.receive(list(self._state.values()))
-            self._tokens.append(token)
-            self._state = dict(zip(self._state, values, strict=True))
-        return self._state[name]
-
-    def __iter__(self):
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
 
 
 class SnapshotTask:
@@ -156,7 +135,8 @@ class SnapshotTask:
             kept = self._smoothed.setdefault(number, {}) if learnt is None else None
             graph = graphs[id(pair)]
             snapshots[number] = Snapshot(number, graph, inputs, self._identity, kept, whole[id(plan.whole[number])])
-        return [Frame([snapshots[number] for number in frame], key) for frame in plan.frames]
+        everyone = RankRows(chain, self._channel) if self._channel.size > 1 else None
+        return [Frame([snapshots[number] for number in frame], key, everyone) for frame in plan.frames]
 
     def _graph(self, pair: tuple[Block, Block | None], chain: HaloChain, stale: StaleRows | None = None) -> Graph:
         into, out = pair

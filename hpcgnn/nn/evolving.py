@@ -1,0 +1,129 @@
+"""EvolveGCN (Pareja et al., EvolveGCN: evolving graph convolutional networks for dynamic graphs, 2020): the matrices of
+graph convolutions are the state, and change from snapshot to snapshot by a GRU, as in the authors' program.
+
+n nodes of this rank, k sequences, I input, H hidden, C output columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+from hpcgnn.nn.best_rows import best_rows
+from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
+from hpcgnn.nn.snapshot import Frame
+from hpcgnn.nn.snapshot_config import SnapshotModelConfig
+from hpcgnn.nn.spatial import Distinct, propagate_all, smooth_all
+
+
+class MatrixGRU(nn.Module):
+    """W' = (1 - z) W + z tanh(U_c X + V_c (r W) + B_c), z and r = sigmoid(U X + V W + B)."""
+
+    def __init__(self, rows: int, columns: int):
+        super().__init__()
+        self.given, self.kept = nn.Parameter(_squares(3, rows)), nn.Parameter(_squares(2, rows))
+        self.candidate, self.bias = nn.Parameter(_squares(1, rows)), nn.Parameter(torch.zeros(3 * rows, columns))
+
+    def forward(self, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """given and weight [k, I, O]; returns [k, I, O]."""
+        rows = weight.shape[1]
+        given = self.given @ given + self.bias
+        update, reset = torch.sigmoid(given[:, : 2 * rows] + self.kept @ weight).chunk(2, dim=1)
+        candidate = torch.tanh(given[:, 2 * rows :] + self.candidate @ (reset * weight))
+        return torch.lerp(weight, candidate, update)
+
+
+def _squares(count: int, rows: int) -> torch.Tensor:
+    """Matrices [rows, rows] one below the other [count rows, rows]."""
+    return glorot(count, rows, rows).detach().flatten(0, 1)
+
+
+class EvolveGCN(SequenceModel):
+    """Layers one behind the other: of each the matrices of all frames are formed, then the convolutions of all frames,
+    their exchanges under way together."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        widths = list(itertools.pairwise([sizes.inputs, *[config.hidden] * config.layers]))
+        self.initial = nn.ParameterList(glorot(*pair) for pair in widths)
+        self.evolve = nn.ModuleList(MatrixGRU(*pair) for pair in widths)
+        self.output = nn.Linear(config.hidden, sizes.outputs)
+
+    def shared_state(self) -> State:
+        """The matrices."""
+        return {f"weight{number}": value for number, value in enumerate(self.initial)}
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """As in SequenceModel."""
+        shown = self.shown(frames)
+        rows, state = [frame.inputs for frame in shown], dict(state)
+        for number in range(len(self.evolve)):
+            weights = self.matrices(number, frames, rows, state[f"weight{number}"])
+            state[f"weight{number}"] = weights[-1]
+            if number == len(self.evolve) - 1:
+                shown, rows = self.asked(shown), self.asked(rows)
+            rows = self._convolve(number, shown, rows, weights[-len(shown) :])
+        return [self.output(some) for some in rows], state
+
+    def shown(self, frames: list[Frame]) -> list[Frame]:
+        """The frames whose hidden rows are needed, the last ones."""
+        raise NotImplementedError
+
+    def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
+        """Collective. A layer's matrices [k or 1, I, O] of all frames, from its rows [n, k, I] and the one before."""
+        raise NotImplementedError
+
+    def _convolve(self, number: int, frames: list[Frame], rows: list, weights: list) -> list[torch.Tensor]:
+        """Collective."""
+        if number == 0:
+            every = Distinct(frames)
+            smoothed = every.spread(smooth_all(every.frames, "gcn"))
+            return [torch.relu(_product(some, weight)) for some, weight in zip(smoothed, weights, strict=True)]
+        trio = zip(frames, rows, weights, strict=True)
+        sent = [_product(frame.drop(some, number, self.config.dropout), weight) for frame, some, weight in trio]
+        return [torch.relu(some) for some in propagate_all(frames, "gcn", sent)]
+
+
+def _product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """rows [n, k, I] @ weight [k or 1, I, O]."""
+    if len(weight) == 1:
+        return rows @ weight[0]
+    return torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
+
+
+class EvolveGCNO(EvolveGCN):
+    """EvolveGCN-O: the GRU's input is the matrix itself, so that all sequences have one."""
+
+    def shown(self, frames: list[Frame]) -> list[Frame]:
+        """As in EvolveGCN."""
+        return self.asked(frames)
+
+    def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
+        """As in EvolveGCN."""
+        found = [weight[:1]]
+        for _ in frames:
+            found.append(self.evolve[number](found[-1], found[-1]))
+        return found[1:]
+
+
+class EvolveGCNH(EvolveGCN):
+    """EvolveGCN-H: the GRU's input is the summary of a snapshot, the rows of all ranks that score best (Cangea et al.,
+    Towards sparse hierarchical graph classifiers, 2018), as many as the matrix has columns."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        self.score = nn.ParameterList(glorot(len(initial), 1) for initial in self.initial)
+
+    def shown(self, frames: list[Frame]) -> list[Frame]:
+        """As in EvolveGCN."""
+        return frames
+
+    def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
+        """As in EvolveGCN."""
+        direction, found = self.score[number].flatten(), [weight]
+        for summary in best_rows(frames, rows, direction / direction.norm(), weight.shape[2]):
+            found.append(self.evolve[number](summary.transpose(1, 2), found[-1]))
+        return found[1:]
