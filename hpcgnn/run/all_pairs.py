@@ -1,4 +1,4 @@
-"""Edges of a snapshot ranked among all pairs of nodes (Pareja et al., EvolveGCN, 2020).
+"""Edges of a snapshot ranked among all pairs of nodes (Pareja et al., EvolveGCN, 2020), or their ends among all nodes.
 
 n nodes of this rank, N of all ranks, s edges into this rank's nodes, P of all ranks, Z width.
 """
@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import World
-from hpcgnn.sample.snapshot_pairs import Pairs
+from hpcgnn.run.full_ranking import Candidates
+from hpcgnn.sample.snapshot_pairs import Answers, Pairs
 from hpcgnn.tasks.metrics import check_finite
 from hpcgnn.tasks.pair_metrics import Levels
 
@@ -37,6 +39,36 @@ class RankedPairs:
     def arrays(self) -> dict[str, np.ndarray]:
         """By name [t]."""
         return dict(zip(ALL_NAMES, self.values.T, strict=True))
+
+
+@dataclass(slots=True)
+class AnswerRanks:
+    """rank [r] of right answers among all nodes, those of this rank's edges."""
+
+    rank: np.ndarray
+
+    @classmethod
+    def join(cls, ranks: list[AnswerRanks]) -> AnswerRanks:
+        """Those of several targets."""
+        return cls(np.concatenate([r.rank for r in ranks]))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """rank [r]."""
+        return {"rank": self.rank}
+
+
+def rank_answers(
+    decoder: nn.Module, outputs: torch.Tensor, answers: Answers, channel: Channel, world: World
+) -> AnswerRanks:
+    """Collective. Of both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
+    most, found = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), []
+    types = answers.edges[:, 2]
+    for asks, ((reached, place), known) in enumerate(zip(answers.rows, answers.known, strict=True)):
+        rows = reached.bring(outputs, HaloChain(), channel)[place]
+        candidates = Candidates(known, most, reverse=asks == 1)
+        query, answer = answers.edges[:, asks], answers.edges[:, 1 - asks]
+        found.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
+    return AnswerRanks(np.concatenate(found))
 
 
 def rank_all_pairs(decoder: nn.Module, outputs: torch.Tensor, pairs: Pairs, channel: Channel, world: World):

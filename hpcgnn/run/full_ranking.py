@@ -79,15 +79,15 @@ class RankCollected:
         """Collective. Over all seeds ``FILTERED_NAMES``, or over all queries ``FULL_NAMES``."""
         query, rank = np.concatenate(self.query), np.concatenate(self.rank)
         if self.filtered:
-            return _means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
+            return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
         _, query, count = np.unique(query, return_inverse=True, return_counts=True)
         top = rank <= TOP
         gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))
         ideal = np.cumsum(1 / np.log2(2 + np.arange(TOP)))[np.minimum(count, TOP) - 1]
-        return _means(FULL_NAMES, [np.bincount(query[top], minlength=len(count)) / count, gain / ideal], world)
+        return means(FULL_NAMES, [np.bincount(query[top], minlength=len(count)) / count, gain / ideal], world)
 
 
-def _means(names: tuple[str, ...], values: list[np.ndarray], world: World) -> dict[str, float]:
+def means(names: tuple[str, ...], values: list[np.ndarray], world: World) -> dict[str, float]:
     """Collective. Means over all ranks; NaN of nothing."""
     total = world.total(len(values[0]))
     sums = [math.fsum(world.allgather(math.fsum(column))) for column in values]

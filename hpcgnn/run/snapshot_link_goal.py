@@ -11,17 +11,20 @@ from torch import nn
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
-from hpcgnn.nn.graph_decoders import make_decoder
-from hpcgnn.run.all_pairs import ALL_NAMES, RankedPairs, rank_all_pairs
+from hpcgnn.nn.graph_decoders import TYPED, make_decoder
+from hpcgnn.run.all_pairs import ALL_NAMES, AnswerRanks, RankedPairs, rank_all_pairs, rank_answers
+from hpcgnn.run.full_ranking import FILTERED_NAMES, means
+from hpcgnn.run.scoring import Collected
 from hpcgnn.run.snapshot_goal import SnapshotGoal
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
-from hpcgnn.sample.snapshot_pairs import PairPlanner, Pairs, TargetEdges
+from hpcgnn.sample.snapshot_pairs import ALL_PAIRS, ANSWERS, TYPE, PairPlanner, Pairs, TargetEdges
 from hpcgnn.store.snapshot_partition import SnapshotPartition
 from hpcgnn.tasks.metrics import check_finite, ranking_metrics, ranks_of
 from hpcgnn.tasks.pair_metrics import count_levels
-from hpcgnn.tasks.snapshot_config import ALL, BOTH
+from hpcgnn.tasks.snapshot_config import ALL, BOTH, DRAWN, FILTERED
 from hpcgnn.tasks.snapshot_link import SnapshotLinkScores, make_loss, score_pairs
 
 DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
@@ -38,9 +41,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
         self.num_outputs, self._loss = config.model.hidden, make_loss(task)
         self.last = partition.num_snapshots - 1 - horizon
-        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, planning)
-        self._ranks_all = task.eval_pairs == ALL
-        counts = task.negatives, 0 if self._ranks_all else task.eval_negatives
+        self._types = _count_types(partition, world) if task.decoder in TYPED else 0
+        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
+        counts = task.negatives, {DRAWN: task.eval_negatives, ALL: ALL_PAIRS, FILTERED: ANSWERS}[task.eval_pairs]
         seed, both_ends = config.train.seed, task.negative_ends == BOTH
         self._pairs = PairPlanner(partition, edges, counts, both_ends, task.strict, seed, world, planning)
         mine = [len(edges.at(number).row) if number <= self.last else 0 for number in range(partition.num_snapshots)]
@@ -49,7 +52,7 @@ class SnapshotLinkGoal(SnapshotGoal):
     def extend(self, model: nn.Module) -> nn.Module:
         """As in SnapshotGoal: the decoder."""
         self._decoder = model.decoder = make_decoder(
-            self._task.decoder, self.num_outputs, temperature=self._task.temperature
+            self._task.decoder, self.num_outputs, self._types, self._task.temperature
         )
         return model
 
@@ -59,6 +62,8 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def score(self, outputs: torch.Tensor, wanted: Pairs, chain: HaloChain):
         """As in SnapshotGoal."""
+        if wanted.answers is not None:
+            return rank_answers(self._decoder, outputs, wanted.answers, self._channel, self._world)
         if wanted.negative is None:
             return rank_all_pairs(self._decoder, outputs, wanted, self._channel, self._world)
         return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
@@ -76,13 +81,13 @@ class SnapshotLinkGoal(SnapshotGoal):
         negatives = self._task.negatives if training else self._task.eval_negatives
         return SnapshotLinkScores(torch.empty(0), torch.empty((negatives, 0)), torch.empty(0, dtype=torch.int64))
 
-    def collector(self) -> DrawnCollected | RankedCollected:
+    def collector(self) -> Collected:
         """As in SnapshotGoal."""
-        return RankedCollected() if self._ranks_all else DrawnCollected()
+        return COLLECTED[self._task.eval_pairs]()
 
     def metric_names(self) -> tuple[str, ...]:
         """As in SnapshotGoal."""
-        return ALL_NAMES if self._ranks_all else DRAWN_NAMES
+        return {DRAWN: DRAWN_NAMES, ALL: ALL_NAMES, FILTERED: FILTERED_NAMES}[self._task.eval_pairs]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """ap and auc."""
@@ -92,7 +97,8 @@ class SnapshotLinkGoal(SnapshotGoal):
         """As in SnapshotGoal."""
         task = self._task
         kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
-        against = "all pairs" if self._ranks_all else f"{task.eval_negatives} negatives each"
+        drawn = f"{task.eval_negatives} negatives each"
+        against = {DRAWN: drawn, ALL: "all pairs", FILTERED: "all nodes at both ends"}[task.eval_pairs]
         return (
             f"{kind} {self._horizon} snapshots later, {'strict, ' if task.strict else ''}{task.negatives} negatives "
             f"each, in evaluation {against}"
@@ -142,6 +148,34 @@ class RankedCollected:
         if world.size > 1:
             values = world.broadcast(world.gather_rows(values))
         return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
+
+
+@dataclass(slots=True)
+class AnswersCollected:
+    """Ranks of this rank's answers, step after step."""
+
+    ranks: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, plan: object, scores: AnswerRanks) -> None:
+        """Take a step's."""
+        self.ranks.append(scores.rank)
+
+    def metrics(self, batches: object, world: World) -> dict[str, float]:
+        """Collective. Over the answers of all edges."""
+        rank = np.concatenate(self.ranks)
+        return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
+
+
+COLLECTED: dict[str, type[Collected]] = {DRAWN: DrawnCollected, ALL: RankedCollected, FILTERED: AnswersCollected}
+
+
+def _count_types(partition: SnapshotPartition, world: World) -> int:
+    """Collective. Of the edges' column type. Raises ValueError where it holds none, on all ranks."""
+    with together(world, "read the types of edges"):
+        types = partition.edge_column(TYPE)
+        if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
+            raise ValueError(f"column {TYPE} of edges must hold types, integers from 0 on")
+    return 1 + max(world.allgather(int(types.max(initial=0))))
 
 
 def mean_known(values) -> float:

@@ -19,18 +19,34 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.sample.known_edges import KnownAnswers
 from hpcgnn.sample.node_reach import Reach, reach
+from hpcgnn.sample.snapshot_blocks import reversed_edges
 from hpcgnn.store.snapshot_partition import SnapshotEdges, SnapshotPartition
 
+ALL_PAIRS, ANSWERS = 0, -1
 TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
 SOURCE, DESTINATION = 1, 0  # part of the random key
 TRAIN = "train"
+TYPE = "type"  # column of the edges
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Edges whose ends are asked for among all nodes: source, destination (global ids) and type of those of all ranks
+    [S, 3], ``own`` those of this rank; rows: by the end that asks (source, destination) the reach to their nodes, and
+    places [S] in what it brings; known: all edges of the snapshot, answers of sources, and of destinations."""
+
+    edges: np.ndarray
+    own: slice
+    rows: list[tuple[Reach, torch.Tensor]]
+    known: tuple[KnownAnswers, KnownAnswers]
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Pairs to score for one target, as places in what ``reach`` brings: source, destination [s] of edges, negatives
     [k, s]; negative_source None: the edge's own. number: of the snapshot that predictions are made from. All pairs of
-    nodes instead: negative None, source [s] global ids, destination [s] local rows."""
+    nodes instead: negative None, source [s] global ids, destination [s] local rows. relation [s]: types of the edges,
+    where decoders ask for them; answers: where an edge's ends are ranked among all nodes."""
 
     number: int
     reach: Reach | None
@@ -38,42 +54,48 @@ class Pairs:
     destination: torch.Tensor
     negative: torch.Tensor | None
     negative_source: torch.Tensor | None = None
+    relation: torch.Tensor | None = None
+    answers: Answers | None = None
 
 
 class TargetEdges:
     """Collective to create. The edges of later snapshots that are learnt: every pair of nodes once. ``horizon``:
     predictions are for so many snapshots later; undirected: of both directions the one from the lower row id;
-    new_only: none that the snapshot that predictions are made from has, too."""
+    new_only: none that the snapshot that predictions are made from has, too; types: of edges, 0: they have none."""
 
     def __init__(
-        self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, channel: Channel
+        self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, types: int,
+        channel: Channel,
     ):  # fmt: skip
-        self._partition, self._horizon, self._new_only = partition, horizon, new_only
+        self._partition, self._horizon, self._new_only, self._types = partition, horizon, new_only, types
         self._rows = _SourceRows(partition, channel) if undirected else None
 
     def at(self, number: int) -> SnapshotEdges:
         """What predictions from a snapshot are about."""
-        edges = self._partition.edges_at(number + self._horizon)
+        edges = self.all_at(number)
         kept = _first_of_each(self._key(edges))
         if self._rows is not None:
             kept = kept[self._rows.of(edges.src[kept]) <= self._partition.flat_row[edges.dst[kept]]]
         if self._new_only:
-            old = self._key(self._partition.edges_at(number))
+            old = self._key(self.all_at(number - self._horizon))
             kept = kept[~np.isin(self._key(edges)[kept], old)]
-        return SnapshotEdges(edges.src[kept], edges.dst[kept], edges.row[kept], {})
+        columns = {name: column[kept] for name, column in edges.columns.items()}
+        return SnapshotEdges(edges.src[kept], edges.dst[kept], edges.row[kept], columns)
 
     def all_at(self, number: int) -> SnapshotEdges:
         """All edges of the snapshot that predictions from ``number`` are for."""
-        return self._partition.edges_at(number + self._horizon)
+        return self._partition.edges_at(number + self._horizon, (TYPE,) if self._types else ())
 
     def _key(self, edges: SnapshotEdges) -> np.ndarray:
-        return edges.src * self._partition.num_nodes + edges.dst
+        pair = edges.src * self._partition.num_nodes + edges.dst
+        return pair * self._types + edges.columns[TYPE] if self._types else pair
 
 
 class PairPlanner:
     """Collective to create and to call, over ``channel``.
 
-    counts: negatives of an edge, in training and in evaluation (0: all pairs of nodes); both_ends: negatives are pairs
+    counts: negatives of an edge, in training and in evaluation (ALL_PAIRS, or ANSWERS: its ends are ranked among all
+    nodes); both_ends: negatives are pairs
     of two drawn nodes, not of an edge's source and a drawn one; strict: none is an edge of the same snapshot, nor a
     node with itself.
     """
@@ -91,9 +113,10 @@ class PairPlanner:
     def __call__(self, split: str, epoch: int, number: int) -> Pairs:
         """Collective. In training others in every epoch."""
         edges, (training, evaluation) = self._targets.at(number), self._counts
-        if split != TRAIN and evaluation == 0:
+        if split != TRAIN and evaluation <= 0:
             ends = [torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst)]
-            return Pairs(number, None, *ends, None)
+            answers = self._answers(number, edges) if evaluation == ANSWERS else None
+            return Pairs(number, None, *ends, None, answers=answers)
         random = Random(self._seed, Stream.NEGATIVE, number, epoch)
         count = training
         if split != TRAIN:
@@ -101,7 +124,9 @@ class PairPlanner:
         negative, *negative_source = self._drawn(number, edges, count, random)
         wanted = [edges.src, self._ids[edges.dst], negative.T, *(ids.T for ids in negative_source)]
         found, places = reach(wanted, self._partition.book, self._channel, self._device)
-        return Pairs(number, found, *places)
+        source, destination, negative, *negative_source = places
+        relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
+        return Pairs(number, found, source, destination, negative, *negative_source or [None], relation)
 
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
         """Collective. Global ids [1 or 2, s, count], destinations first: functions of seed, epoch, snapshot and edge
@@ -113,7 +138,7 @@ class PairPlanner:
         edge, slot = (index.ravel() for index in np.indices(drawn.shape[1:]))
         for attempt in range(1, TRIES):
             destination, *source = drawn[:, edge, slot]
-            bad = self._is_edge(known, source[0] if source else edges.src[edge], destination)
+            bad = self._is_edge(known, source[0] if source else edges.src[edge], _types_of(edges)[edge], destination)
             if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
                 break
             edge, slot = edge[bad], slot[bad]
@@ -129,11 +154,30 @@ class PairPlanner:
     def _known(self, number: int) -> KnownAnswers:
         edges, partition = self._targets.all_at(number), self._partition
         ownership = partition.book.of_type(0)
-        return KnownAnswers(ownership, partition.rank, edges.src, np.zeros_like(edges.src), self._ids[edges.dst])
+        return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
 
-    def _is_edge(self, known: KnownAnswers, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-        """Collective. Whether pairs [n] are edges, or one node each."""
-        return known.hold(source, np.zeros_like(source), destination, self._channel) | (source == destination)
+    def _is_edge(self, known: KnownAnswers, source, types, destination) -> np.ndarray:
+        """Collective. Whether pairs [n] are edges of a type, or one node each."""
+        return known.hold(source, types, destination, self._channel) | (source == destination)
+
+    def _answers(self, number: int, edges: SnapshotEdges) -> Answers:
+        """Collective."""
+        partition, channel = self._partition, self._channel
+        back = reversed_edges(self._targets.all_at(number), partition, channel)
+        ownership = partition.book.of_type(0)
+        sources = KnownAnswers(ownership, partition.rank, back.src, _types_of(back), self._ids[back.dst])
+        asked = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
+        counts = channel.counts(np.full(channel.size, len(asked)))
+        everyone = channel.everyone(torch.from_numpy(asked), counts).numpy()
+        rows = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
+        rows = [(found, place) for found, (place,) in rows]
+        first = int(counts[: channel.rank].sum())
+        return Answers(everyone, slice(first, first + len(asked)), rows, (self._known(number), sources))
+
+
+def _types_of(edges: SnapshotEdges) -> np.ndarray:
+    """[e] int64; 0 where edges have none."""
+    return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
 
 
 class _SourceRows:

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 
 from hpcgnn.choices import check_choices
+from hpcgnn.nn.graph_decoders import DECODERS, TYPED
 
 REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION = "regression", "node", "link", "edge", "edge_regression"
 KINDS = (REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION)
-DECODERS = ("dot", "cosine", "mlp")
-DRAWN, ALL = "drawn", "all"
+DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
 DESTINATION, BOTH = "destination", "both"
 TIME, NODES = "time", "nodes"
 # The first one is what an empty task.loss means.
@@ -46,9 +46,11 @@ class SnapshotTaskConfig:
         eval_negatives: of link: drawn for every edge in evaluation.
         negative_ends: of link: negatives are of the edge's source and a drawn "destination", or "both" are drawn.
         strict: of link: no negative is an edge of the snapshot, nor a node with itself.
-        eval_pairs: of link: evaluation against "drawn" negatives, or ranks edges among "all" pairs of nodes (a score
-            of every pair is in memory).
-        decoder: of link: score of a pair of outputs: "dot", "cosine", "mlp".
+        eval_pairs: of link: evaluation against "drawn" negatives; or ranks edges among "all" pairs of nodes (a score
+            of every pair is in memory); or "filtered": both ends of an edge among all nodes, the snapshot's other edges
+            left out.
+        decoder: of link: score of a pair of outputs: "dot", "cosine", "mlp", and with weights by the edges' column
+            ``type`` "distmult", "complex".
         temperature: of decoder cosine: scores are divided by it.
         positive_weight: of loss binary: an edge's loss counts so many times the mean of its negatives'.
         margin: of loss margin.
@@ -75,8 +77,8 @@ class SnapshotTaskConfig:
 
     def __post_init__(self):
         check_choices("task", self, {
-            "kind": KINDS, "decoder": DECODERS, "negative_ends": (DESTINATION, BOTH), "eval_pairs": (DRAWN, ALL),
-            "split": (TIME, NODES),
+            "kind": KINDS, "decoder": DECODERS, "negative_ends": (DESTINATION, BOTH), "split": (TIME, NODES),
+            "eval_pairs": (DRAWN, ALL, FILTERED),
         })  # fmt: skip
         self.loss = self.loss or LOSSES[self.kind][0]
         if self.loss not in LOSSES[self.kind]:
@@ -89,6 +91,10 @@ class SnapshotTaskConfig:
                 raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
         if self.split == NODES and self.kind != NODE:
             raise ValueError(f"task.split nodes is for task.kind node, not {self.kind}")
+        if self.eval_pairs == ALL and self.decoder in TYPED:
+            raise ValueError(f"task.decoder {self.decoder} ranks edges by their types: use task.eval_pairs filtered")
+        if self.eval_pairs == FILTERED and self.decoder == "mlp":
+            raise ValueError("task.eval_pairs filtered needs a task.decoder other than mlp")
         if self.eval_pairs == ALL and (self.undirected or self.new_links):
             raise ValueError("task.eval_pairs all ranks all edges: leave task.undirected and task.new_links off")
         self._check_classes()

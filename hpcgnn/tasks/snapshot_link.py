@@ -51,10 +51,12 @@ def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> Snapsho
     drawn = functional.embedding(pairs.negative, rows)
     if pairs.negative_source is not None:
         against = functional.embedding(pairs.negative_source, rows)
-        negative = decoder(against.flatten(0, 1), drawn.flatten(0, 1)).view(pairs.negative.shape)
+        relation = None if pairs.relation is None else pairs.relation.repeat(len(drawn))
+        negative = decoder(against.flatten(0, 1), drawn.flatten(0, 1), relation).view(pairs.negative.shape)
     else:
-        negative = decoder(source, drawn)
-    return SnapshotLinkScores(decoder(source, destination), negative, torch.full_like(pairs.source, pairs.number))
+        negative = decoder(source, drawn, pairs.relation)
+    positive = decoder(source, destination, pairs.relation)
+    return SnapshotLinkScores(positive, negative, torch.full_like(pairs.source, pairs.number))
 
 
 def make_loss(config: SnapshotTaskConfig) -> Loss:
