@@ -8,13 +8,16 @@ the one before, the loss takes the last one. Every rank then runs every adjoint,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.everyone import Everyone
 from hpcgnn.comm.exchange import Transfer
 from hpcgnn.comm.route import Pull, Route
+
+if TYPE_CHECKING:
+    from hpcgnn.comm.everyone import Everyone
 
 
 @dataclass(slots=True)
