@@ -2,7 +2,7 @@
 
 A spec is a YAML file; the presets are just such files::
 
-    kind: auto                    # auto: temporal when a relation has a time, else static; or snapshots
+    kind: auto                    # auto: temporal when a relation has a time, else static
     settings: {fold: 0}           # $fold anywhere below is this value, or that of --set fold=3; null: must be given
     files:
       events:                     # a name for the file; without `path` it is filled in by --set events=PATH
@@ -62,10 +62,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from data_tools.schema import one_of
-from hpcgnn.store.files import KINDS, relation_name, split_relation
+from hpcgnn.store.files import relation_name, split_relation
 
 SPLITS = {"train": 0, "val": 1, "test": 2}
 DTYPES = ("int8", "int16", "int32", "int64", "float32", "float64")
+KINDS = ("temporal", "static")
 FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "lists", "triples", "turtle", "idlists")
 POLICIES = ("keep", "drop", "error")
 
@@ -224,6 +225,8 @@ class SourceSpec:
     kind: str = "auto"
 
     def __post_init__(self):
+        if self.kind == "snapshots":
+            raise ValueError("kind: snapshots: data_tools.snapshots makes these, of events too (format windows)")
         one_of("kind", self.kind, ("auto", *KINDS))
         types = [node.type for node in self.nodes]
         names = [name for edge in self.edges for name in (edge.relation, edge.reverse_relation) if name]
@@ -243,9 +246,9 @@ class SourceSpec:
         timed = {edge.time is not None for edge in self.edges}
         if len(timed) > 1:
             raise ValueError("edges: either every relation has a time or none has")
-        if self.kind in KINDS and (self.kind != "static") != timed.pop():
+        if self.kind in KINDS and (self.kind == "temporal") != timed.pop():
             raise ValueError(
-                f"kind: {self.kind}, but the relations {'have no' if self.kind != 'static' else 'have a'} time"
+                f"kind: {self.kind}, but the relations {'have a' if self.kind == 'static' else 'have no'} time"
             )
         if self.graph_kind == "temporal" and any(edge.undirected for edge in self.edges):
             raise ValueError("undirected: an event with a time is in the history of both ends already; leave it out")

@@ -140,3 +140,15 @@ def test_missing_values_are_refused_without_fill(tmp_path, capsys, name, row):
     message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
     for part in ("e.parquet", repr(name), row, "fill"):
         assert part in message
+
+
+def test_snapshots_have_a_command_of_their_own(tmp_path, capsys):
+    spec = {
+        "kind": "snapshots",
+        "files": {"e": {"path": "e.csv"}},
+        "nodes": [{"type": "n"}],
+        "edges": [{"relation": "n.to.n", "file": "e", "time": 0, "src": 1, "dst": 2}],
+    }
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert "data_tools.snapshots makes these" in message

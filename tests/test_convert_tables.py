@@ -76,20 +76,6 @@ def test_fill_replaces_empty_and_nan(tmp_path):
             assert file["edges/user.rates.item/feat"][...].tolist() == [[0.5], [0.5]]
 
 
-def test_snapshots_in_both_directions(tmp_path):
-    (tmp_path / "e.csv").write_text("0,0,1\n0,2,2\n3,1,0\n")
-    spec = {
-        "kind": "snapshots",
-        "files": {"e": {"path": "e.csv", "header": "none"}},
-        "nodes": [{"type": "n"}],
-        "edges": [{"relation": "n.to.n", "file": "e", "time": 0, "src": 1, "dst": 2, "undirected": True}],
-    }
-    with h5py.File(run_spec(tmp_path, spec)) as file:
-        edges = [file[f"edges/n.to.n/{name}"][...].tolist() for name in ("src", "dst", "time")]
-        assert edges == [[0, 1, 2, 1, 0], [1, 0, 2, 0, 1], [0, 0, 0, 3, 3]]
-        assert file.attrs["kind"] == "snapshots"
-
-
 NODE_SPEC = {
     "files": {"n": {"path": "n.csv"}, "e": {"path": "e.csv"}},
     "nodes": [
