@@ -1,0 +1,39 @@
+"""Real sets, converted and partitioned: the answer of any number of ranks is that of one."""
+
+import numpy as np
+import pytest
+from snapshot_runs import make_config, write_parts
+from test_snapshot_session import run
+
+from data_tools.snapshot_json import read_json
+from data_tools.snapshot_text import read_speeds
+from hpcgnn.comm.world import World
+
+
+def read_los(shared_data):
+    """A few hours of it."""
+    graph = read_speeds(shared_data("tgcn-los/los_speed.csv.gz"), shared_data("tgcn-los/los_adj.csv.gz"))
+    graph.num_snapshots = 40
+    graph.last[:] = 39
+    graph.series["target"] = graph.series["target"][:, :40]
+    return graph
+
+
+SETS = {
+    "england_covid": (lambda data: read_json(data("pygt/england_covid.json.gz")), {"train__batch_size": 20}),
+    "chickenpox": (lambda data: read_json(data("pygt/chickenpox.json.gz")), {"train__batch_size": 200}),
+    "los": (read_los, {"sampling__history": 4, "task__steps": 3, "train__batch_size": 16}),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_real_sets_give_one_answer(comm, mpi_tmp_path, shared_data, name):
+    """Edges that change daily with their weights, edges with loops that stay, windows over edges that stay."""
+    read, changes = SETS[name]
+    parts = write_parts(comm, mpi_tmp_path, read(shared_data))
+    config = make_config(**{"inputs__lags": 4, "model__hidden": 8, **changes})
+    found, metrics = run(comm, parts, config)
+    alone, expected = run(World.alone().mpi, parts, config) if comm.rank == 0 else (None, None)
+    alone, expected = comm.bcast((alone, expected))
+    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
+    assert metrics == pytest.approx(expected, rel=1e-9)
