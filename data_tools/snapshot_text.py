@@ -1,4 +1,4 @@
-"""Text files of snapshots: lists of edges, facts with times, daily contacts, speeds of sensors.
+"""Text files of snapshots: lists of edges, daily contacts, speeds of sensors.
 
 N nodes, S snapshots, R rows.
 """
@@ -6,7 +6,6 @@ N nodes, S snapshots, R rows.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pathlib
 import tarfile
 import tempfile
@@ -25,8 +24,6 @@ from data_tools.values import Raw, parse_ids, parse_numbers
 from hpcgnn.store.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
-SETS = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}
-FACT = ("subject", "relation", "object", "time")
 SPEED, TARGET = np.dtype(np.float32), "target"
 
 
@@ -44,40 +41,10 @@ def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = Non
     parsers: list[Callable] = [parse_ids, space.encode, space.encode, _parse_weight]
     number, *ends, weight = [*read_columns(spec, parsers[:width]), None][:4]
     ids_found = space.finish()
-    first, count = _count_snapshots(number, path.name, 1)
+    first, count = count_snapshots(number, path.name, 1)
     src, dst = (space.rows(end) for end in ends)
     edges = {} if weight is None else {"weight": weight}
     return SnapshotGraph(space.num_nodes, count, src, dst, first, edges=edges, id=ids_found)
-
-
-def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: int | None = None) -> SnapshotGraph:
-    """Facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as in
-    RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
-
-    num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
-    next, by default the largest that fits all times. Raises FileFormatError.
-    """
-    paths = {name: _find_text(folder, file) for name, file in SETS.items()}
-    stat = folder / "stat.txt.gz" if (folder / "stat.txt.gz").is_file() else folder / "stat.txt"
-    if num_nodes is None and stat.is_file():
-        num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
-    space: IntegerIds | RowIds = IntegerIds("entity") if num_nodes is None else RowIds("entity")
-    if num_nodes is not None:
-        space.num_nodes = num_nodes
-    parsers = [space.encode, parse_ids, space.encode, parse_ids]
-    sets = {name: read_columns(text_layout(path, FACT, range(4, 9))[0], parsers) for name, path in paths.items()}
-    src, kind, dst, time = (np.concatenate(columns) for columns in zip(*sets.values(), strict=True))
-    first, count = _count_snapshots(time, folder.name, step)
-    sizes = np.cumsum([0, *(len(columns[0]) for columns in sets.values())])
-    splits = {
-        name: (int(first[begin:end].min()), int(first[begin:end].max()))
-        for name, begin, end in zip(sets, sizes[:-1], sizes[1:], strict=True)
-        if end > begin
-    }
-    _check_order(splits, folder)
-    if num_nodes is None:
-        num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
-    return SnapshotGraph(num_nodes, count, src, dst, first, edges={"type": kind}, splits=splits)
 
 
 def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
@@ -215,14 +182,7 @@ def _header(path: pathlib.Path) -> np.ndarray:
     return np.array([name.encode() for name in names])
 
 
-def _find_text(folder: pathlib.Path, name: str) -> pathlib.Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise FileFormatError(f"{folder / name}: no such file (nor {name}.gz); the folder needs {', '.join(SETS.values())}")
-
-
-def _count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:
+def count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:
     """Snapshots [R] of times, and how many there are. Raises FileFormatError."""
     if not len(time):
         raise FileFormatError(f"{name}: no rows, so no snapshots")
@@ -237,13 +197,3 @@ def _count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.
             "and `windows` cuts those into snapshots"
         )
     return time // step, count
-
-
-def _check_order(splits: dict[str, tuple[int, int]], folder: pathlib.Path) -> None:
-    """Sets follow each other in time. Raises FileFormatError."""
-    for before, after in itertools.pairwise(splits):
-        if splits[after][0] <= splits[before][1]:
-            raise FileFormatError(
-                f"{folder}: {after} begins with snapshot {splits[after][0]}, {before} ends with {splits[before][1]}; "
-                "sets must follow each other in time"
-            )

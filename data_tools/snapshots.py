@@ -20,9 +20,10 @@ from collections.abc import Sequence
 
 from data_tools.cli import run_command
 from data_tools.parallel_edges import merge_parallel
+from data_tools.snapshot_facts import read_quadruples
 from data_tools.snapshot_graph import SnapshotGraph, write_snapshots
 from data_tools.snapshot_json import read_json
-from data_tools.snapshot_text import both_directions, read_contacts, read_lists, read_quadruples, read_speeds
+from data_tools.snapshot_text import both_directions, read_contacts, read_lists, read_speeds
 from data_tools.snapshot_windows import WindowOptions, read_windows
 from hpcgnn.store import files
 

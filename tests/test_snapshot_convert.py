@@ -92,13 +92,18 @@ def write_facts(folder, train, valid, test):
 def test_quadruples(tmp_path, capsys):
     folder = write_facts(tmp_path / "facts", [(0, 1, 2, 48), (0, 0, 2, 24)], [(1, 3, 0, 72)], [(1, 3, 0, 120)])
     (folder / "stat.txt").write_text("7 4")
+    (folder / "relation2id.txt").write_text("gives\t1\ntakes back\t0\n")
     line = convert(capsys, "quadruples", folder, tmp_path / "g.h5")
     assert "7 nodes, 5 snapshots, 4 edges" in line
     assert "train 0 to 1; val 2 to 2; test 4 to 4" in line
     assert snapshots_of(tmp_path / "g.h5", "type") == [(0, 0, 2, 0), (1, 0, 2, 1), (2, 1, 0, 3), (4, 1, 0, 3)]
     with h5py.File(tmp_path / "g.h5") as file:
+        assert json.loads(file["edges/node.to.node/type"].attrs["names"]) == ["takes back", "gives"]
         assert json.loads(file.attrs["splits"]) == {"train": [0, 1], "val": [2, 2], "test": [4, 4]}
     assert "9 snapshots" in convert(capsys, "quadruples", folder, "--step", "12", tmp_path / "s.h5")
+    (folder / "relation2id.txt").write_text("gives\t1\n")
+    assert "relation2id.txt: relations are not numbered" in refused(capsys, "quadruples", folder, tmp_path / "x.h5")
+    (folder / "relation2id.txt").unlink()
     assert "not a multiple of 5" in refused(capsys, "quadruples", folder, "--step", "5", tmp_path / "x.h5")
     late = write_facts(tmp_path / "late", [(0, 0, 2, 96)], [(1, 3, 0, 72)], [])
     assert "sets must follow each other" in refused(capsys, "quadruples", late, tmp_path / "x.h5")
