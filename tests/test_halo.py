@@ -1,5 +1,7 @@
 """Halo exchange inside a model: outputs and gradients of all ranks together are those of one dense computation."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,17 @@ def test_exchanges_may_run_ahead(world):
     chain.tie(found.pow(2).sum()).backward()
     assert torch.allclose(found, expected[share.first : share.last])
     assert torch.allclose(mine.grad, rows.grad[share.first : share.last])
+
+
+def test_what_was_pulled_is_freed_with_the_last_that_uses_it(world):
+    """At once: layers of a whole graph are large."""
+    share, (rows, _) = Share(world), make_inputs()
+    chain = HaloChain()
+    ghosts = chain.pull(share.routes[0], rows[share.first : share.last])
+    chain.tie(ghosts.sum()).backward()
+    held = weakref.ref(ghosts)
+    del ghosts
+    assert held() is None
 
 
 def test_without_gradients_nothing_is_chained(world):

@@ -26,7 +26,7 @@ class Exchange:
     gradients to their owners)."""
 
     route: Route | Everyone
-    pull: Pull | Transfer
+    pull: Pull | Transfer | None
     chained: bool
     push: Transfer | None = None
 
@@ -139,8 +139,9 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, token, exchange: Exchange):
-        ctx.exchange = exchange
-        return exchange.pull.wait(), token.clone()
+        ctx.exchange, rows = exchange, exchange.pull.wait()
+        exchange.pull = None  # it would hold the rows, which hold this node: a cycle that is never freed
+        return rows, token.clone()
 
     @staticmethod
     def backward(ctx, gradient, token):

@@ -55,7 +55,7 @@ class FullGraphTask:
             run.chain.tie(loss).backward()
         for kind, rows in learnt.items():
             self._embeddings.tables[kind].move(torch.zeros_like(rows) if rows.grad is None else rows.grad)
-        self.last_scores = scores
+        self.last_scores = scores.detach()
         return loss.detach()
 
     @torch.no_grad()
