@@ -119,18 +119,18 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("case", PLAIN)
-@pytest.mark.parametrize("make", [plain, ring])
-def test_of_a_graph_of_one_type_whole_is_sampled(comm, mpi_tmp_path, case, make):
-    method = "metis" if make is ring else "random"
-    parts = make_static_parts(comm, make, mpi_tmp_path, method=method)
+def test_of_a_graph_of_one_type_whole_is_sampled(comm, mpi_tmp_path, case):
+    parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
     assert_whole_is_sampled(comm, parts, mpi_tmp_path, DROPOUT | PLAIN[case])
 
 
-@pytest.mark.parametrize("case", ["rows of bases", "several labels", "tiny", "out"])
+@pytest.mark.parametrize("case", ["rows of bases", "several labels", "tiny", "no inner node", "out"])
 def test_of_other_graphs_too(comm, mpi_tmp_path, case):
     changes, options = {}, {}
     if case == "rows of bases":
         make, changes = bare, BASIS_ROWS
+    elif case == "no inner node":
+        make, changes = plain, {"model__kind": "gcn"} | DROPOUT
     elif case == "out":
         make, changes, options = typed, {"sampling__direction": "out"}, {"out_edges": True}
     else:

@@ -89,13 +89,12 @@ class FullGraphSession(StaticSession):
 
     def describe(self) -> list[str]:
         """Collective. What is about to run, line by line."""
-        world = self.world
-        ghosts = [int(world.total(sum(counts))) for counts in (self.graph.num_ghosts,)]
-        outer = int(world.total(self.graph.outer.num_nodes))
+        world, graph = self.world, self.graph
+        outer, ghosts = (int(world.total(count)) for count in (graph.outer.num_nodes, sum(graph.num_ghosts)))
         return [
             f"{world.size} ranks x {world.threads} threads on {world.device.type}, whole graph in every step",
             *self._describe_graph(),
-            f"{outer} nodes have neighbours of other ranks, {ghosts[0]} ghosts on all ranks together",
+            f"{outer} nodes have neighbours of other ranks, {ghosts} ghosts on all ranks together",
         ]
 
 
