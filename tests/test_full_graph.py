@@ -22,10 +22,12 @@ from test_graph_training import BASIS_ROWS, assert_same_records
 from test_multilabel import several
 
 from data_tools import convert
+from hpcgnn.comm.route import Pull, Route
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.run.graph_predict import predict_nodes
 from hpcgnn.run.scoring import split_metrics
 from hpcgnn.store.graph_partition import open_graph_partition
+from hpcgnn.tasks.full_graph_pass import RowHalo
 
 EPOCHS = 3
 SAMPLED = {"sampling__mode": "full", "eval__exact": True, "train__batch_size": 10_000}
@@ -284,3 +286,32 @@ def test_cora_is_the_sampled_run(comm, mpi_tmp_path, shared_data):
     changes = {"model__kind": "gcn", "model__hidden": 16, "features__normalize": True, "train__lr": 0.01,
                "train__weight_decay": 5e-4, "model__dropout": 0.5, "model__input_dropout": 0.5}  # fmt: skip
     assert_whole_is_sampled(comm, parts, mpi_tmp_path, changes)
+
+
+def test_inner_nodes_are_computed_while_rows_travel(comm, mpi_tmp_path, monkeypatch):
+    """Forward and backward: in every hidden layer the exchange begins, inner nodes follow, then it is waited for."""
+    parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(sampling__mode="whole", model__layers=3))
+    events, inner = [], RowHalo.inner
+
+    def noted(name, function):
+        def call(*arguments):
+            events.append(name)
+            return function(*arguments)
+
+        return call
+
+    def noted_inner(halo):
+        events.append("inner")
+        rows = inner(halo).clone()
+        rows.register_hook(noted("inner gradient", lambda _: None))
+        return rows
+
+    monkeypatch.setattr(RowHalo, "inner", noted_inner)
+    for owner, name in ((Route, "start_pull"), (Pull, "wait"), (Route, "start_push"), (Route, "sum_requests")):
+        monkeypatch.setattr(owner, name, noted(name, getattr(owner, name)))
+    with trainer.session.plans("train", 0) as plans:
+        for plan in plans:
+            trainer.session.task.train(plan)
+    forward, backward = ["start_pull", "inner", "wait"], ["start_push", "inner gradient", "sum_requests"]
+    assert events == 2 * forward + 2 * backward
