@@ -20,6 +20,12 @@ def gcn_matrix(matrix):
     return scaled(matrix + torch.eye(len(matrix), dtype=matrix.dtype))
 
 
+def mean_matrix(matrix):
+    """Weighted means of neighbours."""
+    degree = matrix.sum(1, keepdim=True)
+    return torch.where(degree > 0, matrix / torch.where(degree > 0, degree, 1.0), 0.0)
+
+
 def output(p, rows, name="output"):
     return rows @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
@@ -34,7 +40,77 @@ def convolve(p, prefix, a, x, layers):
 
 
 def gcn(p, a, x, config):
-    return [output(p, convolve(p, "stack.", *pair, config.layers)[-1]) for pair in zip(a, x, strict=True)]
+    return [output(p, convolve(p, "layers.", *pair, config.layers)[-1]) for pair in zip(a, x, strict=True)]
+
+
+def sage_layer(p, prefix, i, matrix, rows):
+    own, around = rows @ p[f"{prefix}weight.{i}"], mean_matrix(matrix) @ rows @ p[f"{prefix}around.{i}"]
+    return torch.relu(own + around + p[f"{prefix}bias.{i}"])
+
+
+def sage(p, a, x, config):
+    found = []
+    for matrix, rows in zip(a, x, strict=True):
+        for i in range(config.layers):
+            rows = sage_layer(p, "layers.", i, matrix, rows)
+        found.append(output(p, rows))
+    return found
+
+
+def attend(p, prefix, matrix, rows, config):
+    """Every entry of a matrix is so many edges."""
+    for i in range(config.layers):
+        heads = []
+        for head, values in enumerate((rows @ p[f"{prefix}weight.{i}"]).chunk(config.heads, 1)):
+            source, target = values @ p[f"{prefix}source.{i}"][head], values @ p[f"{prefix}target.{i}"][head]
+            score = torch.exp(torch.nn.functional.leaky_relu(source[None] + target[:, None], 0.2))
+            share = score * (matrix + torch.eye(len(matrix)))
+            heads.append(share / share.sum(1, keepdim=True) @ values)
+        rows = torch.nn.functional.elu(torch.cat(heads, 1) + p[f"{prefix}bias.{i}"])
+    return rows
+
+
+def gat(p, a, x, config):
+    return [output(p, attend(p, "layers.", *pair, config)) for pair in zip(a, x, strict=True)]
+
+
+def dysat(p, a, x, config):
+    rows = [attend(p, "structural.", *pair, config) for pair in zip(a, x, strict=True)]
+    rows = [some + p["temporal.position"][t] for t, some in enumerate(rows)]
+    heads = []
+    for head in torch.arange(config.hidden).chunk(config.heads):
+        query = rows[-1] @ p["temporal.query"][:, head]
+        score = [torch.exp((query * (some @ p["temporal.key"][:, head])).sum(1) / len(head) ** 0.5) for some in rows]
+        values = [some @ p["temporal.value"][:, head] for some in rows]
+        heads.append(sum(s[:, None] * v for s, v in zip(score, values, strict=True)) / sum(score)[:, None])
+    found = torch.cat(heads, 1)
+    return [output(p, found + torch.relu(output(p, found, "temporal.after")))]
+
+
+def gru(p, prefix, given, hidden):
+    width = hidden.shape[1]
+    z, r = torch.sigmoid(given[:, : 2 * width] + hidden @ p[f"{prefix}gates"]).split(width, 1)
+    return z * hidden + (1 - z) * torch.tanh(given[:, 2 * width :] + (r * hidden) @ p[f"{prefix}candidate"])
+
+
+def roland(p, a, x, config):
+    rows_of = list(x)
+    for i in range(config.layers):
+        hidden, edges = torch.zeros(len(x[0]), config.hidden, dtype=x[0].dtype), 0
+        for t, matrix in enumerate(a):
+            new = sage_layer(p, "stack.", i, matrix, rows_of[t])
+            if config.update == "gru":
+                given = new @ p[f"updates.{i}.weight"] + p[f"updates.{i}.bias"]
+                hidden = gru(p, f"updates.{i}.cell.", given, hidden)
+            elif config.update == "average":
+                before, edges = edges, edges + matrix.sum(1, keepdim=True)
+                share = before / edges.clamp(min=1e-300)
+                hidden = share * hidden + (1 - share) * new
+            else:
+                both = torch.cat([hidden, new], 1)
+                hidden = output(p, torch.relu(output(p, both, f"updates.{i}.layers.0")), f"updates.{i}.layers.2")
+            rows_of[t] = hidden
+    return [output(p, rows) for rows in rows_of]
 
 
 def tgcn_hidden(p, a, x, config):
@@ -46,9 +122,7 @@ def tgcn_hidden(p, a, x, config):
             rows = gcn_matrix(matrix) @ rows
         hidden = torch.zeros(len(rows), width, dtype=rows.dtype) if isinstance(hidden, int) else hidden
         given = rows @ p["weight"] + p["bias"]
-        z, r = torch.sigmoid(given[:, : 2 * width] + hidden @ p["cell.gates"]).split(width, 1)
-        candidate = torch.tanh(given[:, 2 * width :] + (r * hidden) @ p["cell.candidate"])
-        hidden = z * hidden + (1 - z) * candidate
+        hidden = gru(p, "cell.", given, hidden)
         found.append(hidden)
     return found
 
@@ -69,12 +143,6 @@ def chebyshev(matrix, rows, order):
     for power in range(1, order):
         found.append(operator @ found[-1] if power == 1 else 2 * operator @ found[-1] - found[-2])
     return torch.cat(found, 1)
-
-
-def mean_matrix(matrix):
-    """Weighted means of neighbours."""
-    degree = matrix.sum(1, keepdim=True)
-    return torch.where(degree > 0, matrix / torch.where(degree > 0, degree, 1.0), 0.0)
 
 
 def walks(matrix, rows, order):
@@ -157,7 +225,7 @@ def evolvegcn(with_summary):
 
 
 DENSE = {
-    "gcn": gcn, "tgcn": tgcn, "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev), "gconv_lstm": gconv_lstm,
-    "dcrnn": filtered_gru(walks), "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False),
-    "evolvegcn_h": evolvegcn(True),
+    "gcn": gcn, "sage": sage, "gat": gat, "tgcn": tgcn, "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev),
+    "gconv_lstm": gconv_lstm, "dcrnn": filtered_gru(walks), "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False),
+    "evolvegcn_h": evolvegcn(True), "roland": roland, "dysat": dysat,
 }  # fmt: skip

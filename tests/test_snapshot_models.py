@@ -1,19 +1,24 @@
 """Models of snapshots: outputs and all gradients of any number of ranks are those of dense matrices on one."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from dense_models import DENSE
 
 from hpcgnn.comm.halo import HaloChain
-from hpcgnn.nn.snapshot_config import KINDS, WINDOWED_KINDS
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, KINDS, WINDOWED_KINDS
 from tests.snapshot_runs import make_config, open_session, random_graph, write_parts
 
 NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in KINDS] + [
     ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("mpnn_lstm", {"layers": 2}), ("dcrnn", {"order": 3}),
     ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
-    ("evolvegcn_o", {"layers": 2}), ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
+    ("sage", {"layers": 2}), ("gat", {"layers": 2}), ("dysat", {"layers": 2}), ("roland", {"layers": 2}),
+    ("roland", {"update": "average", "layers": 2}), ("roland", {"update": "concat"}), ("evolvegcn_o", {"layers": 2}),
+    ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
 ]  # fmt: skip
 
 
@@ -26,6 +31,19 @@ def matrices(graph):
     found = torch.zeros(SNAPSHOTS, NODES, NODES, dtype=torch.float64)
     weight = torch.from_numpy(graph.edges["weight"]).double() if graph.edges else torch.ones(len(graph.src))
     return found.index_put((*map(torch.from_numpy, (graph.first, graph.dst, graph.src)),), weight.double(), True)
+
+
+@pytest.fixture(scope="module")
+def parts(comm, tmp_path_factory):
+    """A callable that gives the partition set of the graph with or without weights. Collective, as is what it gives."""
+    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("snapshots")) if comm.rank == 0 else None))
+    found = {}
+    for weighted in (False, True):
+        place = folder / str(weighted)
+        if comm.rank == 0:
+            place.mkdir()
+        found[weighted] = write_parts(comm, place, make_graph(weighted=weighted), parts=4)
+    return found.__getitem__
 
 
 class Ran:
@@ -86,7 +104,7 @@ def assert_near(found, expected):
 
 
 def configured(kind, history=0, batch_size=5, embedding=2, **changes):
-    model = {f"model__{name}": value for name, value in {"hidden": 4, "kind": kind, **changes}.items()}
+    model = {f"model__{name}": value for name, value in {"hidden": 4, "heads": 2, "kind": kind, **changes}.items()}
     return make_config(
         sampling__history=history, inputs__embedding=embedding, task__steps=2, data__val_snapshots=0,
         data__test_snapshots=0, train__batch_size=batch_size, **model,
@@ -95,17 +113,16 @@ def configured(kind, history=0, batch_size=5, embedding=2, **changes):
 
 @pytest.mark.parametrize("history", [0, 3])
 @pytest.mark.parametrize(("kind", "changes"), CASES, ids=str)
-def test_model_is_the_dense_one(comm, mpi_tmp_path, kind, changes, history):
+def test_model_is_the_dense_one(comm, parts, kind, changes, history):
     """Weighted edges, a snapshot without any, learnt inputs beside given ones; carried on and in windows."""
     if kind in WINDOWED_KINDS and not history:
         pytest.skip("looks back over a window")
-    graph = make_graph()
-    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    weighted = kind not in ATTENTION_KINDS
     config = configured(kind, history, **changes)
-    session = open_session(comm, parts, config)
+    session = open_session(comm, parts(weighted), config)
     ran = Ran(comm, session)
     leaf = ran.learnt.clone().requires_grad_()
-    expected = expected_outputs(ran, graph, config, leaf)
+    expected = expected_outputs(ran, make_graph(weighted=weighted), config, leaf)
     (expected * weights(expected.shape)).sum().backward()
     assert_near(ran.outputs, expected)
     assert_near(ran.learnt_gradient, leaf.grad)
@@ -123,23 +140,20 @@ def scores(session, steps):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WINDOWED_KINDS])
-def test_state_goes_on_from_step_to_step(comm, mpi_tmp_path, kind):
-    """Four snapshots in four steps are four in one, with inputs whose sums are kept, too."""
-    parts = write_parts(comm, mpi_tmp_path, make_graph(weighted=False), parts=4)
-    for embedding in (0, 2):
-        found = []
-        for size in (1, 4):
-            session = open_session(comm, parts, configured(kind, batch_size=size, embedding=embedding, layers=2))
-            found += [scores(session, 4 // size), scores(session, 4 // size)]
-            session.close()
-        assert all(torch.allclose(some, found[0], rtol=1e-9, atol=1e-11) for some in found[1:])
+def test_state_goes_on_from_step_to_step(comm, parts, kind):
+    """Four snapshots in four steps are four in one, the second time with kept sums of the inputs."""
+    found = []
+    for size in (1, 4):
+        session = open_session(comm, parts(False), configured(kind, batch_size=size, embedding=0, layers=2))
+        found += [scores(session, 4 // size), scores(session, 4 // size)]
+        session.close()
+    assert all(torch.allclose(some, found[0], rtol=1e-9, atol=1e-11) for some in found[1:])
 
 
 @pytest.mark.parametrize("kind", ["tgcn", "gconv_gru", "dcrnn"])
-def test_what_is_kept_of_inputs_changes_nothing(comm, mpi_tmp_path, kind):
+def test_what_is_kept_of_inputs_changes_nothing(comm, parts, kind):
     """The same outputs and gradients where nothing is kept; what is kept needs no exchange again."""
-    parts = write_parts(comm, mpi_tmp_path, make_graph(), parts=4)
-    session = open_session(comm, parts, configured(kind, history=3, embedding=0, order=3))
+    session = open_session(comm, parts(True), configured(kind, history=3, embedding=0, order=3))
     first = Ran(comm, session)
     session.model.zero_grad()
     again = Ran(comm, session)
@@ -159,7 +173,14 @@ def test_what_is_kept_of_inputs_changes_nothing(comm, mpi_tmp_path, kind):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"a3tgcn looks back over a window: set sampling\.history"):
         configured("a3tgcn")
-    with pytest.raises(ValueError, match=r"model\.order must be at least 1"):
+    with pytest.raises(ValueError, match=r"model\.heads \(3\) must divide model\.hidden \(4\)"):
+        configured("gat", heads=3)
+    with pytest.raises(ValueError, match=r"model\.order and model\.heads must be at least 1"):
         configured("dcrnn", order=0)
-    with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, tgcn"):
+    with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, sage"):
         configured("lstm")
+
+
+def test_attention_refuses_weights(comm, parts):
+    with pytest.raises(DistributedError, match="gat and dysat weigh edges themselves"):
+        open_session(comm, parts(True), configured("gat"))

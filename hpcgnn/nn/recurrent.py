@@ -1,11 +1,9 @@
-"""Graph convolutions of every snapshot, and gated units over them.
+"""Gated units over graph convolutions of every snapshot.
 
-n nodes of this rank, k sequences, I input, H hidden, C output columns.
+n nodes of this rank, k sequences, H hidden columns.
 """
 
 from __future__ import annotations
-
-import itertools
 
 import torch
 from torch import nn
@@ -15,44 +13,8 @@ from hpcgnn.nn.gates import GatedCell, MemoryCell
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig
-from hpcgnn.nn.spatial import Distinct, propagate_all, smooth_all
-
-
-class Stack(nn.Module):
-    """Graph convolutions (Kipf and Welling, 2017) one behind the other, with dropout and relu between them."""
-
-    def __init__(self, config: SnapshotModelConfig, inputs: int):
-        super().__init__()
-        widths = [inputs, *[config.hidden] * config.layers]
-        self.weight = nn.ParameterList(glorot(before, after) for before, after in itertools.pairwise(widths))
-        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
-        self.p = config.dropout
-
-    def layers(self, frames: list[Frame]) -> list[list[torch.Tensor]]:
-        """Collective. The rows [n, k, H] of every frame, layer by layer, before relu."""
-        found = [[rows @ self.weight[0] + self.bias[0] for rows in smooth_all(frames, "gcn")]]
-        for number, (weight, bias) in enumerate(zip(self.weight[1:], self.bias[1:], strict=True), start=1):
-            pairs = zip(frames, found[-1], strict=True)
-            sent = [frame.drop(torch.relu(rows), number, self.p) @ weight for frame, rows in pairs]
-            found.append([rows + bias for rows in propagate_all(frames, "gcn", sent)])
-        return found
-
-    def forward(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """Collective. The last layer's [n, k, H] of every frame, rectified."""
-        return [torch.relu(rows) for rows in self.layers(frames)[-1]]
-
-
-class PlainGCN(SequenceModel):
-    """Graph convolutions of every snapshot by itself."""
-
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
-        super().__init__(config, sizes)
-        self.stack, self.output = Stack(config, sizes.inputs), nn.Linear(config.hidden, sizes.outputs)
-
-    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
-        every = Distinct(self.asked(frames))
-        return every.spread([self.output(rows) for rows in self.stack(every.frames)]), state
+from hpcgnn.nn.snapshot_stacks import GCNStack
+from hpcgnn.nn.spatial import Distinct, smooth_all
 
 
 class TGCN(SequenceModel):
@@ -62,7 +24,7 @@ class TGCN(SequenceModel):
     def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
         super().__init__(config, sizes)
         self.node_state = {"hidden": config.hidden}
-        self.below = Stack(config, sizes.inputs) if config.layers > 1 else None
+        self.below = GCNStack(config, sizes.inputs) if config.layers > 1 else None
         width = config.hidden if self.below else sizes.inputs
         self.weight, self.bias = glorot(width, 3 * config.hidden), nn.Parameter(torch.zeros(3 * config.hidden))
         self.cell, self.output = GatedCell(config.hidden), nn.Linear(config.hidden, sizes.outputs)
@@ -108,7 +70,7 @@ class MPNNLSTM(SequenceModel):
         super().__init__(config, sizes)
         hidden = config.hidden
         self.node_state = {name: hidden for name in ("hidden0", "cell0", "hidden1", "cell1")}
-        self.stack = Stack(config, sizes.inputs)
+        self.stack = GCNStack(config, sizes.inputs)
         self.weight = nn.ParameterList([glorot(config.layers * hidden, 4 * hidden), glorot(hidden, 4 * hidden)])
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(4 * hidden)) for _ in range(2))
         self.cells = nn.ModuleList(MemoryCell(hidden) for _ in range(2))
@@ -117,7 +79,7 @@ class MPNNLSTM(SequenceModel):
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
         every, found = Distinct(frames), []
-        layers = [[torch.relu(rows) for rows in layer] for layer in self.stack.layers(every.frames)]
+        layers = self.stack.layers(every.frames)
         ahead = every.spread([torch.cat(rows, dim=2) for rows in zip(*layers, strict=True)])
         state = dict(state)
         for rows in ahead:

@@ -29,12 +29,13 @@ class SequenceSizes:
 class SequenceModel(nn.Module):
     """A model of one's own is made as Class(config, sizes) and has these attributes and methods.
 
-    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; learns_inputs:
-    nothing may be kept of the inputs, which the model changes by learnt numbers before it adds them up.
+    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; weighs_edges:
+    it does so itself, with no regard to a column weight.
     """
 
     node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
     with_out = False
+    weighs_edges = False
 
     def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
         super().__init__()

@@ -30,6 +30,14 @@ class Graph:
         side, halo = (self.out, self.out_halo) if out else (self.into, self.halo)
         return propagate(side, halo, name, rows, exchange)
 
+    def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Collective. As in Frame, for rows [n, k, H] of an exchange that was started."""
+        flat, (heads, width) = rows.flatten(1), source.shape
+        everyone = flat if self.halo is None else torch.cat([flat, self.halo.finish(exchange)])
+        score = lambda some, vectors: (some.view(len(some), -1, heads, width) * vectors).sum(3).flatten(1)  # noqa: E731
+        found = native.graph_attention(everyone, score(everyone, source), score(flat, target), self.into.merged)
+        return found.view(rows.shape)
+
     def start(self, rows: torch.Tensor, out: bool = False):
         """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""
         halo = self.out_halo if out else self.halo
@@ -80,6 +88,11 @@ class Frame:
         return self.snapshots[0].smoothed is None
 
     @property
+    def degree(self) -> torch.Tensor:
+        """Sums of the weights of all in-edges [n, k, 1]."""
+        return side_by_side([snapshot.graph.into.degree for snapshot in self.snapshots]).unsqueeze(2)
+
+    @property
     def graphs(self) -> list[Graph]:
         """The different graphs, in order of their first snapshot."""
         return list({id(snapshot.graph): snapshot.graph for snapshot in self.snapshots}.values())
@@ -98,6 +111,15 @@ class Frame:
         exchanges = exchanges or [None] * len(self.snapshots)
         pieces = zip(self.snapshots, rows.unbind(1), exchanges, strict=True)
         return side_by_side([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
+
+    def attend(self, rows: torch.Tensor, exchanges: list, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Collective. Of every snapshot the sums [n, k, H] of neighbours' and own rows [n, k, H], weighed by attention
+        (``native.graph_attention``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
+        rows, started before."""
+        if len(self.graphs) == 1:
+            return self.graphs[0].attend(rows, exchanges[0], source, target)
+        pieces = zip(self.snapshots, rows.split(1, dim=1), exchanges, strict=True)
+        return torch.cat([s.graph.attend(piece, ahead, source, target) for s, piece, ahead in pieces], dim=1)
 
     def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
         """Collective. A term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them

@@ -42,6 +42,14 @@ def propagate_all(frames: list[Frame], name: str, rows: list[torch.Tensor], ahea
     return [frame.propagate(name, r, some, out) for frame, r, some in zip(frames, rows, ahead, strict=True)]
 
 
+def attend_all(
+    frames: list[Frame], rows: list[torch.Tensor], source: torch.Tensor, target: torch.Tensor
+) -> list[torch.Tensor]:
+    """Collective. Graph attention in every frame, as ``Frame.attend``, all exchanges under way at once."""
+    ahead = start_all(frames, rows)
+    return [frame.attend(r, some, source, target) for frame, r, some in zip(frames, rows, ahead, strict=True)]
+
+
 def smooth_all(frames: list[Frame], name: str) -> list[torch.Tensor]:
     """Collective. operator @ inputs of every frame, formed once in a run where inputs are not learnt."""
     if frames[0].learnt:

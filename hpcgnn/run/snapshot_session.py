@@ -23,7 +23,7 @@ from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.seeds import epoch_shuffle
-from hpcgnn.sample.snapshot_blocks import Builder
+from hpcgnn.sample.snapshot_blocks import WEIGHT, Builder
 from hpcgnn.sample.snapshot_inputs import SnapshotInputs
 from hpcgnn.sample.snapshot_plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
 from hpcgnn.sample.splits import SPLITS
@@ -103,7 +103,10 @@ class SnapshotSession(BaseSession):
             if width + extra == 0:
                 raise ValueError("inputs: nothing is known of the nodes; set inputs.degrees, lags or embedding")
             sizes = SequenceSizes(width + extra, self.goal.num_outputs, config.sampling.history)
-            model = self.goal.extend(make_model(config.model, sizes))
+            model = make_model(config.model, sizes)
+            if model.weighs_edges and config.sampling.weighted and WEIGHT in self.partition.edge_columns:
+                raise ValueError("model.kind gat and dysat weigh edges themselves: set sampling.weighted to false")
+            model = self.goal.extend(model)
         self.model = model.to(device=world.device, dtype=self.dtype)
         learnt = SparseEmbedding(
             self.partition.flat_row, extra, EmbeddingConfig(), config.train.lr, config.train.seed, self.dtype,
