@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from snapshot_runs import make_parts, one_thread
 
 from hpcgnn.nn.neighborhood import propagate
 from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.snapshot_blocks import Builder
 from hpcgnn.store.snapshot_partition import open_snapshot_partition
-from tests.snapshot_runs import make_parts, one_thread
 
 
 class Ghosts:

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from snapshot_runs import random_graph
 
 from data_tools.partition import partition
 from data_tools.snapshot_graph import SnapshotGraph, as_intervals, write_snapshots
 from data_tools.verify import verify
 from hpcgnn.store.files import FileFormatError
 from hpcgnn.store.snapshot_partition import open_snapshot_partition
-from tests.snapshot_runs import random_graph
 
 pytestmark = pytest.mark.serial
 

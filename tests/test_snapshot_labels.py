@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
 from torch.nn.functional import cross_entropy
 
 from hpcgnn.comm.world import DistributedError
-from tests.snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
 
 LABELS = {"train__batch_size": 3, "task__target": "label"}
 VARIANTS = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from dense_models import DENSE
+from snapshot_runs import make_config, open_session, random_graph, write_parts
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, KINDS, WINDOWED_KINDS
-from tests.snapshot_runs import make_config, open_session, random_graph, write_parts
 
 NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in KINDS] + [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from snapshot_runs import make_config, make_parts, open_session
 
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
-from tests.snapshot_runs import make_config, make_parts, open_session
 
 KINDS = {
     "carried": {"train__batch_size": 2, "inputs__embedding": 3},

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from tests.snapshot_runs import (
+from snapshot_runs import (
     assert_like_one_rank,
     make_config,
     make_parts,

@@ -1,13 +1,10 @@
 """Real sets, converted and partitioned: the answer of any number of ranks is that of one."""
 
-import numpy as np
 import pytest
-from snapshot_runs import make_config, write_parts
-from test_snapshot_session import run
+from snapshot_runs import assert_like_one_rank, make_config, write_parts
 
 from data_tools.snapshot_json import read_json
 from data_tools.snapshot_text import read_speeds
-from hpcgnn.comm.world import World
 
 
 def read_los(shared_data):
@@ -32,8 +29,4 @@ def test_real_sets_give_one_answer(comm, mpi_tmp_path, shared_data, name):
     read, changes = SETS[name]
     parts = write_parts(comm, mpi_tmp_path, read(shared_data))
     config = make_config(**{"inputs__lags": 4, "model__hidden": 8, **changes})
-    found, metrics = run(comm, parts, config)
-    alone, expected = run(World.alone().mpi, parts, config) if comm.rank == 0 else (None, None)
-    alone, expected = comm.bcast((alone, expected))
-    assert np.allclose(found, alone, rtol=1e-9, atol=1e-11)
-    assert metrics == pytest.approx(expected, rel=1e-9)
+    assert_like_one_rank(comm, parts, config)
