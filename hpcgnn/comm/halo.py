@@ -15,9 +15,13 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Transfer
 from hpcgnn.comm.route import Pull, Route
+from hpcgnn.timers import Timers
 
 if TYPE_CHECKING:
     from hpcgnn.comm.everyone import Everyone
+
+
+HALO_WAIT = "halo wait"
 
 
 @dataclass(slots=True)
@@ -25,17 +29,33 @@ class Exchange:
     """One exchange of a chain, under way between ``start`` and ``finish`` (forward: rows to their users; backward:
     gradients to their owners)."""
 
+    chain: HaloChain
     route: Route | Everyone
-    pull: Pull | Transfer | None
+    pull: Pull | Transfer | Arrived | None
     chained: bool
-    push: Transfer | None = None
+    push: Transfer | Arrived | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Rows of an exchange that was waited for at once."""
+
+    rows: torch.Tensor
+
+    def wait(self) -> torch.Tensor:
+        """The rows."""
+        return self.rows
 
 
 class HaloChain:
-    """The exchanges of one forward pass. All ranks start and finish the same ones in the same order."""
+    """The exchanges of one forward pass. All ranks start and finish the same ones in the same order.
 
-    def __init__(self):
+    timers: gets the seconds of waiting, stage ``HALO_WAIT``; overlap: False waits for every exchange at once.
+    """
+
+    def __init__(self, timers: Timers | None = None, overlap: bool = True):
         self._token: torch.Tensor | None = None
+        self._timers, self._overlap = timers or Timers(), overlap
 
     def start(self, route: Route | Everyone, rows: torch.Tensor) -> Exchange:
         """Collective. Begin to bring the owners' rows [n, D] to those who want them; what is computed until ``finish``
@@ -44,7 +64,7 @@ class HaloChain:
         Rows without gradient, on all ranks alike, take no part in the backward pass.
         """
         chained = rows.requires_grad and torch.is_grad_enabled()
-        exchange = Exchange(route, route.start_pull(rows.detach()), chained)
+        exchange = Exchange(self, route, self.under_way(route.start_pull(rows.detach())), chained)
         if chained:
             if self._token is None:
                 self._token = torch.zeros((), dtype=rows.dtype, device=rows.device, requires_grad=True)
@@ -54,13 +74,22 @@ class HaloChain:
     def finish(self, exchange: Exchange) -> torch.Tensor:
         """Collective. The wanted rows [W, D] of an exchange that was started."""
         if not exchange.chained:
-            return exchange.pull.wait()
+            return self.wait(exchange.pull)
         rows, self._token = _Finish.apply(self._token, exchange)
         return rows
 
     def pull(self, route: Route, rows: torch.Tensor) -> torch.Tensor:
         """Collective. The wanted rows [W, D]."""
         return self.finish(self.start(route, rows))
+
+    def wait(self, moved: Pull | Transfer | Arrived) -> torch.Tensor:
+        """The rows of what is under way."""
+        with self._timers(HALO_WAIT):
+            return moved.wait()
+
+    def under_way(self, moved: Pull | Transfer) -> Pull | Transfer | Arrived:
+        """What has begun, waited for where nothing may overlap."""
+        return moved if self._overlap else Arrived(self.wait(moved))
 
     def tie(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss, with zero times the last token: its backward pass runs all adjoints, also where it depends on no
@@ -128,7 +157,7 @@ class _Start(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, token):
-        route, received = ctx.exchange.route, ctx.exchange.push.wait()
+        route, received = ctx.exchange.route, ctx.exchange.chain.wait(ctx.exchange.push)
         gradient = received.new_zeros(ctx.shape)
         native.scatter_rows(gradient, route.served, route.sum_requests(received))
         return gradient, token, None
@@ -139,11 +168,12 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, token, exchange: Exchange):
-        ctx.exchange, rows = exchange, exchange.pull.wait()
+        ctx.exchange, rows = exchange, exchange.chain.wait(exchange.pull)
         exchange.pull = None  # it would hold the rows, which hold this node: a cycle that is never freed
         return rows, token.clone()
 
     @staticmethod
     def backward(ctx, gradient, token):
-        ctx.exchange.push = ctx.exchange.route.start_push(gradient.contiguous())
+        exchange = ctx.exchange
+        exchange.push = exchange.chain.under_way(exchange.route.start_push(gradient.contiguous()))
         return token, None

@@ -35,6 +35,8 @@ class CommConfig:
         sampler_ranks: of training on static graphs: so many of the ranks, the last ones, hold the graph's edges and
             draw neighbours; the others hold all else and train. 0: every rank does both.
         sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
+        overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
+            once, to see what that hides.
         time_parallel: of runs on snapshots: so many groups of ranks split a step's snapshots between them, besides the
             nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
@@ -47,6 +49,7 @@ class CommConfig:
     max_message_bytes: int = MAX_BYTES
     sampler_ranks: int = 0
     sampler_buffer: int = 2
+    overlap: bool = True
     time_parallel: int = 1
 
     def __post_init__(self):

@@ -29,7 +29,7 @@ from hpcgnn.sample.snapshot_plan import SnapshotBatches, SnapshotPlan, SnapshotP
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.store.sequence_rows import SequenceRows
-from hpcgnn.store.snapshot_partition import open_snapshot_partition
+from hpcgnn.store.snapshot_partition import DEGREE, open_snapshot_partition
 from hpcgnn.tasks import snapshot_config as tasks
 from hpcgnn.tasks.snapshot_task import SnapshotTask
 
@@ -52,13 +52,15 @@ class SnapshotSession(BaseSession):
         super().__init__(config, world, watchdog)
         with together(world, "open the partition set"):
             self.partition = open_snapshot_partition(path, world.rank, world.size, config.data.check_hash)
+            if config.task.target == DEGREE:
+                self.partition.add_degrees()
             self.inputs = SnapshotInputs(config.inputs, self.partition, config.task.target, self.dtype, world.device)
         with together(world, "read the task"):
             goal = GOALS[config.task.kind](config, self.partition, world, self.plan_channel, self.data_channel)
         self.goal = goal
         self._input_rows: dict[int, torch.Tensor] = {}
         with together(world, "split the snapshots"):
-            self._splits = goal.splits(config.data, self.inputs.first + max(0, config.sampling.history - 1))
+            self.splits = goal.splits(config.data, self.inputs.first + max(0, config.sampling.history - 1))
         self._make_batches()
         self._build_model()
         sampling, boundary = config.sampling, None
@@ -75,20 +77,21 @@ class SnapshotSession(BaseSession):
             self.model, goal, self.memory, self._inputs_at, torch.from_numpy(self.partition.flat_row).to(world.device),
             not config.sampling.history, config.train.seed, self.data_channel, self.timers,
             Relay(world) if world.num_groups > 1 else None, sampling.halo_staleness,
+            config.comm.overlap,
         )  # fmt: skip
 
     def _make_batches(self) -> None:
         self.batches: dict[str, SnapshotBatches] = {}
         self.start_epoch(0)
         for name in SPLITS[1:]:
-            self.batches[name] = make_batches(name, self._splits[name], self.config.train.batch_size, self.goal.roots)
+            self.batches[name] = make_batches(name, self.splits[name], self.config.train.batch_size, self.goal.roots)
 
     def start_epoch(self, epoch: int) -> None:
         """As for all sessions."""
         train = self.config.train
         shuffle = epoch_shuffle(train.seed, epoch) if self.config.sampling.shuffle else None
         self.batches["train"] = make_batches(
-            "train", self._splits["train"], train.batch_size, self.goal.roots, shuffle, train.drop_last
+            "train", self.splits["train"], train.batch_size, self.goal.roots, shuffle, train.drop_last
         )
 
     def _build_model(self) -> None:
@@ -159,6 +162,11 @@ class SnapshotSession(BaseSession):
         return {}
 
     @property
+    def learns_inputs(self) -> bool:
+        """Whether there are learnable inputs."""
+        return self.memory.learnt is not None
+
+    @property
     def scored_by(self) -> World:
         """All ranks: groups that split time score a part of the targets each."""
         return self.world.job
@@ -181,7 +189,7 @@ class SnapshotSession(BaseSession):
         """Collective. What is about to run, line by line."""
         world, partition, config = self.world, self.partition, self.config
         counts = world.reduce_array(partition.count_edges())
-        splits = ", ".join(f"{name} {len(numbers)}" for name, numbers in self._splits.items())
+        splits = ", ".join(f"{name} {len(numbers)}" for name, numbers in self.splits.items())
         history = f"windows of {config.sampling.history}" if config.sampling.history else "state carried on"
         return [
             f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}; "

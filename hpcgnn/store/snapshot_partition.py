@@ -15,6 +15,7 @@ from hpcgnn.store.book import Book
 from hpcgnn.store.graph_partition import FEATURES, GraphPartition, open_graph_partition
 
 STAMPS = ("first", "last")
+DEGREE = "degree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,15 @@ class SnapshotPartition:
         np.add.at(change, self._first, 1)
         np.add.at(change, (self._first if self._last is None else self._last) + 1, -1)
         return np.cumsum(change)[:-1]
+
+    def add_degrees(self) -> None:
+        """A series ``degree`` [n, S] float32 where there is none of that name: log of 1 + in-degree."""
+        if DEGREE not in self.series:
+            last = self._first if self._last is None else self._last
+            change = np.zeros((self.num_nodes, self.num_snapshots + 1), np.int64)
+            np.add.at(change, (self._dst, self._first), 1)
+            np.add.at(change, (self._dst, last + 1), -1)
+            self.series[DEGREE] = np.log1p(np.cumsum(change, axis=1)[:, :-1]).astype(np.float32)
 
     def changes(self) -> np.ndarray:
         """Whether edges into this rank's nodes begin with a snapshot, or ended with the one before, bool [S]."""

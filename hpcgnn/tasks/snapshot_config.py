@@ -31,7 +31,7 @@ class SnapshotTaskConfig:
         kind: "regression": a number of every node (column of every snapshot; NaN: not known); "node": the class of
             every node (a column of every snapshot, or one for all; negative: not known); "link": whether two nodes
             have an edge; "edge": the class of every edge, "edge_regression": a number of it (a column of the edges).
-        target: name of that column.
+        target: name of that column; "degree", where the graph has no such: of regression, log of 1 + in-degree.
         steps: of regression: so many snapshots at once: sampling.horizon later, and those that follow.
         loss: of regression and edge_regression: "mse" or "mae"; of node and edge: "cross_entropy"; of link: "binary",
             "softmax" (of an edge among its negatives), "margin" (an edge must score higher than its negatives by

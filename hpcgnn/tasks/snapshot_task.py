@@ -43,18 +43,18 @@ class SnapshotTask:
     def __init__(
         self, model: SequenceModel, objective: Objective, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
         identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
-        relay: Relay | None = None, staleness: int = 0,
+        relay: Relay | None = None, staleness: int = 0, overlap: bool = True,
     ):  # fmt: skip
         self.model, self._objective, self._rows, self._inputs = model, objective, rows, inputs
         self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
         self.timers, self.last_scores, self._relay = timers, None, relay
-        self._stale = StaleRows(staleness) if staleness else None
+        self._stale, self._overlap = StaleRows(staleness) if staleness else None, overlap
         self._smoothed: dict[int, dict] = {}
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
         """Collective. Gradients of one step; returns this rank's part of the loss."""
         self.model.train()
-        chain, learnt = HaloChain(), self._learnt()
+        chain, learnt = self._chain(), self._learnt()
         with self.timers("compute"):
             scores, tokens = self._run(plan, chain, learnt)
             loss = sum((self._objective.loss(score) for score in scores), self._zero()) / max(1, plan.batch_size)
@@ -72,9 +72,12 @@ class SnapshotTask:
         """Collective. Scores of one step."""
         self.model.eval()
         with self.timers("compute"):
-            return self._objective.join(self._run(plan, HaloChain(), self._learnt())[0], False)
+            return self._objective.join(self._run(plan, self._chain(), self._learnt())[0], False)
 
     evaluate = score
+
+    def _chain(self) -> HaloChain:
+        return HaloChain(self.timers, self._overlap)
 
     def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Scores of the plan's targets, and tokens that must be part of the loss; the state moves on."""

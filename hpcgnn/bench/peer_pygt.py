@@ -1,0 +1,101 @@
+"""PyTorch Geometric Temporal beside ours: its cells in a plain loop over the same snapshots, inputs and targets.
+
+Its loop holds all snapshots' edges and inputs in memory, as ours does. A head of one linear layer after relu, squared
+errors of all nodes, gradients through the snapshots of a step, Adam.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.run.snapshot_session import SnapshotSession
+
+NEEDED = ("torch_geometric_temporal", "torch_geometric")
+
+
+def check(config: SnapshotConfig) -> None:
+    """Raises ValueError where there is nothing to compare with."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"--peer pygt needs {', '.join(missing)}: pip install torch-geometric-temporal torch-geometric"
+        )
+    kind, layers = config.model.kind, config.model.layers
+    if (
+        kind not in ("tgcn", "evolvegcn_o")
+        or layers != 1
+        or config.task.kind != "regression"
+        or config.sampling.history
+    ):
+        raise ValueError(
+            "--peer pygt compares model.kind tgcn or evolvegcn_o of one layer, with task.kind regression and "
+            "sampling.history 0"
+        )
+
+
+class Peer(nn.Module):
+    """A cell of theirs and the head."""
+
+    def __init__(self, kind: str, inputs: int, hidden: int, outputs: int):
+        super().__init__()
+        if kind == "tgcn":
+            from torch_geometric_temporal.nn.recurrent.temporalgcn import TGCN
+
+            self.cell, width = TGCN(inputs, hidden), hidden
+        else:
+            from torch_geometric_temporal.nn.recurrent.evolvegcno import EvolveGCNO
+
+            self.cell, width = EvolveGCNO(inputs), inputs
+        self.recurrent, self.head = kind == "tgcn", nn.Linear(width, outputs)
+
+    def forward(self, inputs, edge_index, weight, state):
+        """Outputs, and the hidden rows where there are any."""
+        if self.recurrent:
+            state = self.cell(inputs, edge_index, weight, state)
+            return self.head(torch.relu(state)), state
+        return self.head(torch.relu(self.cell(inputs, edge_index, weight))), None
+
+    def begin(self, detach: bool) -> None:
+        """Before a step (detach: one that goes on in time)."""
+        if not self.recurrent:
+            kept = self.cell.weight
+            self.cell.weight = kept.detach() if detach and kept is not None else None
+
+
+def epoch_seconds(session: SnapshotSession, epochs: int) -> float:
+    """Median seconds of an epoch; one rank. The first one warms up."""
+    config = session.config
+    data = {number: _snapshot(session, number) for number in session.splits["train"]}
+    peer = Peer(config.model.kind, session.inputs.width, config.model.hidden, session.goal.num_outputs)
+    optimizer, found = torch.optim.Adam(peer.parameters(), lr=config.train.lr), []
+    for _ in range(epochs + 1):
+        begin, state = time.perf_counter(), None
+        for number, step in enumerate(session.batches["train"].targets):
+            optimizer.zero_grad()
+            peer.begin(detach=number > 0)
+            state, loss = None if state is None else state.detach(), 0
+            for target in step:
+                inputs, edge_index, weight, wanted = data[target]
+                outputs, state = peer(inputs, edge_index, weight, state)
+                loss = loss + nn.functional.mse_loss(outputs, wanted)
+            (loss / len(step)).backward()
+            optimizer.step()
+        found.append(time.perf_counter() - begin)
+    return float(np.median(found[1:]))
+
+
+def _snapshot(session: SnapshotSession, number: int):
+    """Inputs, edges, weights and targets of a snapshot."""
+    partition = session.partition
+    columns = tuple(name for name in ("weight",) if name in partition.edge_columns)
+    edges = partition.edges_at(number, columns)
+    weight = torch.from_numpy(edges.columns["weight"]).to(session.dtype) if columns else None
+    edge_index = torch.from_numpy(np.stack([edges.src, edges.dst]))
+    inputs = session.inputs.at(number, session.data_channel)
+    return inputs, edge_index, weight, session.goal.want("train", 0, number).value

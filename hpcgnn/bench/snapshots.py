@@ -1,0 +1,171 @@
+"""``python -m hpcgnn.bench snapshots``: epochs of training on snapshots timed by stage, with the bytes they move.
+
+Takes the options of ``hpcgnn.train --kind snapshots`` (``--data.path``, ``--config``, ...); without a data path the
+built-in synthetic graph. The first epoch warms up. Twice: exchanges under way while ranks compute, and waited for at
+once, which tells what is hidden. ``--peer pygt`` adds PyTorch Geometric Temporal's time for such epochs (T-GCN and
+EvolveGCN-O on one rank), its cells in a plain loop.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn import config as configuration
+from hpcgnn.bench import command, peer_pygt
+from hpcgnn.comm.halo import HALO_WAIT
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World
+from hpcgnn.config import SnapshotConfig
+from hpcgnn.run import launch
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.snapshot_session import SnapshotSession
+from hpcgnn.run.synthetic import make_synthetic_snapshots
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.store.snapshot_partition import SnapshotPartition
+
+STAGES = ("compute", HALO_WAIT, "gradient sum", "optimizer")
+PEERS = ("none", "pygt")
+# Kinds whose hidden rows travel once for every convolution but the first, forward and backward.
+STACKED = ("gcn", "tgcn", "evolvegcn_o")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command takes beside the configuration."""
+
+    epochs: int
+    out: str
+    peer: str
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective."""
+    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
+    return command.run(world, config, options, measure, table)
+
+
+def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, Options]:
+    parser = configuration.parser("python -m hpcgnn.bench snapshots", __doc__, SnapshotConfig.KIND)
+    parser.add_argument("--epochs", type=int, default=3, help="epochs to report")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    parser.add_argument("--peer", choices=PEERS, default="none", help="another system to time on such epochs")
+    config, namespace = configuration.parse(parser, argv)
+    if namespace.epochs < 1:
+        raise ValueError("--epochs must be at least 1")
+    if config.comm.time_parallel > 1:
+        raise ValueError("comm.time_parallel: the benchmark has all ranks split the nodes; leave it 1")
+    if namespace.peer == "pygt":
+        if world.size > 1:
+            raise ValueError(f"--peer pygt compares on one rank, not on {world.size}")
+        peer_pygt.check(config)
+    return config, Options(namespace.epochs, namespace.out, namespace.peer)
+
+
+def measure(config: SnapshotConfig, folder: Path, options: Options, world: World) -> dict:
+    """Collective. What the command reports."""
+    size = (config.data.synthetic_nodes, config.data.synthetic_snapshots)
+    path = command.graph_path(config, folder, world, lambda parts: make_synthetic_snapshots(parts, *size))
+    result = _epochs(config, path, folder, options.epochs, world)
+    if world.size > 1:
+        blocking = replace(config, comm=replace(config.comm, overlap=False))
+        at_once = _epochs(blocking, path, folder, options.epochs, world)
+        result["halo_wait_without_overlap"] = at_once["stages"][HALO_WAIT]
+        result["epoch_seconds_without_overlap"] = at_once["epoch_seconds"]
+    if options.peer == "pygt":
+        with Watchdog(world, 0) as watchdog:
+            result["pygt_epoch_seconds"] = peer_pygt.epoch_seconds(
+                SnapshotSession(config, path, world, watchdog), options.epochs
+            )
+    return result
+
+
+def _epochs(config: SnapshotConfig, path: str, folder: Path, epochs: int, world: World) -> dict:
+    """Collective. Medians over epochs; stages averaged over ranks, bytes summed over them."""
+    names, found = ("epoch", "plan", *STAGES), []
+    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
+        session = SnapshotSession(config, path, world, watchdog)
+        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
+        for epoch in range(epochs + 1):
+            found.append(_epoch(session, trainer, epoch))
+        trainer.close()
+    table = world.allgather_array(np.array(found[1:]))  # [R, epochs, names + bytes]
+    seconds, sent = table[:, :, :-1], table[:, :, -1].sum(axis=0)
+    slowest = seconds[:, :, 0].max(axis=0)
+    return {
+        "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
+        "precision": config.train.precision, "snapshots": len(session.splits["train"]),
+        "epoch_seconds": float(np.median(slowest)), "epoch_seconds_best": float(slowest.min()),
+        "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
+        "row_bytes_sent": float(np.median(sent)), "row_bytes_expected": _expected(session, world),
+        "peak_memory_mib": command.peak_memory(world),
+    }  # fmt: skip
+
+
+def _epoch(session: SnapshotSession, trainer: Trainer, epoch: int) -> list[float]:
+    """Collective. Seconds of an epoch and of its stages, and the bytes of rows that this rank sent."""
+    session.timers.clear()
+    session.plan_timers.clear()
+    trainer.start_epoch(epoch)
+    session.memory.reset()
+    session.world.barrier()
+    sent, begin = session.data_channel.sent_bytes, time.perf_counter()
+    with session.plans("train", epoch) as plans:
+        for plan in plans:
+            trainer.train_step(plan)
+    session.world.barrier()
+    seconds = [time.perf_counter() - begin, session.plan_timers.seconds["plan"]]
+    seconds += [session.timers.seconds[stage] for stage in STAGES]
+    return [*seconds, session.data_channel.sent_bytes - sent]
+
+
+def _expected(session: SnapshotSession, world: World) -> float | None:
+    """Collective. Bytes of hidden rows that an epoch should send, from the partition alone; None where it is not
+    known."""
+    config = session.config
+    known = config.model.kind in STACKED and config.task.kind == "regression" and not session.learns_inputs
+    if not known or config.sampling.history or config.sampling.by_part:
+        return None
+    halo = sum(halo_rows(session.partition, number) for number in session.splits["train"])
+    width = config.model.hidden * session.dtype.itemsize
+    return float(world.total(halo) * width * (config.model.layers - 1) * 2)
+
+
+def halo_rows(partition: SnapshotPartition, number: int) -> int:
+    """Different nodes of other ranks with edges to this rank's nodes in a snapshot."""
+    src = np.unique(partition.edges_at(number).src)
+    owner, _ = partition.book.locate(src)
+    return int((owner != partition.rank).sum())
+
+
+def table(result: dict) -> str:
+    """The result as text."""
+    total, peaks, expected = result["epoch_seconds"], result["peak_memory_mib"], result["row_bytes_expected"]
+    lines = [
+        f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['model']}, "
+        f"{result['precision']}, {result['snapshots']} snapshots an epoch",
+        f"epoch: {total:.3f} s (best {result['epoch_seconds_best']:.3f} s)",
+    ]
+    stages = {name: seconds for name, seconds in result["stages"].items() if name != "epoch"}
+    lines += [f"  {name:14s} {seconds:7.3f} s  {100 * seconds / total:5.1f} %" for name, seconds in stages.items()]
+    told = "" if expected is None else f", expected {expected / 1024:.1f} KiB"
+    lines.append(
+        f"rows sent per epoch by all ranks: {result['row_bytes_sent'] / 1024:.1f} KiB{told}; peak memory per rank "
+        f"{min(peaks):.0f} to {max(peaks):.0f} MiB"
+    )
+    if "halo_wait_without_overlap" in result:
+        lines.append(
+            f"exchanges waited for at once: epoch {result['epoch_seconds_without_overlap']:.3f} s, waiting "
+            f"{result['halo_wait_without_overlap']:.3f} s"
+        )
+    if "pygt_epoch_seconds" in result:
+        peer = result["pygt_epoch_seconds"]
+        lines.append(
+            f"PyTorch Geometric Temporal, such epochs with as many threads: {peer:.2f} s, {peer / total:.1f} times as "
+            "long"
+        )
+    return "\n".join(lines)
