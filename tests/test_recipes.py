@@ -10,13 +10,14 @@ import yaml
 from run_commands import run
 
 from hpcgnn import config as configuration
-from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph
+from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synthetic_snapshots
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 RECIPES = {path.stem.removeprefix("train_"): path for path in sorted(JOBS.glob("train_*.yaml"))}
 KEYS = {name: yaml.safe_load(path.read_text()) for name, path in RECIPES.items()}
 STATIC = [name for name, keys in KEYS.items() if keys.get("kind") == "static"]
 STATIC_METRICS = {"bipartite": "test_recall@20", "distmult": "test_mrr"}  # of the others test_accuracy
+SNAPSHOTS = {"tgcn": "test_mse", "evolvegcn": "test_ap"}
 LINKS = [name for name, keys in KEYS.items() if "task" not in keys and name not in STATIC]
 SMALL = ["--train.epochs=1", "--train.batch_size=100", "--model.memory_dim=8", "--model.time_dim=8",
          "--model.embed_dim=8", "--comm.threads=1"]  # fmt: skip
@@ -37,6 +38,7 @@ def evaluated(mpirun, folder):
     make_synthetic(folder / "parts", 600)
     make_synthetic_graph(folder / "static-parts", 400)
     make_synthetic_graph(folder / "link-parts", 400, links=True)
+    make_synthetic_snapshots(folder / "snapshot-parts", 60, 20)
     temporal = [*SMALL, f"--data.path={folder / 'parts'}"]
     nodes, links = ([*SMALL_STATIC, f"--data.path={folder / name}"] for name in ("static-parts", "link-parts"))
     commands = [
@@ -45,6 +47,7 @@ def evaluated(mpirun, folder):
             (LINKS, temporal),
             ([name for name in STATIC if name not in STATIC_METRICS], nodes),
             (STATIC_METRICS, [*links, "--train.eval_every=1"]),
+            (SNAPSHOTS, [*SMALL_STATIC, f"--data.path={folder / 'snapshot-parts'}"]),
         )
         for name in names
     ]
@@ -69,6 +72,14 @@ def test_recipe_of_a_static_graph_trains(folder, evaluated, recipe):
     *_, test = [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
     assert test["kind"] == "test"
     assert 0 < test[STATIC_METRICS.get(recipe, "test_accuracy")] <= 1
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("recipe", SNAPSHOTS)
+def test_recipe_of_snapshots_trains(folder, evaluated, recipe):
+    *_, test = [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
+    assert test["kind"] == "test"
+    assert 0 < test[SNAPSHOTS[recipe]] <= 1
 
 
 @pytest.mark.launcher
