@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.gates import GatedCell, MemoryCell
@@ -38,7 +39,7 @@ class TGCN(SequenceModel):
         """Collective. Hidden rows [n, k, H] after every frame."""
         every, found = Distinct(frames), []
         rows = smooth_all(every.frames, "gcn") if self.below is None else self.below(every.frames)
-        ahead = every.spread([some @ self.weight + self.bias for some in rows])
+        ahead = every.spread([functional.linear(some, self.weight.t(), self.bias) for some in rows])
         hidden = state["hidden"]
         for given in ahead:
             hidden = self.cell(given, hidden)
@@ -85,7 +86,7 @@ class MPNNLSTM(SequenceModel):
         for rows in ahead:
             for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
                 names = f"hidden{number}", f"cell{number}"
-                rows, memory = cell(rows @ weight + bias, *[state[name] for name in names])
+                rows, memory = cell(functional.linear(rows, weight.t(), bias), *[state[name] for name in names])
                 state.update(zip(names, (rows, memory), strict=True))
             found.append((state["hidden0"], rows))
         pairs = zip(self.asked(frames), self.asked(found), strict=True)

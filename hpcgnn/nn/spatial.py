@@ -25,6 +25,8 @@ class Distinct:
 
     def spread(self, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         """Rows of ``frames`` as rows [n, k, D] of the frames that were given."""
+        if all(len(group.snapshots) == 1 for group in self.frames) and all(len(frame) == 1 for frame in self._asked):
+            return [rows[self._place[number][0]] for (number,) in self._asked]  # a group's pieces would be joined again
         pieces = [group.unbind(1) for group in rows]
         found = {number: pieces[group][place] for number, (group, place) in self._place.items()}
         return [side_by_side([found[number] for number in frame]) for frame in self._asked]

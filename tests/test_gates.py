@@ -1,0 +1,34 @@
+"""A GRU's step in one: its values and gradients are those of its single operations."""
+
+import pytest
+import torch
+
+from hpcgnn.nn.gates import GatedCell
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize("rows", [0, 1, 13])
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_step_is_its_operations(rows, sequences):
+    """Over three steps, so that the gradient passes through the state."""
+    torch.manual_seed(3)
+    cell, width = GatedCell(5).double(), 5
+    given = torch.randn(3, rows, sequences, 3 * width, dtype=torch.float64)
+    start = torch.randn(rows, sequences, width, dtype=torch.float64)
+    found = []
+    for step in (cell, cell.reference):
+        leaves = given.clone().requires_grad_(), start.clone().requires_grad_()
+        hidden = leaves[1]
+        for some in leaves[0]:
+            hidden = step(some, hidden)
+        cell.zero_grad()
+        torch.sin(hidden).sum().backward()
+        found.append([hidden, *(leaf.grad for leaf in (*leaves, *cell.parameters()))])
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in zip(*found, strict=True))
+
+
+def test_step_takes_single_precision():
+    torch.manual_seed(3)
+    cell, given, hidden = GatedCell(4), torch.randn(9, 1, 12), torch.randn(9, 1, 4)
+    assert torch.allclose(cell(given, hidden), cell.reference(given, hidden), atol=1e-6)
