@@ -1,8 +1,9 @@
-"""A GRU's step in one: its values and gradients are those of its single operations."""
+"""Steps and products in kept memory: values and gradients are those of plain operations."""
 
 import pytest
 import torch
 
+from hpcgnn.nn.affine import affine, relu
 from hpcgnn.nn.gates import GatedCell
 
 pytestmark = pytest.mark.serial
@@ -32,3 +33,23 @@ def test_step_takes_single_precision():
     torch.manual_seed(3)
     cell, given, hidden = GatedCell(4), torch.randn(9, 1, 12), torch.randn(9, 1, 4)
     assert torch.allclose(cell(given, hidden), cell.reference(given, hidden), atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 70000])
+@pytest.mark.parametrize("rectify", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_affine_is_its_operations(rows, rectify, with_bias):
+    """Also where rows are so many that their memory is kept, used twice over."""
+    torch.manual_seed(4)
+    shapes = [(rows, 2, 3), (3, 4), *([(4,)] if with_bias else [])]
+    values, found = [torch.randn(shape, dtype=torch.float64) for shape in shapes], []
+    for plain in (False, True):
+        leaves = [value.clone().requires_grad_() for value in values]
+        if plain:
+            out = leaves[0] @ leaves[1] + (leaves[2] if with_bias else 0)
+            out = torch.relu(torch.relu(out) if rectify else out)
+        else:
+            out = relu(affine(*leaves, rectify=rectify))
+        torch.sin(out).sum().backward()
+        found.append([out, *(leaf.grad for leaf in leaves)])
+    assert all(torch.allclose(a, b, rtol=1e-10, atol=1e-10) for a, b in zip(*found, strict=True))

@@ -23,6 +23,7 @@ from hpcgnn.native.segment import (
     segment_max,
     segment_sum,
 )
+from hpcgnn.native.workspace import empty_rows
 
 __all__ = [
     "NO_LIMIT",
@@ -36,6 +37,7 @@ __all__ = [
     "TimeEncode",
     "decay_keep",
     "dropout_mask",
+    "empty_rows",
     "features",
     "gather_rows",
     "graph_attention",

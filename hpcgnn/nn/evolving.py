@@ -11,6 +11,7 @@ import itertools
 import torch
 from torch import nn
 
+from hpcgnn.nn.affine import affine, relu
 from hpcgnn.nn.best_rows import best_rows
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
@@ -81,17 +82,18 @@ class EvolveGCN(SequenceModel):
         if number == 0:
             every = Distinct(frames)
             smoothed = every.spread(smooth_all(every.frames, "gcn"))
-            return [torch.relu(_product(some, weight)) for some, weight in zip(smoothed, weights, strict=True)]
+            return [_product(some, weight, rectify=True) for some, weight in zip(smoothed, weights, strict=True)]
         trio = zip(frames, rows, weights, strict=True)
         sent = [_product(frame.drop(some, number, self.config.dropout), weight) for frame, some, weight in trio]
-        return [torch.relu(some) for some in propagate_all(frames, "gcn", sent)]
+        return [relu(some) for some in propagate_all(frames, "gcn", sent)]
 
 
-def _product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """rows [n, k, I] @ weight [k or 1, I, O]."""
+def _product(rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False) -> torch.Tensor:
+    """rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for."""
     if len(weight) == 1:
-        return rows @ weight[0]
-    return torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
+        return affine(rows, weight[0], rectify=rectify)
+    found = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
+    return torch.relu(found) if rectify else found
 
 
 class EvolveGCNO(EvolveGCN):

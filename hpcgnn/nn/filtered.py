@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from hpcgnn.nn.affine import affine
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.neighborhood import CHEBYSHEV
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
@@ -88,7 +88,7 @@ class FilteredModel(SequenceModel):
         rows, every, state = [], Distinct(frames), dict(state)
         for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
             around = self.around.of_rows(frames, rows) if number else self.around.of_inputs(every.frames)
-            given = [functional.linear(some, weight.t(), bias) for some in around]
+            given = [affine(some, weight, bias) for some in around]
             names = [f"{part}{number}" for part in cell.parts]
             parts, rows = [state[name] for name in names], []
             for frame, some in zip(frames, given if number else every.spread(given), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from hpcgnn.native import empty_rows
 from hpcgnn.nn.convolutions import glorot
 
 
@@ -16,24 +17,25 @@ class GatedStep(torch.autograd.Function):
         """given [n, 3 H] (update | reset | candidate), hidden [n, H], gates [H, 2 H], candidate [H, H]; returns [n,
         H]."""
         width = hidden.shape[1]
-        open_gates = torch.addmm(given[:, : 2 * width], hidden, gates).sigmoid_()
-        shown = open_gates[:, width:] * hidden
-        new = torch.addmm(given[:, 2 * width :], shown, candidate).tanh_()
+        open_gates, shown, new, out = (empty_rows(hidden, len(hidden), some * width) for some in (2, 1, 1, 1))
+        torch.addmm(given[:, : 2 * width], hidden, gates, out=open_gates).sigmoid_()
+        torch.mul(open_gates[:, width:], hidden, out=shown)
+        torch.addmm(given[:, 2 * width :], shown, candidate, out=new).tanh_()
         ctx.save_for_backward(hidden, open_gates, shown, new, gates, candidate)
-        return torch.lerp(new, hidden, open_gates[:, :width])
+        return torch.lerp(new, hidden, open_gates[:, :width], out=out)
 
     @staticmethod
     def backward(ctx, gradient):
         hidden, open_gates, shown, new, gates, candidate = ctx.saved_tensors
         width = hidden.shape[1]
         update, reset = open_gates[:, :width], open_gates[:, width:]
-        grad_hidden = gradient * update
-        grad_given = gradient.new_empty(len(gradient), 3 * width)
+        grad_given, grad_hidden, work, grad_shown = (empty_rows(new, len(new), some * width) for some in (3, 1, 1, 1))
         to_gates, to_new = grad_given[:, : 2 * width], grad_given[:, 2 * width :]
-        _tanh_backward(gradient - grad_hidden, new, to_new)
-        _sigmoid_backward((hidden - new).mul_(gradient), update, to_gates[:, :width])
-        grad_shown = to_new @ candidate.t()
-        _sigmoid_backward(grad_shown * hidden, reset, to_gates[:, width:])
+        torch.mul(gradient, update, out=grad_hidden)
+        _tanh_backward(torch.sub(gradient, grad_hidden, out=work), new, to_new)
+        _sigmoid_backward(torch.sub(hidden, new, out=work).mul_(gradient), update, to_gates[:, :width])
+        torch.mm(to_new, candidate.t(), out=grad_shown)
+        _sigmoid_backward(torch.mul(grad_shown, hidden, out=work), reset, to_gates[:, width:])
         grad_hidden.addcmul_(grad_shown, reset).addmm_(to_gates, gates.t())
         return grad_given, grad_hidden, hidden.t() @ to_gates, shown.t() @ to_new
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from hpcgnn.nn.affine import affine, relu
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.gates import GatedCell, MemoryCell
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
@@ -33,13 +33,13 @@ class TGCN(SequenceModel):
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
         hidden = self.hidden(frames, state)
-        return [self.output(torch.relu(rows)) for rows in self.asked(hidden)], {"hidden": hidden[-1]}
+        return [self.output(relu(rows)) for rows in self.asked(hidden)], {"hidden": hidden[-1]}
 
     def hidden(self, frames: list[Frame], state: State) -> list[torch.Tensor]:
         """Collective. Hidden rows [n, k, H] after every frame."""
         every, found = Distinct(frames), []
         rows = smooth_all(every.frames, "gcn") if self.below is None else self.below(every.frames)
-        ahead = every.spread([functional.linear(some, self.weight.t(), self.bias) for some in rows])
+        ahead = every.spread([affine(some, self.weight, self.bias) for some in rows])
         hidden = state["hidden"]
         for given in ahead:
             hidden = self.cell(given, hidden)
@@ -59,7 +59,7 @@ class A3TGCN(TGCN):
         """As in SequenceModel."""
         hidden = torch.stack(self.hidden(frames, state))
         context = (torch.softmax(self.score(hidden), dim=0) * hidden).sum(0)
-        return [self.output(torch.relu(context))], {"hidden": hidden[-1]}
+        return [self.output(relu(context))], {"hidden": hidden[-1]}
 
 
 class MPNNLSTM(SequenceModel):
@@ -86,7 +86,7 @@ class MPNNLSTM(SequenceModel):
         for rows in ahead:
             for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
                 names = f"hidden{number}", f"cell{number}"
-                rows, memory = cell(functional.linear(rows, weight.t(), bias), *[state[name] for name in names])
+                rows, memory = cell(affine(rows, weight, bias), *[state[name] for name in names])
                 state.update(zip(names, (rows, memory), strict=True))
             found.append((state["hidden0"], rows))
         pairs = zip(self.asked(frames), self.asked(found), strict=True)

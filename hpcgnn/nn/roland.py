@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from hpcgnn.nn.affine import affine
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.gates import GatedCell
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
@@ -29,7 +29,7 @@ class GRUUpdate(nn.Module):
 
     def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
         """new and old rows [n, k, H]; share [n, k, 1] of a node's edges so far that came before this snapshot."""
-        return self.cell(functional.linear(new, self.weight.t(), self.bias), old)
+        return self.cell(affine(new, self.weight, self.bias), old)
 
 
 class AverageUpdate(nn.Module):
