@@ -54,13 +54,19 @@ class MlpDecoder(LinkDecoder):
         """As DotProduct."""
         return super().forward(source, destination)
 
+    @torch.no_grad()
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """As DotProduct; [n, m, Z] numbers on the way."""
+        """As DotProduct, without gradients: one hidden column after the other, [n, m] numbers at a time."""
         source, destination = (candidate, query) if reverse else (query, candidate)
         given = linear(source, self.source.weight, self.source.bias)
         asked = linear(destination, self.destination.weight)
-        pairs = asked.unsqueeze(1) + given if reverse else given.unsqueeze(1) + asked
-        return functional.linear(torch.relu_(pairs), self.out.weight, self.out.bias).squeeze(-1)
+        rows, columns = (asked, given.T.contiguous()) if reverse else (given, asked.T.contiguous())
+        score = self.out.bias.expand(len(query), len(candidate)).clone()
+        hidden = torch.empty_like(score)
+        for number, weight in enumerate(self.out.weight[0].tolist()):
+            torch.add(rows[:, number : number + 1], columns[number], out=hidden)
+            score.add_(hidden.relu_(), alpha=weight)
+        return score
 
 
 class DistMult(nn.Module):

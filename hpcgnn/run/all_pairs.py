@@ -21,7 +21,8 @@ from hpcgnn.tasks.metrics import check_finite
 from hpcgnn.tasks.pair_metrics import Levels
 
 ALL_NAMES = ("map", "mrr", "auc")
-ELEMENTS = 1 << 24  # of what a decoder makes of pairs at once
+ELEMENTS = 1 << 24  # of what is compared at once
+SCORES = 1 << 18  # of pairs at once: they stay in a cache
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ def rank_all_pairs(decoder: nn.Module, outputs: torch.Tensor, pairs: Pairs, chan
 def score_matrix(decoder: nn.Module, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
     """Scores [n, N] float32 of destinations [n, Z] with all sources [N, Z]."""
     score = torch.empty((len(destination), len(source)), device=source.device)
-    most = max(1, ELEMENTS // max(1, source.numel()))
+    most = max(1, SCORES // max(1, len(source)))
     for at in range(0, len(destination), most):
         score[at : at + most] = decoder.all_pairs(destination[at : at + most], source, None, True)
     return score

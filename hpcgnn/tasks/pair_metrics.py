@@ -38,12 +38,13 @@ class Levels:
     def add(self, scores: torch.Tensor, sign: int = 1) -> None:
         """Count negatives with these scores; sign -1: count them no longer."""
         levels = torch.from_numpy(self.score)
+        lowest = torch.cat([levels.new_full((1,), math.nan), levels])  # of the scores of a place
         for piece in scores.detach().ravel().split(AT_ONCE):
             piece = piece.float().cpu()
-            upto, below = (torch.bucketize(piece, levels, right=right) for right in (True, False))
-            reached, passed = (_at_least(places, len(self.score)) for places in (upto, below))
-            self.above += sign * passed
-            self.level += sign * (reached - passed)
+            upto = torch.bucketize(piece, levels, out_int32=True, right=True)
+            same = torch.bincount(upto[lowest[upto] == piece], minlength=len(lowest)).numpy()[1:]
+            self.above += sign * (_at_least(upto, len(levels)) - same)
+            self.level += sign * same
             self.total += sign * len(piece)
 
     def summed(self, world: World) -> Levels:
