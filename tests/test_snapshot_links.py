@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
-from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
+from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, run_epochs, write_parts
 
 from hpcgnn.comm.world import World
 from hpcgnn.nn.graph_decoders import make_decoder
@@ -48,6 +48,22 @@ def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
     found, metrics = assert_like_one_rank(comm, write_parts(comm, mpi_tmp_path, graph), links(**VARIANTS[variant]))
     assert len(np.unique(found[:, 0])) > 1
     assert 0 < metrics["mrr"] < 1
+
+
+def test_updates_repeat_a_step_before_it_goes_on(comm, mpi_tmp_path):
+    """Weights left alone: every step is there three times, from the same state, and tells its scores once."""
+    parts = write_parts(comm, mpi_tmp_path, random_graph(4, 40, 10, 15))
+    once, _ = run_epochs(comm, parts, links(train__batch_size=2))
+    found, _ = run_epochs(comm, parts, links(train__batch_size=2, sampling__updates=3))
+    assert np.allclose(found, np.repeat(once, 3, axis=0), rtol=1e-12)
+    session, told = open_session(comm, parts, links(train__batch_size=2, sampling__updates=3)), []
+    with session.plans("train", 0) as plans:
+        for plan in plans:
+            session.task.train(plan)
+            told.append(session.world.total(len(session.task.last_scores.positive)))
+    session.close()
+    assert all(told[::3])
+    assert not any(told[1::3] + told[2::3])
 
 
 def pairs_of(session, split, epoch, number):

@@ -54,6 +54,7 @@ TIMED = {
     "links": {**LINKS, "train__batch_size": 3, "inputs__lags": 0},
     "links, one snapshot a step": {**LINKS, "train__batch_size": 1, "inputs__lags": 0},
     "links among all": {"task__kind": "link", "task__eval_pairs": "all", "train__batch_size": 1, "inputs__lags": 0},
+    "answers": {"task__kind": "link", "task__eval_pairs": "filtered", "train__batch_size": 1, "inputs__lags": 0},
     "carried": {"train__batch_size": 3, "inputs__embedding": 4},
     "one snapshot a step": {"train__batch_size": 1},
     "no state": {"train__batch_size": 4, "model__kind": "gcn"},

@@ -19,7 +19,7 @@ from hpcgnn.run.all_pairs import ALL_NAMES, AnswerRanks, RankedPairs, rank_all_p
 from hpcgnn.run.full_ranking import FILTERED_NAMES, means
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.snapshot_goal import SnapshotGoal
-from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
+from hpcgnn.run.train_scores import Measure, measure_links
 from hpcgnn.sample.snapshot_pairs import ALL_PAIRS, ANSWERS, TYPE, PairPlanner, Pairs, TargetEdges
 from hpcgnn.store.snapshot_partition import SnapshotPartition
 from hpcgnn.tasks.metrics import check_finite, ranking_metrics, ranks_of
@@ -27,6 +27,7 @@ from hpcgnn.tasks.pair_metrics import count_levels
 from hpcgnn.tasks.snapshot_config import ALL, BOTH, DRAWN, FILTERED
 from hpcgnn.tasks.snapshot_link import SnapshotLinkScores, make_loss, score_pairs
 
+TRAIN_NAMES = ("ap", "auc", "mrr")
 DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
 
 
@@ -76,8 +77,10 @@ class SnapshotLinkGoal(SnapshotGoal):
         """As in SnapshotGoal."""
         if scores:
             return type(scores[0]).join(scores)
-        if self._ranks_all and not training:
+        if self._task.eval_pairs == ALL and not training:
             return RankedPairs(np.empty((0, len(ALL_NAMES))))
+        if self._task.eval_pairs == FILTERED and not training:
+            return AnswerRanks(np.empty(0))
         negatives = self._task.negatives if training else self._task.eval_negatives
         return SnapshotLinkScores(torch.empty(0), torch.empty((negatives, 0)), torch.empty(0, dtype=torch.int64))
 
@@ -90,8 +93,8 @@ class SnapshotLinkGoal(SnapshotGoal):
         return {DRAWN: DRAWN_NAMES, ALL: ALL_NAMES, FILTERED: FILTERED_NAMES}[self._task.eval_pairs]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """ap and auc."""
-        return LINK_NAMES, measure_links
+        """ap, auc and mrr."""
+        return TRAIN_NAMES, _measure_training
 
     def describe(self) -> str:
         """As in SnapshotGoal."""
@@ -176,6 +179,12 @@ def _count_types(partition: SnapshotPartition, world: World) -> int:
         if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
             raise ValueError(f"column {TYPE} of edges must hold types, integers from 0 on")
     return 1 + max(world.allgather(int(types.max(initial=0))))
+
+
+def _measure_training(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Of positive [n] and negative [n, k] scores."""
+    ranks = ranks_of(scores["positive"], scores["negative"])
+    return measure_links(scores, world) | ranking_metrics(ranks, np.zeros(len(ranks), bool), world)
 
 
 def mean_known(values) -> float:

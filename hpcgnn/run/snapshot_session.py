@@ -91,8 +91,9 @@ class SnapshotSession(BaseSession):
         train = self.config.train
         shuffle = epoch_shuffle(train.seed, epoch) if self.config.sampling.shuffle else None
         self.batches["train"] = make_batches(
-            "train", self.splits["train"], train.batch_size, self.goal.roots, shuffle, train.drop_last
-        )
+            "train", self.splits["train"], train.batch_size, self.goal.roots, shuffle, train.drop_last,
+            self.config.sampling.updates,
+        )  # fmt: skip
 
     def _build_model(self) -> None:
         """Collective. The model, its state, and learnable inputs."""

@@ -19,6 +19,9 @@ class SnapshotSamplingConfig:
             step to step (truncated backpropagation: gradients end where a step begins).
         horizon: a prediction is for so many snapshots later; 0: for its own.
         shuffle: of history above 0: training takes targets in random order.
+        updates: training steps on the same snapshots, one after the other, before it goes on to the next ones; what
+            train.train_metrics tells is of the first of them. With train.batch_size 1 and train.epochs 1 every snapshot
+            is predicted by a model that has learnt from all before it: the live update of ROLAND.
         weighted: messages are multiplied by the edges' column weight, where there is one.
         boundary: share of the neighbours in other parts that a training step sees, drawn anew for every step (BNS-GCN;
             what is known of nodes without learning is always added up whole); 1: all.
@@ -33,6 +36,7 @@ class SnapshotSamplingConfig:
     history: int = 0
     horizon: int = 1
     shuffle: bool = False
+    updates: int = 1
     weighted: bool = True
     boundary: float = 1.0
     halo_staleness: int = 0
@@ -43,6 +47,8 @@ class SnapshotSamplingConfig:
         check_choices("sampling", self, {"routes": (KEPT, FRESH)})
         if min(self.history, self.horizon) < 0 or self.prefetch < -1:
             raise ValueError("sampling.history and sampling.horizon must be at least 0, sampling.prefetch at least -1")
+        if self.updates < 1:
+            raise ValueError(f"sampling.updates must be at least 1, got {self.updates}")
         if not 0 < self.boundary <= 1 or self.halo_staleness < 0:
             raise ValueError("sampling.boundary must be above 0 and at most 1, sampling.halo_staleness at least 0")
         if self.halo_staleness and (self.shuffle or self.boundary < 1):

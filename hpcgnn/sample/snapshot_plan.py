@@ -21,11 +21,12 @@ from hpcgnn.sample.snapshot_config import FRESH, SnapshotSamplingConfig
 @dataclass(frozen=True, slots=True)
 class SnapshotBatches:
     """The steps of a split: targets [S] of lists of snapshots that predictions are made from; sizes [S]: what is
-    predicted in each on all ranks."""
+    predicted in each on all ranks; updates: so many steps in a row have the same targets."""
 
     name: str
     targets: list[list[int]]
     sizes: np.ndarray
+    updates: int = 1
 
     @property
     def num_steps(self) -> int:
@@ -35,10 +36,10 @@ class SnapshotBatches:
 
 def make_batches(
     name: str, snapshots: range, batch_size: int, roots: np.ndarray, shuffle: Random | None = None,
-    drop_last: bool = False,
+    drop_last: bool = False, updates: int = 1,
 ) -> SnapshotBatches:  # fmt: skip
-    """Steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled; roots: what every snapshot of the
-    graph predicts on all ranks."""
+    """Steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times; roots:
+    what every snapshot of the graph predicts on all ranks."""
     numbers = np.arange(snapshots.start, snapshots.stop)
     if shuffle is not None:
         numbers = numbers[np.argsort(permute(np.arange(len(numbers)), len(numbers), shuffle))]
@@ -46,14 +47,16 @@ def make_batches(
     targets = [numbers[first : first + size].tolist() for first in range(0, len(numbers), size)]
     if drop_last and len(targets) > 1 and len(targets[-1]) < size:
         targets.pop()
-    return SnapshotBatches(name, targets, np.array([int(roots[step].sum()) for step in targets], np.int64))
+    targets = [step for step in targets for _ in range(updates)]
+    return SnapshotBatches(name, targets, np.array([int(roots[step].sum()) for step in targets], np.int64), updates)
 
 
 @dataclass(slots=True)
 class SnapshotPlan:
     """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: those
     that predictions are made from, each with what the goal wants of it; blocks: by snapshot, in-neighbours and
-    out-neighbours (None: not asked for), those that the step sees; whole: all of them."""
+    out-neighbours (None: not asked for), those that the step sees; whole: all of them. begins, ends: whether it is the
+    first, the last of the steps in a row on the same targets: that tells scores, that hands the state on."""
 
     split: str
     epoch: int
@@ -64,6 +67,8 @@ class SnapshotPlan:
     wanted: list[Any]
     blocks: dict[int, tuple[Block, Block | None]]
     whole: dict[int, tuple[Block, Block | None]]
+    begins: bool = True
+    ends: bool = True
     final: bool = True
 
 
@@ -96,6 +101,7 @@ class SnapshotPlanner:
             batches.name, epoch, step, int(batches.sizes[step]), frames, targets, wanted,
             {number: blocks[self._like[number]] for number in numbers},
             {number: whole[self._like[number]] for number in numbers},
+            step % batches.updates == 0, (step + 1) % batches.updates == 0,
         )  # fmt: skip
 
     def _sampled(self, pair: tuple[Block, Block | None], epoch: int, step: int, like: int):

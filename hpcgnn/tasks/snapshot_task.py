@@ -64,7 +64,7 @@ class SnapshotTask:
         if learnt is not None:
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
-        self.last_scores = self._objective.join(scores, True)
+        self.last_scores = self._objective.join(scores if plan.begins else [], True)
         return loss.detach()
 
     @torch.no_grad()
@@ -84,7 +84,8 @@ class SnapshotTask:
         frames, tokens = self._frames(plan, chain, learnt), []
         if self._carries:
             outputs, state = self._carry(frames, tokens)
-            self._rows.remember(state)
+            if plan.ends:
+                self._rows.remember(state)
         else:
             outputs = list(self.model(frames, self.model.begin(frames[0].inputs))[0][-1].unbind(1)) if frames else []
         found = zip(outputs, plan.wanted, strict=True)
