@@ -13,24 +13,25 @@ from hpcgnn.native.workspace import empty_rows
 class _SageLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx, table, index, weight, bias, lists, mean, relu):
-        call = (lists.num_sources, table, index, lists.indptr, lists.source, weight.detach(), bias.detach(), mean, relu)
+        call = (index, lists.indptr, lists.source, weight.detach(), bias.detach(), mean, relu)
         out = empty_rows(table, len(lists), bias.shape[0])
-        ctx.saved = _native.sage_forward(*call, out, torch.get_num_threads())
-        ctx.call, ctx.lists = call, lists
+        ctx.saved = _native.sage_forward(lists.num_sources, table, *call, out, torch.get_num_threads())
+        ctx.call, ctx.lists, ctx.shape = call, lists, table.shape
+        ctx.table = None if ctx.needs_input_grad[0] else table
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
     def backward(ctx, gradient):
-        (out,), table, bias = ctx.saved_tensors, ctx.call[1], ctx.call[6]
+        (out,), table, bias = ctx.saved_tensors, ctx.table, ctx.call[4]
         rows, transposed, destination = None, None, None
         if ctx.needs_input_grad[0]:
-            rows = empty_rows(table, *table.shape)
+            table = rows = empty_rows(gradient, *ctx.shape)  # the rows themselves are not read again, and may be freed
             transposed, destination = ctx.lists.transposed.indptr, ctx.lists.transposed.destination
-        flat = table.new_zeros(bias.shape[0] * (2 * table.shape[1] + 1))
+        flat = gradient.new_zeros(bias.shape[0] * (2 * ctx.shape[1] + 1))
         _native.sage_backward(
-            *ctx.call, ctx.saved, out, gradient.contiguous(), transposed, destination, rows, flat,
-            torch.get_num_threads(),
+            ctx.lists.num_sources, table, *ctx.call, ctx.saved, out, gradient.contiguous(), transposed, destination,
+            rows, flat, torch.get_num_threads(),
         )  # fmt: skip
         weight = flat[: -bias.shape[0]].view(bias.shape[0], -1)
         return rows, None, weight, flat[-bias.shape[0] :], None, None, None
