@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from dense_models import DENSE
-from snapshot_runs import make_config, open_session, random_graph, write_parts
+from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
@@ -167,6 +167,14 @@ def test_what_is_kept_of_inputs_changes_nothing(comm, parts, kind):
         assert all(torch.allclose(value, first.gradients[name]) for name, value in ran.gradients.items())
     assert anew.sent == first.sent
     assert again.sent < first.sent or comm.size == 1
+
+
+@pytest.mark.parametrize("kind", ["evolvegcn_h", "gconv_gru", "roland"])
+def test_dropout_is_that_of_one_rank(comm, parts, kind):
+    """Over an epoch of several steps, with state of nodes or of all; then validation."""
+    config = configured(kind, batch_size=2, layers=2, dropout=0.3)
+    config.data.val_snapshots = 1
+    assert_like_one_rank(comm, parts(True), config)
 
 
 @pytest.mark.serial
