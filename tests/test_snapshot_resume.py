@@ -12,6 +12,7 @@ from hpcgnn.run.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
 
 KINDS = {
     "carried": {"train__batch_size": 2, "inputs__embedding": 3},
+    "state of all": {"train__batch_size": 2, "model__kind": "evolvegcn_o", "inputs__degrees": "log"},
     "windows": {"sampling__history": 3, "train__batch_size": 3, "sampling__shuffle": True},
     "stale rows": {"train__batch_size": 2, "sampling__halo_staleness": 1, "model__layers": 2},
     "live": {"train__batch_size": 1, "sampling__updates": 2, "train__train_metrics": True},

@@ -44,8 +44,9 @@ class FullGraphSession(StaticSession):
                 )
         self._plans = {name: self._plan(name) for name in SPLITS}
         self.task = FullGraphTask(
-            self.model, self.graph, self._features(), self.memory, config.train.seed, self.data_channel, self.timers
-        )
+            self.model, self.graph, self._features(), self.memory, config.train.seed, self.data_channel, self.timers,
+            config.comm.overlap,
+        )  # fmt: skip
 
     def _plans_ahead(self) -> int:
         return 0

@@ -98,7 +98,8 @@ class RegressionGoal(SnapshotGoal):
             known = ", ".join(partition.series) or "none"
             raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {known}")
         series = partition.series[task.target]
-        self._series, self._steps = series.reshape(len(series), partition.num_snapshots, -1), task.steps
+        width = int(np.prod(series.shape[2:], dtype=np.int64))
+        self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
         self._mae, self._world = task.loss == "mae", world
         self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
         self.num_outputs = task.steps * self._series.shape[2]
@@ -109,7 +110,7 @@ class RegressionGoal(SnapshotGoal):
     def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows [r] and their values [r, C]."""
         begin = number + self._first
-        values = self._series[:, begin : begin + self._steps].reshape(len(self._series), -1)
+        values = self._series[:, begin : begin + self._steps].reshape(len(self._series), self.num_outputs)
         rows = np.flatnonzero(np.isfinite(values).all(axis=1))
         return rows, values[rows]
 

@@ -54,7 +54,7 @@ class SnapshotInputs:
             pieces.append(self._changing[:, number])
         if self._config.lags:
             lagged = self._partition.series[self._target][:, number - self._config.lags + 1 : number + 1]
-            pieces.append(lagged.reshape(nodes, -1))
+            pieces.append(lagged.reshape(nodes, int(np.prod(lagged.shape[1:], dtype=np.int64))))
         if self._config.degrees != "none":
             pieces.append(self._degrees(number, channel))
         if not pieces:

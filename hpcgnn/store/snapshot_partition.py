@@ -139,7 +139,7 @@ def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:
 def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.ndarray:
     """[n, S, ...]; features come as matrices [n, S * F]."""
     if name == FEATURES and column.shape[1] % num_snapshots == 0:
-        return column.reshape(len(column), num_snapshots, -1)
+        return column.reshape(len(column), num_snapshots, column.shape[1] // num_snapshots)
     if column.shape[1:2] != (num_snapshots,):
         raise files.FileFormatError(
             f"column {name} of nodes has shape {column.shape}, expected [nodes, {num_snapshots} snapshots, ...]; write "

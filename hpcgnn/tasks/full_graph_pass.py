@@ -15,7 +15,6 @@ from hpcgnn.nn.graph_models import GraphModel
 from hpcgnn.nn.message_blocks import Batch, IndexedRows
 from hpcgnn.sample.full_graph import FullGraph, Half
 from hpcgnn.tasks.graph_task import Rows, joined
-from hpcgnn.timers import Timers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,10 @@ class FullGraphPass:
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None],
-        learnt: dict[int, torch.Tensor], key: PassKey, channel: Channel, timers: Timers,
+        learnt: dict[int, torch.Tensor], key: PassKey, channel: Channel, chain: HaloChain,
     ):  # fmt: skip
-        self.model, self.graph, self.channel, self.timers = model, graph, channel, timers
-        self.features, self.learnt, self.chain = features, learnt, HaloChain()
+        self.model, self.graph, self.channel, self.chain = model, graph, channel, chain
+        self.features, self.learnt = features, learnt
         self.inner, self.outer = key.batch(graph.inner), key.batch(graph.outer)
 
     def rows(self) -> torch.Tensor:
@@ -56,8 +55,7 @@ class FullGraphPass:
         graph, pieces = self.graph, []
         if graph.inner.num_nodes or not graph.outer.num_nodes:
             pieces.append(self.model.step(number, self.inner, graph.inner.block, halo.inner()))
-        with self.timers("halo"):
-            halo.wait()
+        halo.wait()
         if graph.outer.num_nodes:
             pieces.append(self.model.step(number, self.outer, graph.outer.block, halo.outer()))
         return graph.join(*pieces) if len(pieces) == 2 else pieces[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
 from hpcgnn.nn.graph_models import GraphModel
 from hpcgnn.sample.full_graph import FullGraph
 from hpcgnn.store.embeddings import EmbeddingStore
@@ -38,10 +39,11 @@ class FullGraphTask:
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None], embeddings: EmbeddingStore,
-        seed: int, channel: Channel, timers: Timers,
+        seed: int, channel: Channel, timers: Timers, overlap: bool = True,
     ):  # fmt: skip
         self.model, self._graph, self.features, self._embeddings = model, graph, features, embeddings
         self._seed, self._channel, self.timers, self.last_scores = seed, channel, timers, None
+        self._overlap = overlap
 
     def train(self, plan: FullPlan) -> torch.Tensor:
         """Collective. Gradients of one step; returns this rank's part of the loss."""
@@ -66,4 +68,5 @@ class FullGraphTask:
         return self._pass(learnt, PassKey(self._seed)).rows()[self._graph.place]
 
     def _pass(self, learnt: dict[int, torch.Tensor], key: PassKey) -> FullGraphPass:
-        return FullGraphPass(self.model, self._graph, self.features, learnt, key, self._channel, self.timers)
+        chain = HaloChain(self.timers, self._overlap)
+        return FullGraphPass(self.model, self._graph, self.features, learnt, key, self._channel, chain)

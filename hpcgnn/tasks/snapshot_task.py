@@ -64,7 +64,7 @@ class SnapshotTask:
         if learnt is not None:
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
-        self.last_scores = self._objective.join(scores if plan.begins else [], True)
+        self.last_scores = self._objective.join(scores if plan.begins else [], True).detach()
         return loss.detach()
 
     @torch.no_grad()
