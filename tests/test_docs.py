@@ -107,7 +107,7 @@ def test_loader_refuses(comm, parts):
 PAGES = {
     "models": (configuration.RunConfig, "task model memory sampling eval baseline"),
     "static": (configuration.StaticConfig, "data task sampling features embedding model eval"),
-    "snapshots": (configuration.SnapshotConfig, "task model"),
+    "snapshots": (configuration.SnapshotConfig, "data task sampling inputs model"),
 }
 
 
