@@ -6,6 +6,9 @@ Loads the best epoch, moves node memory through validation and test events, and 
 
 Of a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv`` (or ``.npz``): class and outputs, or
 ``--embeddings``, of all nodes of the learnt type, with all their neighbours.
+
+Of a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: the model's outputs for all
+nodes at the last three snapshots, after it has seen those before: predictions, or of runs on links embeddings.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.config import Sections, StaticConfig
+from hpcgnn.config import Sections, SnapshotConfig, StaticConfig
 from hpcgnn.run import launch
 from hpcgnn.run.graph_predict import predict_nodes, write_nodes
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse, replay
 from hpcgnn.run.session import Session
+from hpcgnn.run.snapshot_predict import forecast_nodes
+from hpcgnn.run.snapshot_session import SnapshotSession
 from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.graph_config import SHARDED
 from hpcgnn.sample.splits import event_times
@@ -41,6 +46,7 @@ def main(world: World, argv: list[str]) -> int:
         "--nodes", type=str, default="",
         help="CSV with columns node, type (of graphs with several) and optionally time",
     )  # fmt: skip
+    parser.add_argument("--snapshots", type=int, default=1, help="of snapshot graphs: outputs at so many last ones")
     parser.add_argument("--embeddings", action="store_true", help="of static graphs: embeddings in place of outputs")
     parser.add_argument(
         "--out", type=str, required=True,
@@ -50,8 +56,8 @@ def main(world: World, argv: list[str]) -> int:
     arguments, comm = parse(parser, argv, world)
     change = partial(_checked, arguments)
     with open_run(arguments.run, arguments.data.path, comm, world, change) as (session, _):
-        if isinstance(session, StaticSession):
-            _classify(session, arguments)
+        if isinstance(session, (StaticSession, SnapshotSession)):
+            _write_all(session, arguments)
             return launch.EXIT_DONE
         last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), world)[0])
         answer = _score if arguments.pairs else _embed
@@ -61,10 +67,14 @@ def main(world: World, argv: list[str]) -> int:
 
 def _checked(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
     """The run's configuration. Raises ValueError for options that are not for its kind of graph."""
+    if not isinstance(config, SnapshotConfig) and arguments.snapshots != 1:
+        raise ValueError("--snapshots is for runs on snapshots: leave it out")
+    if isinstance(config, (StaticConfig, SnapshotConfig)) and (arguments.pairs or arguments.nodes):
+        raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
     if isinstance(config, StaticConfig):
-        if arguments.pairs or arguments.nodes:
-            raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
         return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
+    if isinstance(config, SnapshotConfig) and not arguments.embeddings:
+        return config
     if arguments.embeddings:
         raise ValueError("--embeddings is for runs on static graphs; this one embeds the nodes of a file: --nodes")
     if bool(arguments.pairs) == bool(arguments.nodes):
@@ -72,10 +82,14 @@ def _checked(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
     return config
 
 
-def _classify(session: StaticSession, arguments: jsonargparse.Namespace) -> None:
-    """Collective. Classes and outputs, or embeddings, of all nodes of the learnt type."""
+def _write_all(session: StaticSession | SnapshotSession, arguments: jsonargparse.Namespace) -> None:
+    """Collective. Classes and outputs, or embeddings, of all nodes of the learnt type; outputs at the last
+    snapshots."""
     world, path = session.world, arguments.out
-    nodes = predict_nodes(session, arguments.embeddings)
+    if isinstance(session, SnapshotSession):
+        nodes = forecast_nodes(session, arguments.snapshots)
+    else:
+        nodes = predict_nodes(session, arguments.embeddings)
     with together(world, f"write {path}"):
         if world.rank == 0:
             Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColum
     with torch.no_grad():
         outputs = session.model.last(rows)[mine].cpu().numpy()
     row = partition.flat_row[mine] - base[kind]
-    columns = {"node": _text(partition.columns[kind].get("id", row))}
+    columns = {"node": text(partition.columns[kind].get("id", row))}
     columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}
     columns |= {"embedding": rows[mine].cpu().numpy()} if embeddings else {"output": outputs}
     order = np.argsort(row)
@@ -63,7 +63,7 @@ def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColum
     return NodeColumns(row[order], total, {name: column[order] for name, column in columns.items()})
 
 
-def _text(ids: np.ndarray) -> np.ndarray:
+def text(ids: np.ndarray) -> np.ndarray:
     """Bytes as text, of a width that is the same on all ranks."""
     return np.char.decode(ids, "utf-8").astype(f"U{ids.dtype.itemsize}") if ids.dtype.kind == "S" else ids
 

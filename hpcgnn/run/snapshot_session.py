@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -145,6 +145,16 @@ class SnapshotSession(BaseSession):
         if self.goal.restarts:
             self.memory.reset()
         return super().scores(split, stop)
+
+    def forecast(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Collective. Snapshots and the model's outputs [n, C] there, from the first one after training to the graph's
+        last; a state that is carried on must be that after training."""
+        numbers = range(self.splits["train"].stop, self.partition.num_snapshots)
+        batches = make_batches("forecast", numbers, self.config.train.batch_size, np.zeros(numbers.stop, np.int64))
+        for step in range(batches.num_steps):
+            self.watchdog.at("forecast", step)
+            plan = self._planner.forecast(batches, step)
+            yield from zip(plan.targets, self.task.outputs(plan), strict=True)
 
     def metric_names(self) -> tuple[str, ...]:
         """Those of the task."""

@@ -89,14 +89,27 @@ class SnapshotPlanner:
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
         """Collective."""
-        targets = self._share(batches.targets[step])
+        return self._plan(
+            batches, epoch, step, [self._want(batches.name, epoch, n) for n in self.targets(batches, step)]
+        )
+
+    def forecast(self, batches: SnapshotBatches, step: int) -> SnapshotPlan:
+        """Collective. A step whose predictions are compared with nothing."""
+        return self._plan(batches, 0, step, [])
+
+    def targets(self, batches: SnapshotBatches, step: int) -> list[int]:
+        """This group's targets of a step."""
+        return self._share(batches.targets[step])
+
+    def _plan(self, batches: SnapshotBatches, epoch: int, step: int, wanted: list[Any]) -> SnapshotPlan:
+        """Collective."""
+        targets = self.targets(batches, step)
         frames = self.frames(targets) if targets else []
         numbers = sorted({number for frame in frames for number in frame})
         whole = self._blocks(numbers)
         blocks = whole
         if self._boundary is not None and batches.name == "train":
             blocks = {like: self._sampled(pair, epoch, step, like) for like, pair in whole.items()}
-        wanted = [self._want(batches.name, epoch, number) for number in targets]
         return SnapshotPlan(
             batches.name, epoch, step, int(batches.sizes[step]), frames, targets, wanted,
             {number: blocks[self._like[number]] for number in numbers},

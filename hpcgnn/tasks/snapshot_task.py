@@ -76,11 +76,23 @@ class SnapshotTask:
 
     evaluate = score
 
+    @torch.no_grad()
+    def outputs(self, plan: SnapshotPlan) -> list[torch.Tensor]:
+        """Collective. The model's outputs [n, C] at every target of a plan; the state moves on."""
+        self.model.eval()
+        return self._outputs(plan, self._chain(), self._learnt())[0]
+
     def _chain(self) -> HaloChain:
         return HaloChain(self.timers, self._overlap)
 
     def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Scores of the plan's targets, and tokens that must be part of the loss; the state moves on."""
+        outputs, tokens = self._outputs(plan, chain, learnt)
+        found = zip(outputs, plan.wanted, strict=True)
+        return [self._objective.score(rows, wanted, chain) for rows, wanted in found], tokens
+
+    def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
+        """Collective. Outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves on."""
         frames, tokens = self._frames(plan, chain, learnt), []
         if self._carries:
             outputs, state = self._carry(frames, tokens)
@@ -88,8 +100,7 @@ class SnapshotTask:
                 self._rows.remember(state)
         else:
             outputs = list(self.model(frames, self.model.begin(frames[0].inputs))[0][-1].unbind(1)) if frames else []
-        found = zip(outputs, plan.wanted, strict=True)
-        return [self._objective.score(rows, wanted, chain) for rows, wanted in found], tokens
+        return outputs, tokens
 
     def _carry(self, frames: list[Frame], tokens: list) -> tuple[list[torch.Tensor], State]:
         """Collective. Outputs [n, C] of the frames, one sequence, and the state that the next step begins with."""

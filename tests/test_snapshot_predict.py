@@ -1,0 +1,62 @@
+"""Outputs at the last snapshots: those that the test scored, the same on any number of ranks."""
+
+import numpy as np
+import pytest
+from snapshot_runs import make_config, make_parts, open_session
+
+from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.run import checkpoint
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.restore import load
+from hpcgnn.run.scoring import split_metrics
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.snapshot_predict import forecast_nodes
+from hpcgnn.run.trainer import Trainer
+
+KINDS = {"carried": {}, "windows": {"sampling__history": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
+
+
+def trained(comm, parts, folder, config):
+    """Collective. The folder of a finished run's best checkpoint."""
+    session = open_session(comm, parts, config)
+    trainer = Trainer(session, folder, RunLog(folder / "log", comm.rank), StopRequest())
+    trainer.start()
+    trainer.run()
+    trainer.close()
+    return checkpoint.find_best(folder / "checkpoints")
+
+
+def opened(comm, parts, config, best):
+    """Collective. A session with a checkpoint."""
+    session = open_session(comm, parts, config)
+    load(session, best)
+    return session
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
+    parts = make_parts(comm, mpi_tmp_path)
+    config = make_config(inputs__lags=2, train__batch_size=3, **KINDS[kind])
+    best = comm.bcast(trained(comm, parts, mpi_tmp_path, config))
+    nodes = forecast_nodes(opened(comm, parts, config, best), 3)
+    alone = forecast_nodes(opened(World.alone().mpi, parts, config, best), 3)
+    mine = np.isin(alone.row, nodes.row)
+    for name, column in alone.columns.items():
+        assert np.allclose(nodes.columns[name], column[mine], rtol=1e-9)
+
+    session = opened(comm, parts, config, best)
+    for split in ("val", "test"):
+        metrics = split_metrics(session, split, session.scores(split))
+    errors = []
+    for number, rows in opened(comm, parts, config, best).forecast():
+        if number in session.splits["test"]:
+            errors.append(rows[:, 0].numpy() - session.partition.series["target"][:, number + 1])
+    squares = comm.allreduce(sum(float((error.astype(np.float64) ** 2).sum()) for error in errors))
+    count = comm.allreduce(sum(len(error) for error in errors))
+    assert squares / count == pytest.approx(metrics["mse"], rel=1e-9)
+
+
+def test_more_snapshots_than_there_are_is_refused(comm, mpi_tmp_path):
+    session = open_session(comm, make_parts(comm, mpi_tmp_path), make_config(inputs__lags=2))
+    with pytest.raises(DistributedError, match="--snapshots must be 1 to"):
+        forecast_nodes(session, 100)
