@@ -51,6 +51,10 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
 
 LINKS = {"task__kind": "link", "task__negatives": 2, "task__eval_negatives": 3}
 TIMED = {
+    "roland": {"model__kind": "roland", "model__layers": 2, "train__batch_size": 3},
+    "gconv_lstm": {"model__kind": "gconv_lstm", "model__layers": 2, "train__batch_size": 4},
+    "evolvegcn_h": {"model__kind": "evolvegcn_h", "model__hidden": 4, "train__batch_size": 3},
+    "mpnn_lstm": {"model__kind": "mpnn_lstm", "train__batch_size": 4},
     "links": {**LINKS, "train__batch_size": 3, "inputs__lags": 0},
     "links, one snapshot a step": {**LINKS, "train__batch_size": 1, "inputs__lags": 0},
     "links among all": {"task__kind": "link", "task__eval_pairs": "all", "train__batch_size": 1, "inputs__lags": 0},

@@ -85,7 +85,7 @@ class FilteredModel(SequenceModel):
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
-        rows, every, state = [], Distinct(frames), dict(state)
+        rows, every, after = [], Distinct(frames), {}
         for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
             around = self.around.of_rows(frames, rows) if number else self.around.of_inputs(every.frames)
             given = [affine(some, weight, bias) for some in around]
@@ -94,8 +94,8 @@ class FilteredModel(SequenceModel):
             for frame, some in zip(frames, given if number else every.spread(given), strict=True):
                 parts = cell(frame, some, parts)
                 rows.append(frame.drop(parts[0], number, self.config.dropout))
-            state.update(zip(names, parts, strict=True))
-        return [self.output(torch.relu(some)) for some in self.asked(rows)], state
+            after.update(zip(names, parts, strict=True))
+        return [self.output(torch.relu(some)) for some in self.asked(rows)], after
 
 
 class GConvGRU(FilteredModel):

@@ -71,11 +71,12 @@ class ROLAND(SequenceModel):
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
-        rows, every = [], Distinct(frames)
-        shares, edges = self._shares(frames, state["edges"])
-        state = state | {"edges": edges}
+        every = Distinct(frames)
+        new, rows = every.spread(self.stack.layer(0, every.frames)), []
+        state = dict(state)
+        shares, state["edges"] = self._shares(frames, state["edges"])
         for number, update in enumerate(self.updates):
-            new = self.stack.layer(number, frames, rows) if number else every.spread(self.stack.layer(0, every.frames))
+            new = self.stack.layer(number, frames, rows) if number else new
             old, rows = state[f"hidden{number}"], []
             for some, share in zip(new, shares, strict=True):
                 old = update(some, old, share)

@@ -17,7 +17,6 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import World
 from hpcgnn.run.full_ranking import Candidates
 from hpcgnn.sample.snapshot_pairs import Answers, Pairs
-from hpcgnn.tasks.metrics import check_finite
 from hpcgnn.tasks.pair_metrics import Levels
 
 ALL_NAMES = ("map", "mrr", "auc")
@@ -28,7 +27,8 @@ SCORES = 1 << 18  # of pairs at once: they stay in a cache
 @dataclass(slots=True)
 class RankedPairs:
     """values [t, 3] of t targets, the same on all ranks: average precision of edges against all other pairs; mean over
-    sources of the mean reciprocal rank of their edges among all destinations, other edges too; ROC AUC."""
+    sources of the mean reciprocal rank of their edges among all destinations, other edges too; ROC AUC. Infinite where
+    a score is not finite."""
 
     values: np.ndarray
 
@@ -77,7 +77,8 @@ def rank_all_pairs(decoder: nn.Module, outputs: torch.Tensor, pairs: Pairs, chan
     everyone = channel.everyone(outputs)  # in order of global id
     score = score_matrix(decoder, everyone, outputs)
     positive = score[pairs.destination, pairs.source]
-    check_finite(bool(torch.isfinite(score).all()), world)
+    if world.reduce_array(np.array([bool(torch.isfinite(score).all())], np.int64), "min")[0] == 0:
+        return RankedPairs(np.full((1, len(ALL_NAMES)), np.inf))  # told by all ranks later: others may rank nothing now
     levels = Levels.of(positive.cpu().numpy(), world)
     levels.add(score)
     levels.add(positive, -1)

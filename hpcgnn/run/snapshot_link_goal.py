@@ -148,6 +148,7 @@ class RankedCollected:
     def metrics(self, batches: object, world: World) -> dict[str, float]:
         """Collective. Means over snapshots with edges; all ranks of a group know the same of them."""
         values = np.concatenate([ranked.values for ranked in self.found])
+        check_finite(not np.isinf(values).any(), world)
         if world.size > 1:
             values = world.broadcast(world.gather_rows(values))
         return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
