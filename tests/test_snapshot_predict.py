@@ -1,5 +1,7 @@
 """Outputs at the last snapshots: those that the test scored, the same on any number of ranks."""
 
+import json
+
 import numpy as np
 import pytest
 from snapshot_runs import make_config, make_parts, open_session
@@ -36,7 +38,7 @@ def opened(comm, parts, config, best):
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
     parts = make_parts(comm, mpi_tmp_path)
-    config = make_config(inputs__lags=2, train__batch_size=3, **KINDS[kind])
+    config = make_config(inputs__lags=2, train__batch_size=3, train__log_every=0, **KINDS[kind])
     best = comm.bcast(trained(comm, parts, mpi_tmp_path, config))
     nodes = forecast_nodes(opened(comm, parts, config, best), 3)
     alone = forecast_nodes(opened(World.alone().mpi, parts, config, best), 3)
@@ -47,6 +49,10 @@ def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
     session = opened(comm, parts, config, best)
     for split in ("val", "test"):
         metrics = split_metrics(session, split, session.scores(split))
+    if comm.rank == 0:  # what the checkpoint holds is what the run itself went on with
+        lines = [json.loads(line) for line in (mpi_tmp_path / "metrics.jsonl").read_text().splitlines()]
+        *epochs, last = lines
+        assert last["val_mse"] == pytest.approx(epochs[last["epoch"]]["val_mse"], rel=1e-9)
     errors = []
     for number, rows in opened(comm, parts, config, best).forecast():
         if number in session.splits["test"]:

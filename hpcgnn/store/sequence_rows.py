@@ -71,6 +71,7 @@ class SequenceRows:
     def put_shared(self, shared: dict[str, torch.Tensor]) -> None:
         """What ``saved_shared`` was."""
         self.shared = {name: value.to(self._like.device, self._like.dtype) for name, value in shared.items()}
+        self.fresh = self.fresh and not shared
 
     def share(self, channel: Channel) -> None:
         """No rank keeps copies."""
