@@ -1,6 +1,6 @@
 """Products with small matrices, and relu, of many rows, in memory that is kept from step to step.
 
-I and O columns in and out.
+n rows, I and O columns in and out, H hidden ones.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.native import empty_rows
+
+_PIECE_BYTES = 1 << 19  # of hidden rows that are in a core's cache together
 
 
 class _Affine(torch.autograd.Function):
@@ -58,3 +60,49 @@ def affine(rows: torch.Tensor, weight: torch.Tensor, bias=None, rectify: bool = 
 def relu(rows: torch.Tensor) -> torch.Tensor:
     """Rows [..., I], rectified."""
     return _Relu.apply(rows.reshape(-1, rows.shape[-1])).view(rows.shape)
+
+
+class _Perceptron(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, weight, out_weight, out_bias):
+        ctx.save_for_backward(rows, weight, out_weight)
+        out = rows.new_empty(len(rows), len(out_weight))
+        for begin, some, hidden in _hidden_pieces(rows, weight):
+            torch.addmm(out_bias, hidden, out_weight.t(), out=out[begin : begin + len(some)])
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rows, weight, out_weight = ctx.saved_tensors
+        grad_rows = empty_rows(rows, *rows.shape) if ctx.needs_input_grad[0] else None
+        grad_weight, grad_out = torch.zeros_like(weight), torch.zeros_like(out_weight)
+        for begin, some, hidden in _hidden_pieces(rows, weight):
+            given = gradient[begin : begin + len(some)]
+            grad_out.addmm_(given.t(), hidden)
+            # A product of one column with one row is a product of elements, and faster as one.
+            behind = given * out_weight if len(out_weight) == 1 else given @ out_weight
+            torch.ops.aten.threshold_backward.grad_input(behind, hidden, 0, grad_input=behind)
+            grad_weight.addmm_(some.t(), behind)
+            if grad_rows is not None:
+                torch.mm(behind, weight.t(), out=grad_rows[begin : begin + len(some)])
+        return grad_rows, grad_weight, grad_out, gradient.sum(0)
+
+
+def _hidden_pieces(rows: torch.Tensor, weight: torch.Tensor):
+    """Per piece of rows [n, I]: the first one, the piece [p, I], and relu(piece @ weight) [p, H], in memory that the next
+    piece takes."""
+    width = weight.shape[1]
+    at_once = max(1, _PIECE_BYTES // (width * weight.element_size()))
+    memory = weight.new_empty(min(at_once, len(rows)), width)
+    for begin in range(0, len(rows), at_once):
+        some = rows[begin : begin + at_once]
+        hidden = memory[: len(some)]
+        torch.mm(some, weight, out=hidden)
+        yield begin, some, hidden.clamp_(min=0)
+
+
+def perceptron(rows: torch.Tensor, weight: torch.Tensor, output: torch.nn.Linear) -> torch.Tensor:
+    """output(relu(rows [..., I] @ weight [I, H])) [..., O]; hidden rows are never in memory all together: the backward
+    pass forms them again."""
+    flat = rows.reshape(-1, rows.shape[-1])
+    return _Perceptron.apply(flat, weight, output.weight, output.bias).view(*rows.shape[:-1], output.out_features)

@@ -11,7 +11,7 @@ import itertools
 import torch
 from torch import nn
 
-from hpcgnn.nn.affine import affine, relu
+from hpcgnn.nn.affine import affine, perceptron, relu
 from hpcgnn.nn.best_rows import best_rows
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
@@ -67,7 +67,7 @@ class EvolveGCN(SequenceModel):
             if number == len(self.evolve) - 1:
                 shown, rows = self.asked(shown), self.asked(rows)
             rows = self._convolve(number, shown, rows, weights[-len(shown) :])
-        return [self.output(some) for some in rows], state
+        return rows, state
 
     def shown(self, frames: list[Frame]) -> list[Frame]:
         """The frames whose hidden rows are needed, the last ones."""
@@ -78,22 +78,29 @@ class EvolveGCN(SequenceModel):
         raise NotImplementedError
 
     def _convolve(self, number: int, frames: list[Frame], rows: list, weights: list) -> list[torch.Tensor]:
-        """Collective."""
+        """Collective. Hidden rows [n, k, H] of a layer, after the last one outputs [n, k, C]."""
+        is_last = number == len(self.evolve) - 1
         if number == 0:
             every = Distinct(frames)
             smoothed = every.spread(smooth_all(every.frames, "gcn"))
-            return [_product(some, weight, rectify=True) for some, weight in zip(smoothed, weights, strict=True)]
+            last = self.output if is_last else None
+            return [_product(some, weight, True, last) for some, weight in zip(smoothed, weights, strict=True)]
         trio = zip(frames, rows, weights, strict=True)
         sent = [_product(frame.drop(some, number, self.config.dropout), weight) for frame, some, weight in trio]
-        return [relu(some) for some in propagate_all(frames, "gcn", sent)]
+        found = [relu(some) for some in propagate_all(frames, "gcn", sent)]
+        return [self.output(some) for some in found] if is_last else found
 
 
-def _product(rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False) -> torch.Tensor:
-    """rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for."""
+def _product(
+    rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False, output: nn.Linear | None = None
+) -> torch.Tensor:
+    """rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for, and given to ``output`` if there is one."""
     if len(weight) == 1:
-        return affine(rows, weight[0], rectify=rectify)
+        one = weight[0]
+        return affine(rows, one, rectify=rectify) if output is None else perceptron(rows, one, output)
     found = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
-    return torch.relu(found) if rectify else found
+    found = torch.relu(found) if rectify else found
+    return found if output is None else output(found)
 
 
 class EvolveGCNO(EvolveGCN):

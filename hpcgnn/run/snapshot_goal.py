@@ -19,6 +19,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
 from hpcgnn.run.scoring import Collected, LabelCollected
 from hpcgnn.run.train_scores import Measure
+from hpcgnn.sample.snapshot_config import KEPT
 from hpcgnn.store.snapshot_data import SnapshotDataConfig
 from hpcgnn.store.snapshot_partition import SnapshotPartition
 from hpcgnn.tasks.metrics import REGRESSION_NAMES, regression_metrics
@@ -101,6 +102,7 @@ class RegressionGoal(SnapshotGoal):
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
         self._mae, self._world = task.loss == "mae", world
+        self._kept: dict[int, Targets] | None = {} if config.sampling.routes == KEPT else None
         self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
         self.num_outputs = task.steps * self._series.shape[2]
         self._dtype = torch.float64 if config.train.precision == "float64" else torch.float32
@@ -116,6 +118,13 @@ class RegressionGoal(SnapshotGoal):
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
         """As in SnapshotGoal."""
+        if self._kept is None:
+            return self._targets(number)
+        if number not in self._kept:
+            self._kept[number] = self._targets(number)
+        return self._kept[number]
+
+    def _targets(self, number: int) -> Targets:
         rows, values = self._values(number)
         device = self._world.device
         return Targets(torch.from_numpy(rows).to(device), torch.from_numpy(values).to(device, self._dtype))
