@@ -89,8 +89,8 @@ class _Perceptron(torch.autograd.Function):
 
 
 def _hidden_pieces(rows: torch.Tensor, weight: torch.Tensor):
-    """Per piece of rows [n, I]: the first one, the piece [p, I], and relu(piece @ weight) [p, H], in memory that the next
-    piece takes."""
+    """Per piece of rows [n, I]: the first one, the piece [p, I], and relu(piece @ weight) [p, H], in memory that the
+    next piece takes."""
     width = weight.shape[1]
     at_once = max(1, _PIECE_BYTES // (width * weight.element_size()))
     memory = weight.new_empty(min(at_once, len(rows)), width)
