@@ -17,7 +17,8 @@ def scaled(matrix):
 
 
 def gcn_matrix(matrix):
-    return scaled(matrix + torch.eye(len(matrix), dtype=matrix.dtype))
+    """With a loop of weight 1 where there is none."""
+    return scaled(matrix + torch.diag((matrix.diagonal() == 0).to(matrix.dtype)))
 
 
 def mean_matrix(matrix):
@@ -58,13 +59,13 @@ def sage(p, a, x, config):
 
 
 def attend(p, prefix, matrix, rows, config):
-    """Every entry of a matrix is so many edges."""
+    """Every entry of a matrix is so many edges; loops are one."""
     for i in range(config.layers):
         heads = []
         for head, values in enumerate((rows @ p[f"{prefix}weight.{i}"]).chunk(config.heads, 1)):
             source, target = values @ p[f"{prefix}source.{i}"][head], values @ p[f"{prefix}target.{i}"][head]
             score = torch.exp(torch.nn.functional.leaky_relu(source[None] + target[:, None], 0.2))
-            share = score * (matrix + torch.eye(len(matrix)))
+            share = score * (matrix - torch.diag(matrix.diagonal()) + torch.eye(len(matrix)))
             heads.append(share / share.sum(1, keepdim=True) @ values)
         rows = torch.nn.functional.elu(torch.cat(heads, 1) + p[f"{prefix}bias.{i}"])
     return rows

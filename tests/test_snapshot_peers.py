@@ -17,12 +17,14 @@ pytestmark = pytest.mark.serial
 NODES, SNAPSHOTS, INPUTS, HIDDEN = 14, 4, 3, 5
 
 
-def make_case():
-    """Symmetric weighted matrices without loops, one of a graph with isolated nodes; inputs; as edges, too."""
+def make_case(loops: int):
+    """Symmetric weighted matrices, loops at the first nodes, one of a graph with an isolated node; inputs; as edges,
+    too."""
     torch.manual_seed(2)
     a = torch.rand(SNAPSHOTS, NODES, NODES).double() * (torch.rand(SNAPSHOTS, NODES, NODES) < 0.2)
     a = (a + a.transpose(1, 2)) * (1 - torch.eye(NODES))
-    a[1, 4], a[1, :, 4] = 0, 0
+    a[:, range(loops), range(loops)] = torch.rand(SNAPSHOTS, loops).double() + 0.5
+    a[1, 9], a[1, :, 9] = 0, 0
     edges = [(torch.nonzero(matrix).T, matrix[tuple(torch.nonzero(matrix).T)]) for matrix in a]
     return a, torch.randn(SNAPSHOTS, NODES, INPUTS).double(), edges
 
@@ -67,9 +69,9 @@ PEERS = {
 }
 
 
-@pytest.mark.parametrize("kind", PEERS)
-def test_cells_are_the_same(kind):
-    a, x, edges = make_case()
+@pytest.mark.parametrize(("kind", "loops"), [*((kind, 0) for kind in PEERS), ("tgcn", 5)])
+def test_cells_are_the_same(kind, loops):
+    a, x, edges = make_case(loops)
     parameters, make = PEERS[kind]
     cell = make().double()
     for value in cell.parameters():

@@ -54,13 +54,15 @@ class Operator:
 @dataclass(slots=True)
 class Neighborhood:
     """own: edges from own rows; ghost: edges from ghosts; degree [n] and ghost_degree [g]: sums of the weights of the
-    in-edges in the whole snapshot."""
+    in-edges in the whole snapshot; looped [n] and ghost_looped [g]: bool, nodes that have an edge to themselves."""
 
     num_nodes: int
     own: Edges
     ghost: Edges
     degree: torch.Tensor
     ghost_degree: torch.Tensor
+    looped: torch.Tensor
+    ghost_looped: torch.Tensor
     _operators: dict[str, Operator] = field(default_factory=dict, repr=False)
     _merged: EdgeLists | None = field(default=None, repr=False)
 
@@ -72,7 +74,7 @@ class Neighborhood:
 
     @property
     def merged(self) -> EdgeLists:
-        """All edges over [own rows | ghosts], and every node as a source of itself, the last of its list."""
+        """All edges over [own rows | ghosts], of loops one at every node, the last of its list."""
         if self._merged is None:
             self._merged = _merge(self)
         return self._merged
@@ -121,11 +123,25 @@ def _scaled(edges: Edges, target: torch.Tensor, source: torch.Tensor) -> torch.T
     return _column(factor if edges.weight is None else factor * edges.weight)
 
 
-def _symmetric(neighborhood: Neighborhood, loop: float, sign: float) -> Operator:
-    """sign * D^-1/2 (A + loop I) D^-1/2, D the in-degrees and loop."""
-    scale, ghosts = (_inverse(d + loop, -0.5) for d in (neighborhood.degree, neighborhood.ghost_degree))
-    own, ghost = _scaled(neighborhood.own, sign * scale, scale), _scaled(neighborhood.ghost, sign * scale, ghosts)
-    return Operator(own, ghost, _column(sign * loop * scale * scale) if loop else None)
+def _gcn(neighborhood: Neighborhood) -> Operator:
+    """D^-1/2 A D^-1/2, A with a loop of weight 1 at every node that has none, D its in-degrees."""
+    loop, ghost_loop = (~looped for looped in (neighborhood.looped, neighborhood.ghost_looped))
+    scale = _inverse(neighborhood.degree + loop, -0.5)
+    own, ghost = _symmetric(neighborhood, scale, _inverse(neighborhood.ghost_degree + ghost_loop, -0.5))
+    return Operator(own, ghost, _column(loop * scale * scale))
+
+
+def _chebyshev(neighborhood: Neighborhood) -> Operator:
+    """-D^-1/2 A D^-1/2, D the in-degrees."""
+    scale, ghosts = (_inverse(d, -0.5) for d in (neighborhood.degree, neighborhood.ghost_degree))
+    own, ghost = _symmetric(neighborhood, scale, ghosts)
+    return Operator(-own, -ghost, None)
+
+
+def _symmetric(neighborhood: Neighborhood, scale: torch.Tensor, ghosts: torch.Tensor) -> list[torch.Tensor]:
+    """Factors of own and ghosts' edges [E, 1], scaled by both ends."""
+    pairs = (neighborhood.own, scale), (neighborhood.ghost, ghosts)
+    return [_scaled(edges, scale, sources) for edges, sources in pairs]
 
 
 def _mean(neighborhood: Neighborhood) -> Operator:
@@ -141,11 +157,12 @@ def _sum(neighborhood: Neighborhood) -> Operator:
     return Operator(None if own is None else _column(own), None if ghost is None else _column(ghost), None)
 
 
-# gcn: Kipf and Welling, 2017. chebyshev: the scaled Laplacian 2 L / 2 - I of Defferrard et al., 2016, for the largest
-# eigenvalue 2. walk: the random walk of Li et al. (DCRNN), 2018, along the direction of the neighbourhood's edges.
+# gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian 2 L / 2 - I of
+# Defferrard et al., 2016, for the largest eigenvalue 2. walk: the random walk of Li et al. (DCRNN), 2018, along the
+# direction of the neighbourhood's edges.
 OPERATORS = {
-    "gcn": lambda neighborhood: _symmetric(neighborhood, 1.0, 1.0),
-    CHEBYSHEV: lambda neighborhood: _symmetric(neighborhood, 0.0, -1.0),
+    "gcn": _gcn,
+    CHEBYSHEV: _chebyshev,
     "walk": _mean,
     "mean": _mean,
     "sum": _sum,
@@ -155,8 +172,9 @@ OPERATORS = {
 def _merge(neighborhood: Neighborhood) -> EdgeLists:
     n, ghost = neighborhood.num_nodes, neighborhood.ghost
     own, everyone = neighborhood.own, torch.arange(neighborhood.num_nodes, device=neighborhood.degree.device)
-    destination = torch.cat([own.destination, ghost.destination, everyone])
-    source = torch.cat([own.lists.source, ghost.lists.source + n, everyone])
+    others = own.destination != own.lists.source
+    destination = torch.cat([own.destination[others], ghost.destination, everyone])
+    source = torch.cat([own.lists.source[others], ghost.lists.source + n, everyone])
     order = torch.argsort(destination, stable=True)
     count = torch.bincount(destination, minlength=n)
     indptr = torch.cat([count.new_zeros(1), count.cumsum(0)])

@@ -51,4 +51,5 @@ class Boundary:
             weight = torch.ones_like(whole.degree[:1]).expand(len(lists.source))
         reduced = EdgeLists(below[lists.indptr], place, int(taken.sum()))
         ghost = Edges(reduced, weight[kept] / self.share, whole.ghost.rows)
-        return replace(whole, ghost=ghost, ghost_degree=whole.ghost_degree[taken], _operators={}, _merged=None)
+        found = {"ghost_degree": whole.ghost_degree[taken], "ghost_looped": whole.ghost_looped[taken]}
+        return replace(whole, ghost=ghost, **found, _operators={}, _merged=None)

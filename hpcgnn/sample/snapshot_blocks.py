@@ -52,13 +52,16 @@ class Builder:
             edges = reversed_edges(edges, self.partition, self.channel)
         weight = torch.from_numpy(edges.columns[WEIGHT]).to(self.dtype) if columns else None
         degree = _sum_weights(edges.dst, weight, self.partition.num_nodes, self.dtype)
+        looped = torch.zeros(self.partition.num_nodes, dtype=torch.bool)
+        looped[torch.from_numpy(edges.dst[edges.src == edges.dst + self.partition.first_id])] = True
         remote = self._is_remote(edges)
         own, ghost = np.flatnonzero(~remote), np.flatnonzero(remote)
         ids, source = np.unique(edges.src[ghost], return_inverse=True)
-        route, ghost_degree, ghost_row = None, degree[:0], ids[:0]
+        route, ghost_degree, ghost_looped, ghost_row = None, degree[:0], looped[:0], ids[:0]
         if self.channel.size > 1 or self.by_part:
             route = Route.plan(self.partition.book, ids, self.channel)
-            ghost_degree, ghost_row = route.pull(degree, torch.from_numpy(self.partition.flat_row))
+            known = degree, looped, torch.from_numpy(self.partition.flat_row)
+            ghost_degree, ghost_looped, ghost_row = route.pull(*known)
             ghost_row = ghost_row.numpy()
             route = route.to(self.device)
         indptr = np.searchsorted(edges.dst[own], np.arange(self.partition.num_nodes + 1))
@@ -69,7 +72,7 @@ class Builder:
             Neighborhood(
                 self.partition.num_nodes, Edges(lists, self._taken(weight, own)),
                 Edges(reach, self._taken(weight, ghost), torch.from_numpy(rows).to(self.device)),
-                degree.to(self.device), ghost_degree.to(self.device),
+                *(found.to(self.device) for found in (degree, ghost_degree, looped, ghost_looped)),
             ), route, ids, ghost_row,
         )  # fmt: skip
 
