@@ -31,11 +31,21 @@ def output(p, rows, name="output"):
     return rows @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
 
-def convolve(p, prefix, a, x, layers):
+def normalise(p, name, rows):
+    """By mean and variance of the rows, where the model has a norm of that name."""
+    if f"{name}.weight" not in p:
+        return rows
+    norm = torch.nn.BatchNorm1d(rows.shape[1], dtype=rows.dtype)
+    return torch.func.functional_call(norm, {part: p[f"{name}.{part}"] for part in ("weight", "bias")}, (rows,))
+
+
+def convolve(p, prefix, a, x, layers, norm_last=False):
     """The rows of every layer, rectified."""
     found = []
     for i in range(layers):
-        x = torch.relu(gcn_matrix(a) @ x @ p[f"{prefix}weight.{i}"] + p[f"{prefix}bias.{i}"])
+        x = gcn_matrix(a) @ x @ p[f"{prefix}weight.{i}"] + p[f"{prefix}bias.{i}"]
+        norm = f"{prefix}norm.{i}"
+        x = normalise(p, norm, torch.relu(x)) if norm_last else torch.relu(normalise(p, norm, x))
         found.append(x)
     return found
 
@@ -46,7 +56,7 @@ def gcn(p, a, x, config):
 
 def sage_layer(p, prefix, i, matrix, rows):
     own, around = rows @ p[f"{prefix}weight.{i}"], mean_matrix(matrix) @ rows @ p[f"{prefix}around.{i}"]
-    return torch.relu(own + around + p[f"{prefix}bias.{i}"])
+    return torch.relu(normalise(p, f"{prefix}norm.{i}", own + around + p[f"{prefix}bias.{i}"]))
 
 
 def sage(p, a, x, config):
@@ -67,7 +77,8 @@ def attend(p, prefix, matrix, rows, config):
             score = torch.exp(torch.nn.functional.leaky_relu(source[None] + target[:, None], 0.2))
             share = score * (matrix - torch.diag(matrix.diagonal()) + torch.eye(len(matrix)))
             heads.append(share / share.sum(1, keepdim=True) @ values)
-        rows = torch.nn.functional.elu(torch.cat(heads, 1) + p[f"{prefix}bias.{i}"])
+        rows = normalise(p, f"{prefix}norm.{i}", torch.cat(heads, 1) + p[f"{prefix}bias.{i}"])
+        rows = torch.nn.functional.elu(rows)
     return rows
 
 
@@ -188,7 +199,7 @@ def mpnn_lstm(p, a, x, config):
     zeros = torch.zeros(len(x[0]), config.hidden, dtype=x[0].dtype)
     hidden, memory, found = [zeros, zeros], [zeros, zeros], []
     for matrix, inputs in zip(a, x, strict=True):
-        rows = torch.cat(convolve(p, "stack.", matrix, inputs, config.layers), 1)
+        rows = torch.cat(convolve(p, "stack.", matrix, inputs, config.layers, norm_last=True), 1)
         for i in range(2):
             gates = rows @ p[f"weight.{i}"] + p[f"bias.{i}"] + hidden[i] @ p[f"cells.{i}.weight"]
             take, keep, show, new = gates.split(config.hidden, 1)

@@ -10,7 +10,7 @@ from snapshot_runs import assert_like_one_rank, make_config, open_session, rando
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, KINDS, WINDOWED_KINDS
+from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, KINDS, NORMED_KINDS, WINDOWED_KINDS
 
 NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in KINDS] + [
@@ -19,7 +19,7 @@ CASES = [(kind, {}) for kind in KINDS] + [
     ("sage", {"layers": 2}), ("gat", {"layers": 2}), ("dysat", {"layers": 2}), ("roland", {"layers": 2}),
     ("roland", {"update": "average", "layers": 2}), ("roland", {"update": "concat"}), ("evolvegcn_o", {"layers": 2}),
     ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
-]  # fmt: skip
+] + [(kind, {"layers": 2, "norm": "batch"}) for kind in NORMED_KINDS]  # fmt: skip
 
 
 def make_graph(**changes):
@@ -187,6 +187,8 @@ def test_what_does_not_fit_is_refused():
         configured("dcrnn", order=0)
     with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, sage"):
         configured("lstm")
+    with pytest.raises(ValueError, match=r"model\.norm batch is for model\.kind gcn, sage, .*; got tgcn"):
+        configured("tgcn", norm="batch")
 
 
 def test_attention_refuses_weights(comm, parts):

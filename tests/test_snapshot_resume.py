@@ -16,6 +16,7 @@ KINDS = {
     "windows": {"sampling__history": 3, "train__batch_size": 3, "sampling__shuffle": True},
     "stale rows": {"train__batch_size": 2, "sampling__halo_staleness": 1, "model__layers": 2},
     "live": {"train__batch_size": 1, "sampling__updates": 2, "train__train_metrics": True},
+    "normalised": {"train__batch_size": 2, "model__kind": "roland", "model__norm": "batch"},
     "accumulated": {"train__batch_size": 1, "train__accumulate": 3},
 }
 

@@ -64,14 +64,14 @@ class A3TGCN(TGCN):
 
 class MPNNLSTM(SequenceModel):
     """MPNN-LSTM (Panagopoulos et al., Transfer graph neural networks for pandemic forecasting, 2021): the rows of all
-    graph convolutions, side by side, then two LSTM layers; the output sees both of these and the inputs. Without the
-    paper's batch normalisation."""
+    graph convolutions, side by side, then two LSTM layers; the output sees both of these and the inputs. Batch
+    normalisation follows each activation, as in the authors' program."""
 
     def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
         super().__init__(config, sizes)
         hidden = config.hidden
         self.node_state = {name: hidden for name in ("hidden0", "cell0", "hidden1", "cell1")}
-        self.stack = GCNStack(config, sizes.inputs)
+        self.stack = GCNStack(config, sizes.inputs, norm_last=True)
         self.weight = nn.ParameterList([glorot(config.layers * hidden, 4 * hidden), glorot(hidden, 4 * hidden)])
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(4 * hidden)) for _ in range(2))
         self.cells = nn.ModuleList(MemoryCell(hidden) for _ in range(2))

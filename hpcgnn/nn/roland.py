@@ -60,7 +60,7 @@ UPDATES = {GRU: GRUUpdate, AVERAGE: AverageUpdate, CONCAT: ConcatUpdate}
 
 class ROLAND(SequenceModel):
     """Layers of GraphSAGE, each over the updated rows of the one below; a layer's exchanges of all frames are under way
-    together. Without the paper's batch normalisation."""
+    together."""
 
     def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
         super().__init__(config, sizes)

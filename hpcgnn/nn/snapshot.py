@@ -71,11 +71,19 @@ class Snapshot:
 @dataclass(slots=True)
 class Frame:
     """k snapshots; their graphs may be one and the same. everyone: brings the rows of all ranks [R m, D], m of each;
-    None: there is but one rank."""
+    None: there is but one rank. counts [R]: nodes of every rank. uses [k]: how many places of the step's frames each
+    snapshot stands for, empty: one each."""
 
     snapshots: list[Snapshot]
     key: StepKey = field(default_factory=StepKey)
     everyone: Halo | None = None
+    counts: tuple[int, ...] = ()
+    uses: tuple[int, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all ranks."""
+        return sum(self.counts) or len(self.snapshots[0].identity)
 
     @property
     def inputs(self) -> torch.Tensor:

@@ -12,7 +12,9 @@ KINDS = (
 )  # fmt: skip
 WINDOWED_KINDS = ("a3tgcn", "dysat")
 ATTENTION_KINDS = ("gat", "dysat")
+NORMED_KINDS = ("gcn", "sage", "gat", "mpnn_lstm", "roland")
 GRU, AVERAGE, CONCAT = "gru", "average", "concat"
+NONE, BATCH = "none", "batch"
 
 
 @dataclass
@@ -36,6 +38,8 @@ class SnapshotModelConfig:
         update: of roland: "gru", "average" (old and new rows, weighed by the node's edges), "concat" (two layers over
             both).
         dropout: of hidden rows between layers, keyed by node, snapshot and column.
+        norm: "batch": of gcn, sage, gat, mpnn_lstm and roland: batch normalisation in every layer, over all nodes of a
+            snapshot; "none".
     """
 
     class_path: str = ""
@@ -46,12 +50,15 @@ class SnapshotModelConfig:
     heads: int = 4
     update: str = GRU
     dropout: float = 0.0
+    norm: str = NONE
 
     def __post_init__(self):
-        check_choices("model", self, {"kind": KINDS, "update": (GRU, AVERAGE, CONCAT)})
+        check_choices("model", self, {"kind": KINDS, "update": (GRU, AVERAGE, CONCAT), "norm": (NONE, BATCH)})
         if min(self.hidden, self.layers, self.order, self.heads) < 1:
             raise ValueError("model.hidden, model.layers, model.order and model.heads must be at least 1")
         if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
+        if self.norm == BATCH and self.kind not in NORMED_KINDS and not self.class_path:
+            raise ValueError(f"model.norm batch is for model.kind {', '.join(NORMED_KINDS)}; got {self.kind}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout must be in [0, 1), got {self.dropout}")

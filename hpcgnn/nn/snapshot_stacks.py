@@ -11,25 +11,28 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
-from hpcgnn.nn.snapshot_config import SnapshotModelConfig
+from hpcgnn.nn.snapshot_config import BATCH, SnapshotModelConfig
 from hpcgnn.nn.spatial import Distinct, attend_all, propagate_all, smooth_all
 
 
 class Stack(nn.Module):
     """Layers one behind the other, with dropout between them: matrices weight [I, H] and biases, and what a kind of
-    layers adds. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``."""
+    layers adds. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``. norm_last: batch
+    normalisation follows the activation."""
 
     activate = staticmethod(torch.relu)
 
-    def __init__(self, config: SnapshotModelConfig, inputs: int):
+    def __init__(self, config: SnapshotModelConfig, inputs: int, norm_last: bool = False):
         super().__init__()
         self.widths = list(itertools.pairwise([inputs, *[config.hidden] * config.layers]))
         self.weight = nn.ParameterList(glorot(*pair) for pair in self.widths)
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(after)) for _, after in self.widths)
-        self.p = config.dropout
+        self.p, self._norm_last = config.dropout, norm_last
+        self.norm = nn.ModuleList(BatchNorm(config.hidden) for _ in self.widths) if config.norm == BATCH else None
 
     def first(self, frames: list[Frame]) -> list[torch.Tensor]:
         """Collective. Rows [n, k, H] of every frame from its inputs, without the bias."""
@@ -51,7 +54,12 @@ class Stack(nn.Module):
         if number:
             rows = [frame.drop(some, number, self.p) for frame, some in zip(frames, rows, strict=True)]
         found = self.other(number, frames, rows) if number else self.first(frames)
-        return [self.activate(some + self.bias[number]) for some in found]
+        found = [some + self.bias[number] for some in found]
+        if self.norm is None:
+            return [self.activate(some) for some in found]
+        if self._norm_last:
+            return self.norm[number](frames, [self.activate(some) for some in found])
+        return [self.activate(some) for some in self.norm[number](frames, found)]
 
     def forward(self, frames: list[Frame]) -> list[torch.Tensor]:
         """Collective. The last layer's [n, k, H] of every frame."""

@@ -5,6 +5,9 @@ n nodes of this rank, k sequences, D columns.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import torch
 
 from hpcgnn.nn.neighborhood import next_term
@@ -19,7 +22,11 @@ class Distinct:
         by_graph: dict[int, list] = {}
         for snapshot in {s.number: s for frame in frames for s in frame.snapshots}.values():
             by_graph.setdefault(id(snapshot.graph), []).append(snapshot)
-        self.frames = [Frame(snapshots, frames[0].key, frames[0].everyone) for snapshots in by_graph.values()]
+        uses = Counter(number for some in self._asked for number in some)
+        self.frames = [
+            replace(frames[0], snapshots=snapshots, uses=tuple(uses[s.number] for s in snapshots))
+            for snapshots in by_graph.values()
+        ]
         pairs = enumerate(frame.snapshots for frame in self.frames)
         self._place = {s.number: (group, place) for group, some in pairs for place, s in enumerate(some)}
 

@@ -40,7 +40,7 @@ GOALS: dict[str, type[SnapshotGoal]] = {
     tasks.EDGE: EdgeLabelGoal,
     tasks.EDGE_REGRESSION: EdgeLabelGoal,
 }
-STATE = "state."
+STATE, BUFFER = "state.", "buffer."
 
 
 class SnapshotSession(BaseSession):
@@ -188,13 +188,22 @@ class SnapshotSession(BaseSession):
         return period == 1 or (epoch % period == 0 and step == 0)
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """What the newest ``memory.saved`` shares between ranks."""
-        return {STATE + name: value for name, value in self.memory.saved_shared.items()}
+        """What the newest ``memory.saved`` shares between ranks, and the model's running statistics, which move in
+        training alone."""
+        shared = {STATE + name: value for name, value in self.memory.saved_shared.items()}
+        return shared | {BUFFER + name: value for name, value in self._buffers().items()}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """The inverse of ``run_state``."""
         found = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
         self.memory.put_shared(found)
+        for name, value in self._buffers().items():
+            value.copy_(tensors[BUFFER + name])
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """The model's, by name."""
+        parameters = dict(self.model.named_parameters())
+        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
     def describe(self) -> list[str]:
         """Collective. What is about to run, line by line."""

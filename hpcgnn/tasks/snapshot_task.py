@@ -14,6 +14,7 @@ from hpcgnn.comm.everyone import RankRows
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain, RankHalo, StaleRows
 from hpcgnn.comm.relay import Handed, Relay
+from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.sequence_model import SequenceModel, State
 from hpcgnn.nn.snapshot import Frame, Graph, Snapshot, StepKey
 from hpcgnn.sample.snapshot_blocks import Block
@@ -36,9 +37,9 @@ class Objective(Protocol):
 
 
 class SnapshotTask:
-    """``train``, ``score`` and ``evaluate`` are collective. inputs(number): what is known of the nodes in a snapshot
-    [n, F], collective; carries: state goes on from step to step; relay: hands it from group to group where groups split
-    time, None: there is but one. last_scores: of the newest training step."""
+    """Collective to create; so are ``train``, ``score`` and ``evaluate``. inputs(number): what is known of the nodes in
+    a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands it from group to group where
+    groups split time, None: there is but one. last_scores: of the newest training step."""
 
     def __init__(
         self, model: SequenceModel, objective: Objective, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
@@ -50,6 +51,8 @@ class SnapshotTask:
         self.timers, self.last_scores, self._relay = timers, None, relay
         self._stale, self._overlap = StaleRows(staleness) if staleness else None, overlap
         self._smoothed: dict[int, dict] = {}
+        self._counts = tuple(channel.everyone(torch.tensor([len(identity)])).tolist())
+        self._norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
         """Collective. Gradients of one step; returns this rank's part of the loss."""
@@ -61,6 +64,8 @@ class SnapshotTask:
             tied = sum((0 * token for token in tokens), chain.tie(loss))
             if tied.requires_grad:
                 tied.backward()
+        for norm in self._norms:
+            norm.settle(None if self._relay is None else self._relay.sum)
         if learnt is not None:
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
@@ -151,7 +156,8 @@ class SnapshotTask:
             graph = graphs[id(pair)]
             snapshots[number] = Snapshot(number, graph, inputs, self._identity, kept, whole[id(plan.whole[number])])
         everyone = RankRows(chain, self._channel) if self._channel.size > 1 else None
-        return [Frame([snapshots[number] for number in frame], key, everyone) for frame in plan.frames]
+        shared = key, everyone, self._counts
+        return [Frame([snapshots[number] for number in frame], *shared) for frame in plan.frames]
 
     def _graph(self, pair: tuple[Block, Block | None], chain: HaloChain, stale: StaleRows | None = None) -> Graph:
         into, out = pair
