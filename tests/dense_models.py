@@ -157,6 +157,10 @@ def chebyshev(matrix, rows, order):
     return torch.cat(found, 1)
 
 
+def convolved(matrix, rows, order):
+    return gcn_matrix(matrix) @ rows
+
+
 def walks(matrix, rows, order):
     both = [mean_matrix(m) for m in (matrix, matrix.T)]
     return torch.cat([rows, *[torch.matrix_power(m, i) @ rows for m in both for i in range(1, order)]], 1)
@@ -237,7 +241,8 @@ def evolvegcn(with_summary):
 
 
 DENSE = {
-    "gcn": gcn, "sage": sage, "gat": gat, "tgcn": tgcn, "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev),
-    "gconv_lstm": gconv_lstm, "dcrnn": filtered_gru(walks), "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False),
-    "evolvegcn_h": evolvegcn(True), "roland": roland, "dysat": dysat,
+    "gcn": gcn, "sage": sage, "gat": gat, "tgcn": tgcn, "tgcn_joint": filtered_gru(convolved),
+    "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev), "gconv_lstm": gconv_lstm, "dcrnn": filtered_gru(walks),
+    "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False), "evolvegcn_h": evolvegcn(True), "roland": roland,
+    "dysat": dysat,
 }  # fmt: skip

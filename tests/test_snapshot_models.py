@@ -14,7 +14,8 @@ from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, KINDS, NORMED_KINDS, WIND
 
 NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in KINDS] + [
-    ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("mpnn_lstm", {"layers": 2}), ("dcrnn", {"order": 3}),
+    ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("tgcn_joint", {"layers": 2}), ("mpnn_lstm", {"layers": 2}),
+    ("dcrnn", {"order": 3}),
     ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
     ("sage", {"layers": 2}), ("gat", {"layers": 2}), ("dysat", {"layers": 2}), ("roland", {"layers": 2}),
     ("roland", {"update": "average", "layers": 2}), ("roland", {"update": "concat"}), ("evolvegcn_o", {"layers": 2}),

@@ -14,7 +14,7 @@ from hpcgnn.nn.neighborhood import CHEBYSHEV
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig
-from hpcgnn.nn.spatial import Distinct, Filter
+from hpcgnn.nn.spatial import Convolution, Distinct, Filter
 
 
 class FilterGRU(nn.Module):
@@ -23,7 +23,7 @@ class FilterGRU(nn.Module):
     parts = ("hidden",)
     gates = 3
 
-    def __init__(self, around: Filter, hidden: int):
+    def __init__(self, around: Filter | Convolution, hidden: int):
         super().__init__()
         self.around = around
         self.kept, self.candidate = (glorot(around.num_terms * hidden, width * hidden) for width in (2, 1))
@@ -79,8 +79,8 @@ class FilteredModel(SequenceModel):
         self.output = nn.Linear(hidden, sizes.outputs)
 
     @staticmethod
-    def make_filter(order: int) -> Filter:
-        """The polynomials of the model."""
+    def make_filter(order: int) -> Filter | Convolution:
+        """What the model makes of rows before it multiplies them."""
         return Filter(CHEBYSHEV, order)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
@@ -121,3 +121,14 @@ class DCRNN(FilteredModel):
     def make_filter(order: int) -> Filter:
         """Walks of 0 to order - 1 steps."""
         return Filter("walk", order, both=True)
+
+
+class JointTGCN(FilteredModel):
+    """T-GCN (Zhao et al., 2019) as in the authors' program: the hidden rows are convolved together with the inputs."""
+
+    cell = FilterGRU
+
+    @staticmethod
+    def make_filter(order: int) -> Convolution:
+        """Neighbourhoods' sums, without a term of a node's own."""
+        return Convolution()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcgnn.choices import check_choices
 
 KINDS = (
-    "gcn", "sage", "gat", "tgcn", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm", "evolvegcn_o",
-    "evolvegcn_h", "roland", "dysat",
+    "gcn", "sage", "gat", "tgcn", "tgcn_joint", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm",
+    "evolvegcn_o", "evolvegcn_h", "roland", "dysat",
 )  # fmt: skip
 WINDOWED_KINDS = ("a3tgcn", "dysat")
 ATTENTION_KINDS = ("gat", "dysat")
@@ -24,14 +24,15 @@ class SnapshotModelConfig:
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
         kind: without memory of earlier snapshots: "gcn" (Kipf and Welling 2017), "sage" (Hamilton et al.
-            2017), "gat" (Velickovic et al. 2018). Recurrent: "tgcn" (Zhao et al. 2019:
-            GRU over graph convolutions of the inputs), "a3tgcn" (Zhu et al. 2020: attention over the window's hidden
-            rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev filters), "dcrnn"
-            (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021: two LSTM layers over
-            graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph convolutions whose matrices
-            change by a GRU, of itself or of the best-scored rows), "roland" (You et al. 2022: the hidden rows of every
-            layer are updated). "dysat" (Sankar et al. 2020: graph attention, then attention over the window).
-        layers: graph convolutions, one behind the other; of gconv_gru, gconv_lstm and dcrnn: such units.
+            2017), "gat" (Velickovic et al. 2018). Recurrent: "tgcn" (Zhao et al. 2019: GRU over graph convolutions of
+            the inputs), "tgcn_joint" (likewise, of inputs and hidden rows), "a3tgcn" (Zhu et al. 2020: attention over
+            the window's hidden rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev
+            filters), "dcrnn" (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021:
+            two LSTM layers over graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph
+            convolutions whose matrices change by a GRU, of itself or of the best-scored rows), "roland" (You et al.
+            2022: the hidden rows of every layer are updated). "dysat" (Sankar et al. 2020: graph attention, then
+            attention over the window).
+        layers: graph convolutions, one behind the other; of tgcn_joint, gconv_gru, gconv_lstm and dcrnn: such units.
         hidden: width of hidden rows.
         order: of gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the edges and one.
         heads: of gat and dysat; they divide hidden.

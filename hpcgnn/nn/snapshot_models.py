@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcgnn.nn.dysat import DySAT
 from hpcgnn.nn.evolving import EvolveGCNH, EvolveGCNO
-from hpcgnn.nn.filtered import DCRNN, GConvGRU, GConvLSTM
+from hpcgnn.nn.filtered import DCRNN, GConvGRU, GConvLSTM, JointTGCN
 from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.recurrent import A3TGCN, MPNNLSTM, TGCN
 from hpcgnn.nn.roland import ROLAND
@@ -13,8 +13,8 @@ from hpcgnn.nn.snapshot_config import SnapshotModelConfig
 from hpcgnn.nn.snapshot_stacks import PlainGAT, PlainGCN, PlainSAGE
 
 MODELS: dict[str, type[SequenceModel]] = {
-    "gcn": PlainGCN, "sage": PlainSAGE, "gat": PlainGAT, "tgcn": TGCN, "a3tgcn": A3TGCN, "gconv_gru": GConvGRU,
-    "gconv_lstm": GConvLSTM, "dcrnn": DCRNN, "mpnn_lstm": MPNNLSTM, "evolvegcn_o": EvolveGCNO,
+    "gcn": PlainGCN, "sage": PlainSAGE, "gat": PlainGAT, "tgcn": TGCN, "tgcn_joint": JointTGCN, "a3tgcn": A3TGCN,
+    "gconv_gru": GConvGRU, "gconv_lstm": GConvLSTM, "dcrnn": DCRNN, "mpnn_lstm": MPNNLSTM, "evolvegcn_o": EvolveGCNO,
     "evolvegcn_h": EvolveGCNH, "roland": ROLAND, "dysat": DySAT,
 }  # fmt: skip
 

@@ -92,3 +92,17 @@ class Filter:
                     terms.append(next_term(self.name, some, terms[-2] if len(terms) > 1 else None))
         parts = zip(rows, *series.values(), strict=True)
         return [torch.cat([some, *[term for terms in sides for term in terms[1:]]], dim=2) for some, *sides in parts]
+
+
+class Convolution:
+    """A graph convolution in the place of a ``Filter``: one term, operator @ rows."""
+
+    num_terms = 1
+
+    def of_inputs(self, frames: list[Frame]) -> list[torch.Tensor]:
+        """Collective. As in Filter."""
+        return smooth_all(frames, "gcn")
+
+    def of_rows(self, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Collective. As in Filter."""
+        return propagate_all(frames, "gcn", rows)
