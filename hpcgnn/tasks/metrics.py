@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 from hpcgnn.comm.world import DistributedError, World
 
@@ -129,6 +128,8 @@ def _scores(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float]:
 
 
 def _ap_auc(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    from sklearn.metrics import average_precision_score, roc_auc_score  # takes a second, and only rank 0 needs it
+
     return float(average_precision_score(labels, scores)), float(roc_auc_score(labels, scores))
 
 
