@@ -118,3 +118,7 @@ def test_regression(world, shape):
     assert result["mse"] == pytest.approx(math.fsum(error**2) / error.size, rel=1e-13)
     assert result["mae"] == pytest.approx(math.fsum(abs(error)) / error.size, rel=1e-13)
     assert result["rmse"] == pytest.approx(math.sqrt(math.fsum(error**2) / error.size), rel=1e-13)
+    scaled = regression_metrics(predicted[mine], target[mine], world, 70.0)
+    units = regression_metrics(70 * predicted[mine], 70 * target[mine], world)
+    told = {f"{name}_units": pytest.approx(units[name], rel=1e-12) for name in ("mae", "rmse")}
+    assert scaled == result | told

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from snapshot_runs import make_config, make_parts, open_session
+from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.run import checkpoint
@@ -60,6 +60,32 @@ def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
     squares = comm.allreduce(sum(float((error.astype(np.float64) ** 2).sum()) for error in errors))
     count = comm.allreduce(sum(len(error) for error in errors))
     assert squares / count == pytest.approx(metrics["mse"], rel=1e-9)
+
+
+def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
+    """The same graph with and without the attribute ``scale``: predictions are so many times as large, and errors in
+    units are told, logged and monitored; nothing else changes."""
+    config, found = make_config(train__epochs=1, train__monitor="mse", inputs__lags=2), []
+    for scale in (None, 70.0):
+        folder = mpi_tmp_path / str(scale)
+        if comm.rank == 0:
+            folder.mkdir()
+        graph = random_graph(5, 24, 9, 20)
+        graph.attributes["target"] = {} if scale is None else {"scale": scale}
+        parts = write_parts(comm, folder, graph, parts=4)
+        best = comm.bcast(trained(comm, parts, folder, config))
+        nodes = forecast_nodes(opened(comm, parts, config, best), 2)
+        told = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]) if comm.rank == 0 else None
+        found.append((nodes.columns, comm.bcast(told), (folder / "log" / "rank-0.log").read_text()))
+        config.train.monitor = "rmse_units"
+    (plain, one, _), (scaled, other, log) = found
+    for name in ("snapshot_7", "snapshot_8"):
+        assert np.allclose(scaled[name], 70 * plain[name], rtol=1e-9)
+    for split in ("val", "test"):
+        assert all(other[f"{split}_{name}"] == pytest.approx(one[f"{split}_{name}"]) for name in ("mse", "mae", "rmse"))
+        assert other[f"{split}_rmse_units"] == pytest.approx(70 * one[f"{split}_rmse"], rel=1e-9)
+    assert "test_mae_units" not in one
+    assert f"MAE_UNITS {other['test_mae_units']:.4f}" in log
 
 
 def test_more_snapshots_than_there_are_is_refused(comm, mpi_tmp_path):

@@ -22,7 +22,7 @@ from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.snapshot_config import KEPT
 from hpcgnn.store.snapshot_data import SnapshotDataConfig
 from hpcgnn.store.snapshot_partition import SnapshotPartition
-from hpcgnn.tasks.metrics import REGRESSION_NAMES, regression_metrics
+from hpcgnn.tasks.metrics import REGRESSION_NAMES, UNIT_NAMES, regression_metrics
 from hpcgnn.tasks.temporal_label import LabelScores
 
 
@@ -74,6 +74,10 @@ class SnapshotGoal(ABC):
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Names and function of the metrics of training scores."""
 
+    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Outputs [n, C] as the source's numbers, where they are numbers that were scaled."""
+        return outputs
+
     @abstractmethod
     def describe(self) -> str:
         """What is predicted, in a few words."""
@@ -103,6 +107,7 @@ class RegressionGoal(SnapshotGoal):
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
         self._mae, self._world = task.loss == "mae", world
         self._kept: dict[int, Targets] | None = {} if config.sampling.routes == KEPT else None
+        self._scale = partition.scales.get(task.target, 1.0)
         self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
         self.num_outputs = task.steps * self._series.shape[2]
         self._dtype = torch.float64 if config.train.precision == "float64" else torch.float32
@@ -148,15 +153,23 @@ class RegressionGoal(SnapshotGoal):
 
     def collector(self) -> LabelCollected:
         """As in SnapshotGoal."""
-        return LabelCollected(measure=regression_metrics)
+        return LabelCollected(measure=self._measure)
 
     def metric_names(self) -> tuple[str, ...]:
-        """Mean squared and absolute errors."""
-        return REGRESSION_NAMES
+        """Mean squared and absolute errors, also of the source's numbers where the graph tells their scale."""
+        return REGRESSION_NAMES if self._scale == 1 else UNIT_NAMES
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """The same."""
-        return REGRESSION_NAMES, lambda scores, world: regression_metrics(scores["output"], scores["label"], world)
+        return self.metric_names(), lambda scores, world: self._measure(scores["output"], scores["label"], world)
+
+    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
+        """As in SnapshotGoal."""
+        return self._scale * outputs
+
+    def _measure(self, output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
+        """Collective."""
+        return regression_metrics(output, label, world, self._scale)
 
     def describe(self) -> str:
         """As in SnapshotGoal."""

@@ -14,7 +14,7 @@ from hpcgnn.run.snapshot_session import SnapshotSession
 
 def forecast_nodes(session: SnapshotSession, last: int) -> NodeColumns:
     """Collective. Original id (the row where the graph has none), and the model's outputs [n, C] at each of the
-    ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later.
+    ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers as in the source.
 
     Raises DistributedError for more snapshots than follow those of training.
     """
@@ -26,7 +26,7 @@ def forecast_nodes(session: SnapshotSession, last: int) -> NodeColumns:
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
     for number, rows in session.forecast():
         if number >= partition.num_snapshots - last:
-            columns[f"snapshot_{number}"] = rows.cpu().numpy()
+            columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
     order = np.argsort(partition.flat_row)
     found = {name: column[order] for name, column in columns.items()}
     return NodeColumns(partition.flat_row[order], partition.book.num_nodes, found)

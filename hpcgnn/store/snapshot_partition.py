@@ -31,9 +31,11 @@ class SnapshotEdges:
 
 class SnapshotPartition:
     """series: columns [n, S, ...] of the nodes by name; columns: those [n, ...] that are the same in all snapshots,
-    features among them."""
+    features among them. scales: by what the source's numbers were divided, of series where that is told."""
 
-    def __init__(self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...]):
+    def __init__(
+        self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float]
+    ):
         self.book: Book = partition.book
         self.graph, self.rank, self.num_snapshots = partition.graph, partition.rank, num_snapshots
         self.flat_row, self.num_nodes = partition.flat_row, partition.num_nodes
@@ -41,7 +43,7 @@ class SnapshotPartition:
         for name in series:
             columns[name] = _checked_series(columns[name], name, num_snapshots)
         self.series = {name: columns.pop(name) for name in series}
-        self.columns = columns
+        self.columns, self.scales = columns, scales
         self.global_ids = partition.global_ids(0)
         self.num_edges = partition.relations[0].num_edges
         (edges,) = partition.edges
@@ -123,7 +125,9 @@ def open_snapshot_partition(
     with files.reading(files.part_path(path, 0), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
-    return SnapshotPartition(partition, num_snapshots, series)
+        told = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
+    scales = {name: _checked_scale(scale, name) for name, scale in told.items()}
+    return SnapshotPartition(partition, num_snapshots, series, scales)
 
 
 def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:
@@ -146,3 +150,9 @@ def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.nda
             "the graph file anew with data_tools.snapshots"
         )
     return column
+
+
+def _checked_scale(scale, name: str) -> float:
+    if np.ndim(scale) or not 0 < float(scale) < np.inf:
+        raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
+    return float(scale)

@@ -18,7 +18,8 @@ BINARY_NAMES = ("auc", "ap")
 MULTICLASS_NAMES = ("accuracy", "macro_f1")
 MULTILABEL_NAMES = ("micro_f1_known", "macro_f1_known", "micro_f1", "macro_f1")
 REGRESSION_NAMES = ("mse", "mae", "rmse")
-LOWER_IS_BETTER = REGRESSION_NAMES
+UNIT_NAMES = ("mse", "mae_units", "rmse_units", "mae", "rmse")
+LOWER_IS_BETTER = UNIT_NAMES
 HITS = 10
 
 
@@ -96,16 +97,20 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     return found | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
 
 
-def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World) -> dict[str, float]:
+def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, scale: float = 1.0) -> dict[str, float]:
     """Collective. ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n, D]; NaN
-    when there is none."""
+    when there is none. scale: by what the source's numbers were divided; where that is not 1, ``mae_units`` and
+    ``rmse_units`` too: errors of those."""
     check_finite(np.isfinite(predicted).all(), world)
     error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
     count = world.total(error.size)
     squares, absolutes = _sum(error**2, world), _sum(np.abs(error), world)
-    if count == 0:
-        return dict.fromkeys(REGRESSION_NAMES, math.nan)
-    return {"mse": squares / count, "mae": absolutes / count, "rmse": math.sqrt(squares / count)}
+    mean, absolute = (total / count if count else math.nan for total in (squares, absolutes))
+    found = {"mse": mean, "mae": absolute, "rmse": math.sqrt(mean)}
+    if scale == 1:
+        return found
+    found |= {f"{name}_units": scale * found[name] for name in ("mae", "rmse")}
+    return {name: found[name] for name in UNIT_NAMES}
 
 
 def check_finite(finite: bool, world: World) -> None:
