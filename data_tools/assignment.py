@@ -1,20 +1,34 @@
-"""Which part a node belongs to. A method is a function (source, num_parts, balance, seed, objective) -> part [N] int32.
+"""Which part a node belongs to. A method is a function (source, options, workplace) -> part [N] int32.
 
 N nodes of all types numbered together, P parts.
 """
 
 from __future__ import annotations
 
+import pathlib
+from dataclasses import dataclass
+
 import numpy as np
 
 from data_tools.metis import metis_partition
 from data_tools.node_weights import node_weights
 from data_tools.pair_graph import PairGraph, build_pair_graph
+from data_tools.pair_spool import SpooledGraph, build_spooled_graph
 from data_tools.part_order import order_parts
+from data_tools.partition_options import DEFAULT_PASSES, STREAMED, Options
 from data_tools.partition_source import Source
 from data_tools.rebalance import rebalance
+from data_tools.streaming import order_streamed, stream
 
 NODES_PER_PART = 4  # METIS needs some room: with fewer nodes it leaves parts empty
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What a method may use besides a few numbers a node: a folder for scratch files and bytes of memory."""
+
+    folder: pathlib.Path
+    memory: int
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
@@ -25,25 +39,45 @@ def splitmix64(values: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def random_parts(source: Source, num_parts: int, balance: tuple[str, ...], seed: int, objective: str) -> np.ndarray:
+def random_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
     parts = [np.empty(0, np.int32)]
     for type_id, node_type in enumerate(source.types):
-        key = splitmix64(splitmix64(np.array([seed], np.uint64)) + np.uint64(type_id))
+        key = splitmix64(splitmix64(np.array([options.seed], np.uint64)) + np.uint64(type_id))
         hashed = splitmix64(key ^ splitmix64(np.arange(node_type.num_nodes, dtype=np.uint64)))
-        parts.append(((hashed >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)).astype(np.int32))
+        parts.append(((hashed >> np.uint64(32)) * np.uint64(options.parts) >> np.uint64(32)).astype(np.int32))
     return np.concatenate(parts)
 
 
-def metis_parts(source: Source, num_parts: int, balance: tuple[str, ...], seed: int, objective: str) -> np.ndarray:
+def metis_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node by METIS on the pairs of nodes with events between them, then evened out greedily."""
     graph = build_pair_graph(source)
-    columns = node_weights(source, balance or ("nodes",), graph)
-    weights = np.stack(list(columns.values()), axis=1)
-    part = partition_graph(graph, num_parts, weights, seed, objective)
-    part = spread_idle(part, (graph.degrees() == 0) & (weights.sum(axis=1) == 0), num_parts)
-    part = rebalance(graph, part, weights, num_parts)
-    return order_parts(graph, part, num_parts, seed) if objective == "volume" else part
+    weights = weight_table(source, options, graph)
+    part = partition_graph(graph, options.parts, weights, options.seed, options.objective)
+    part = spread_idle(part, idle_nodes(graph, weights), options.parts)
+    part = rebalance(graph, part, weights, options.parts)
+    return order_parts(graph, part, options.parts, options.seed) if options.objective == "volume" else part
+
+
+def streamed_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
+    """Part per node by a streaming rule, with the pairs of nodes on disk."""
+    graph = build_spooled_graph(source, place.folder, place.memory)
+    weights = weight_table(source, options, graph)
+    passes = DEFAULT_PASSES if options.passes is None else options.passes
+    part = stream(graph, weights, options.parts, options.method, passes, place.memory)
+    part = spread_idle(part, idle_nodes(graph, weights), options.parts)
+    return order_streamed(graph, part, options.parts, options.seed, place.memory)
+
+
+def weight_table(source: Source, options: Options, graph: PairGraph | SpooledGraph) -> np.ndarray:
+    """Weights [N, C] int64 of the constraints asked for; of nodes alone where there are none."""
+    columns = node_weights(source, options.balance or ("nodes",), graph)
+    return np.stack(list(columns.values()), axis=1)
+
+
+def idle_nodes(graph: PairGraph | SpooledGraph, weights: np.ndarray) -> np.ndarray:
+    """Nodes [N] bool without a neighbour that weigh nothing [N, C]."""
+    return (graph.degrees() == 0) & (weights.sum(axis=1) == 0)
 
 
 def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed: int, objective: str) -> np.ndarray:
@@ -70,4 +104,4 @@ def spread_idle(part: np.ndarray, idle: np.ndarray, num_parts: int) -> np.ndarra
     return part
 
 
-METHODS = {"metis": metis_parts, "random": random_parts}
+METHODS = {"metis": metis_parts, "random": random_parts, **dict.fromkeys(STREAMED, streamed_parts)}

@@ -7,30 +7,31 @@ N nodes of all types numbered together, P parts.
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 
+from data_tools.journal import Journal
 from data_tools.part_access import access_by_part
 from data_tools.part_csc import in_columns, out_columns, write_csc
 from data_tools.part_layout import Layout
-from data_tools.part_writer import PartGroup, carry_attributes, part_groups, write_node_columns
+from data_tools.part_writer import PartGroup, carry_attributes, open_group, part_groups, write_node_columns
 from data_tools.partition_options import StaticOptions
 from data_tools.partition_source import NodeType, Source
 from hpcgnn.store import files
 
 
-def write_static_parts(
-    source: Source, layout: Layout, folder: str | os.PathLike, set_id: str, options: StaticOptions
-) -> dict:
-    """Write all part files; with a cache ranking, returns under ``cache`` which shares of the expected accesses are
-    local and within the ranking."""
+def write_static_parts(source: Source, layout: Layout, journal: Journal, options: StaticOptions) -> dict:
+    """Write the part files that are not finished; with a cache ranking, returns under ``cache`` which shares of the
+    expected accesses are local and within the ranking."""
     accesses = np.zeros(3)
-    for group in part_groups(layout, folder, set_id):
-        with group as opened:
-            write_group(source, layout, opened, options)
-            if options.cache_ranking:
-                accesses += write_caches(source, layout, opened, options)
+    for parts in part_groups(layout):
+        found = journal.group(parts)
+        if found is None:
+            with open_group(layout, journal.folder, journal.set_id, parts) as opened:
+                write_group(source, layout, opened, options)
+                found = write_caches(source, layout, opened, options) if options.cache_ranking else [0.0, 0.0, 0.0]
+            journal.note_group(parts, found)
+        accesses += found
     if not options.cache_ranking:
         return {}
     total, local, ranked = accesses.tolist()
@@ -54,8 +55,8 @@ def write_group(source: Source, layout: Layout, group: PartGroup, options: Stati
     carry_attributes(source, group)
 
 
-def write_caches(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> np.ndarray:
-    """The cache ranking of a group of parts; returns expected accesses [3]: all, local, and those of ranked nodes."""
+def write_caches(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> list[float]:
+    """The cache ranking of a group of parts; returns expected accesses: all, local, and those of ranked nodes."""
     parts = range(group.first, group.first + len(group.files))
     accesses = np.zeros(3)
     for part, probability in access_by_part(source, layout.part, parts, options.fanouts, options.batch_size):
@@ -66,7 +67,7 @@ def write_caches(source: Source, layout: Layout, group: PartGroup, options: Stat
             files.create_column(parent, "id", len(ids), (), np.int64)[:] = ids
             files.create_column(parent, "probability", len(ids), (), np.float32)[:] = values
             accesses[2] += values.sum(dtype=np.float64)
-    return accesses
+    return accesses.tolist()
 
 
 def rank_remote(

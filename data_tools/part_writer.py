@@ -1,25 +1,28 @@
 """Write the part files of a temporal partition set: nodes, events of both endpoints' parts, and the history (T-CSR).
 
-Columns are copied slab by slab into all part files of a group of parts at once, so memory is bounded by a slab and by
-the event positions of one part (about 48 bytes per event of the largest part while its history is sorted).
+Columns are copied slab by slab into all part files of a group of parts at once, and histories are sorted for as many
+nodes of a part at a time as memory allows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import h5py
 import numpy as np
 
 from data_tools import partition_source
+from data_tools.journal import Journal
 from data_tools.part_layout import Layout
 from data_tools.partition_source import Relation, Source, endpoint_slabs
+from data_tools.runs import run_starts
 from hpcgnn.store import files
 
+HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
 PARTS_AT_ONCE = 64  # part files open together; each may hold a few MiB of chunk cache
 
 
@@ -146,42 +149,62 @@ def local_index(layout: Layout, type_id: int, part: int, global_ids: np.ndarray)
     return np.where(inside, global_ids - offsets[part] + base, -1)
 
 
-def build_history(src: np.ndarray, dst: np.ndarray, num_local: int) -> tuple[np.ndarray, np.ndarray]:
-    """T-CSR of a part: indptr [num_local + 1] int64 and event positions, increasing within a node.
+def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start: int, num_events: int) -> np.ndarray:
+    """Keys (node - first) * num_events + event position [k] int64 of the history entries of nodes first .. stop - 1.
 
-    src, dst [m]: local indices of the endpoints, -1 where the endpoint is in another part. A self-loop is one entry.
+    src, dst [m]: local indices of the endpoints of the events from ``start`` on, -1 where the endpoint is in another
+    part. A self-loop is one entry.
     """
-    m = max(1, len(src))
-    mine_src, mine_dst = np.flatnonzero(src >= 0), np.flatnonzero((dst >= 0) & (dst != src))
-    key = np.sort(np.r_[src[mine_src] * m + mine_src, dst[mine_dst] * m + mine_dst])
-    indptr = np.searchsorted(key, np.arange(num_local + 1) * m).astype(np.int64)
-    return indptr, (key % m).astype(np.int32 if m < 2**31 else np.int64)
+    first, stop = nodes
+    mine_src = np.flatnonzero((src >= first) & (src < stop))
+    mine_dst = np.flatnonzero((dst >= first) & (dst < stop) & (dst != src))
+    rows, ends = np.r_[mine_src, mine_dst], np.r_[src[mine_src], dst[mine_dst]]
+    return (ends - first) * num_events + start + rows
 
 
-def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation) -> None:
-    """History of a part's nodes over one relation, from the events just written."""
-    edges = file["edges"][relation.name]
-    src = local_index(layout, relation.src_type, part, edges["src"][:])
-    dst = local_index(layout, relation.dst_type, part, edges["dst"][:])
-    indptr, event = build_history(src, dst, int(layout.local_bases(part)[-1]))
-    group = file.require_group(f"history/{relation.name}")
-    for name, values in (("indptr", indptr), ("event", event)):
-        files.create_column(group, name, len(values), (), values.dtype)[:] = values
+def local_ends(layout: Layout, edges: h5py.Group, part: int, relation: Relation) -> Iterator[tuple]:
+    """Slabs of a part's events: (first row, local indices of both endpoints)."""
+    for start, stop in files.slabs(len(edges["src"]), 16, partition_source.SLAB_BYTES):
+        src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
+        yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
 
 
-def write_parts(source: Source, layout: Layout, folder: str | os.PathLike, set_id: str) -> list[np.ndarray]:
-    """Write all part files; returns the number of events stored per part [P] for every relation."""
+def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation, memory: int) -> None:
+    """History of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a time as fit
+    into ``memory``."""
+    edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
+    num_events = len(edges["src"])
+    ends = lambda: local_ends(layout, edges, part, relation)  # noqa: E731
+    counts = np.zeros(num_local + 1, np.int64)
+    for start, src, dst in ends():
+        keys = history_keys(src, dst, (0, num_local), start, num_events)
+        counts[1:] += np.bincount(keys // num_events, minlength=num_local)
+    indptr = np.cumsum(counts)
+    group, dtype = file.require_group(f"history/{relation.name}"), np.int32 if num_events < 2**31 else np.int64
+    files.create_column(group, "indptr", len(indptr), (), np.int64)[:] = indptr
+    event = files.create_column(group, "event", int(indptr[-1]), (), dtype)
+    for first, stop in itertools.pairwise(run_starts(indptr, memory // HISTORY_BYTES).tolist()):
+        if indptr[first] == indptr[stop]:
+            continue
+        keys = np.concatenate([history_keys(src, dst, (first, stop), start, num_events) for start, src, dst in ends()])
+        keys.sort()
+        event[indptr[first] : indptr[stop]] = keys % num_events
+
+
+def write_parts(source: Source, layout: Layout, journal: Journal, memory: int) -> None:
+    """Write the part files that are not finished; ``memory``: about the bytes for sorting histories."""
     counts = [count_events(layout, endpoint_slabs(source, relation)) for relation in source.relations]
-    for group in part_groups(layout, folder, set_id):
-        with group as opened:
-            write_group(source, layout, opened, counts)
-    return counts
+    for parts in part_groups(layout):
+        if journal.group(parts) is None:
+            with open_group(layout, journal.folder, journal.set_id, parts) as opened:
+                write_group(source, layout, opened, counts, memory)
+            journal.note_group(parts, True)
 
 
-def part_groups(layout: Layout, folder: str | os.PathLike, set_id: str) -> Iterator[AbstractContextManager[PartGroup]]:
-    """Groups of parts, each to be opened with ``with``, which commits its files at the end."""
+def part_groups(layout: Layout) -> Iterator[range]:
+    """Groups of parts whose files are written together."""
     for first in range(0, layout.num_parts, PARTS_AT_ONCE):
-        yield open_group(layout, folder, set_id, range(first, min(first + PARTS_AT_ONCE, layout.num_parts)))
+        yield range(first, min(first + PARTS_AT_ONCE, layout.num_parts))
 
 
 @contextlib.contextmanager
@@ -210,7 +233,7 @@ def carry_attributes(source: Source, group: PartGroup) -> None:
                     file[path][name].attrs[key] = value
 
 
-def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[np.ndarray]) -> None:
+def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[np.ndarray], memory: int) -> None:
     """Fill the files of a group of parts."""
     for file in group.files:
         for name in ("nodes", "edges", "history"):
@@ -219,5 +242,5 @@ def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[n
     for relation, relation_counts in zip(source.relations, counts, strict=True):
         write_edge_columns(source, layout, group, relation, relation_counts)
         for index, file in enumerate(group.files):
-            write_history(layout, file, group.first + index, relation)
+            write_history(layout, file, group.first + index, relation, memory)
     carry_attributes(source, group)

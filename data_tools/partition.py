@@ -12,92 +12,102 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from data_tools.assignment import METHODS
+import numpy as np
+
+from data_tools.assignment import METHODS, Workplace
 from data_tools.cli import run_command
+from data_tools.journal import Journal
 from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, default_balance, static_constraints
 from data_tools.part_hotness import hotness_parts
-from data_tools.part_layout import make_layout
+from data_tools.part_layout import Layout
 from data_tools.part_static import write_static_parts
 from data_tools.part_writer import write_parts
 from data_tools.partition_options import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_FANOUTS,
+    DEFAULT_PASSES,
     HOTNESS_CACHE,
     OBJECTIVES,
     Options,
     StaticOptions,
 )
-from data_tools.partition_set import write_set
-from data_tools.partition_source import Source, open_source, validate
+from data_tools.partition_set import Stages, make_set_id, write_set
+from data_tools.partition_source import Source, open_source
 from data_tools.quality import measure, measure_static, summary, unmet
 from data_tools.rebalance import TARGET
 from data_tools.snapshot_quality import measure_snapshots
 from hpcgnn.store import files
 
 DEFAULT_BALANCE = ("events", "time")
+DEFAULT_MEMORY = 256 << 20
 HOTNESS = "hotness"
 STATIC_METHODS = (*METHODS, HOTNESS)
 
 
-def temporal_options(source: Source, parts: int, method: str, balance, seed: int, objective: str, **extra) -> Options:
+def temporal_options(source: Source, common: dict, extra: dict) -> Options:
     """Options for a temporal graph, checked."""
     if extra:
         raise ValueError(f"{', '.join(extra)}: for static graphs only, {source.file.filename} is temporal")
-    options = Options(parts, method, DEFAULT_BALANCE if balance is None else balance, seed, objective)
+    options = Options(**{**common, "balance": DEFAULT_BALANCE if common["balance"] is None else common["balance"]})
     options.check(METHODS, CONSTRAINTS)
     return options
 
 
-def static_options(source: Source, parts: int, method: str, balance, seed: int, objective: str, **extra) -> Options:
+def static_options(source: Source, common: dict, extra: dict) -> Options:
     """Options for a static graph, checked."""
-    if method == HOTNESS:
+    if common["method"] == HOTNESS:
         extra = {"cache_ranking": HOTNESS_CACHE, **extra}
-    balance = default_balance(source) if balance is None else balance
-    options = StaticOptions(parts, method, balance, seed, objective, **extra)
+    balance = default_balance(source) if common["balance"] is None else common["balance"]
+    options = StaticOptions(**{**common, "balance": balance, **extra})
     options.check(STATIC_METHODS, static_constraints(source))
     return options
 
 
-def partition_temporal(source: Source, folder: pathlib.Path, options: Options) -> dict:
-    """Write the partition set of a temporal graph and return its quality."""
-    assign = METHODS[options.method]
-    part = assign(source, options.parts, options.balance, options.seed, options.objective)
-    layout = make_layout(source, part, options.parts)
-    quality = measure(source, layout, options.balance)
-
-    def write(set_id: str) -> dict:
-        write_parts(source, layout, folder, set_id)
-        return {}
-
-    return write_set(source, layout, folder, options, quality, write)
-
-
-def partition_static(source: Source, folder: pathlib.Path, options: StaticOptions) -> dict:
-    """Write the partition set of a static graph and return its quality."""
+def assign_static(source: Source, options: StaticOptions, place: Workplace) -> np.ndarray:
+    """Part per node [N] int32 of a static graph."""
+    if options.method != HOTNESS:
+        return METHODS[options.method](source, options, place)
     # Hotness moves nodes of a METIS partition, whose training seeds stay where they are.
-    assign = METHODS["metis" if options.method == HOTNESS else options.method]
-    part = assign(source, options.parts, options.balance, options.seed, options.objective)
-    if options.method == HOTNESS:
-        part = hotness_parts(source, part, options)
-    layout = make_layout(source, part, options.parts)
+    return hotness_parts(source, METHODS["metis"](source, options, place), options)
+
+
+def measure_by_destination(source: Source, layout: Layout, options: StaticOptions) -> dict:
+    """Quality of a layout of a static graph or of snapshots."""
     quality = measure_static(source, layout, options.balance)
     if source.kind == "snapshots":
         measure_snapshots(source, layout, quality)
-    write = lambda set_id: write_static_parts(source, layout, folder, set_id, options)  # noqa: E731
-    return write_set(source, layout, folder, options, quality, write)
+    return quality
+
+
+def write_temporal(source: Source, layout: Layout, journal: Journal, options: Options, place: Workplace) -> dict:
+    """Part files of a temporal graph, which tell nothing more of its quality."""
+    write_parts(source, layout, journal, place.memory)
+    return {}
+
+
+TEMPORAL = Stages(
+    assign=lambda source, options, place: METHODS[options.method](source, options, place),
+    measure=lambda source, layout, options: measure(source, layout, options.balance),
+    write=write_temporal,
+)
+BY_DESTINATION = Stages(
+    assign=assign_static,
+    measure=measure_by_destination,
+    write=lambda source, layout, journal, options, place: write_static_parts(source, layout, journal, options),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one kind of graph is partitioned."""
+    """How one kind of graph is partitioned; options from what all kinds share and what is for static graphs."""
 
-    options: Callable[..., Options]
-    write: Callable[[Source, pathlib.Path, Options], dict]
+    options: Callable[[Source, dict, dict], Options]
+    stages: Stages
 
 
-WRITERS = {
-    "temporal": Kind(temporal_options, partition_temporal),
-    **dict.fromkeys(files.BY_DESTINATION, Kind(static_options, partition_static)),
+KINDS = {
+    "temporal": Kind(temporal_options, TEMPORAL),
+    **dict.fromkeys(files.BY_DESTINATION, Kind(static_options, BY_DESTINATION)),
 }
 
 
@@ -110,26 +120,31 @@ def partition(
     seed: int = 0,
     objective: str = "cut",
     overwrite: bool = False,
+    passes: int | None = None,
     **static,
 ) -> dict:
     """Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
-    method: metis, random or (static) hotness; balance: names of constraints (default: events and time of a temporal
-    graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut or volume
-    (metis only); static: the further options of StaticOptions. Raises ValueError for a bad option or an
+    method: metis, ldg, fennel, random or (static) hotness; balance: names of constraints (default: events and time of a
+    temporal graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut
+    or volume (metis only); passes: over the nodes (ldg and fennel); static: the further options of StaticOptions. What
+    an interrupted call with the same arguments has finished is taken over. Raises ValueError for a bad option or an
     existing set, FileFormatError for a file that cannot be used.
     """
-    if files.book_path(folder).exists() and not overwrite:
-        raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
+    folder = pathlib.Path(folder)
     source = open_source(path)
     with source.file:
-        if source.kind not in WRITERS:
+        if source.kind not in KINDS:
             raise ValueError(f"{path}: kind {source.kind} is not supported yet by partition")
-        kind = WRITERS[source.kind]
-        balance = None if balance is None else tuple(balance)
-        options = kind.options(source, parts, method, balance, seed, objective, **static)
-        validate(source)
-        return kind.write(source, pathlib.Path(folder), options)
+        kind = KINDS[source.kind]
+        common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+        common["balance"] = None if balance is None else tuple(balance)
+        options = kind.options(source, common, static)
+        source_hash = files.file_hash(path)
+        journal = Journal(folder, make_set_id(source_hash, options), source_hash)
+        if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
+            raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
+        return write_set(source, journal, options, kind.stages, Workplace(folder, DEFAULT_MEMORY))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -147,6 +162,7 @@ def make_parser() -> argparse.ArgumentParser:
         "and, with a split, train); snapshots: those and time (default nodes,time)",
     )
     parser.add_argument("--objective", choices=OBJECTIVES, default="cut")
+    parser.add_argument("--passes", type=int, help=f"over the nodes, of ldg and fennel (default {DEFAULT_PASSES})")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a set that is there")
     static = parser.add_argument_group("static graphs", argument_default=argparse.SUPPRESS)

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 OBJECTIVES = ("cut", "volume")
 DEFAULT_FANOUTS = (15, 10, 5)
 DEFAULT_BATCH_SIZE = 1024
+STREAMED = ("ldg", "fennel")
+DEFAULT_PASSES = 10  # over the nodes, of a streamed method; more gain little
 HOTNESS_CACHE = 0.2  # share of the nodes in the cache ranking that comes with the method hotness
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of every kind of graph."""
+    """Options of every kind of graph. passes: over the nodes, of streamed methods only (None: DEFAULT_PASSES)."""
 
     parts: int = 64
     method: str = "metis"
     balance: tuple[str, ...] = ()
     seed: int = 0
     objective: str = "cut"
+    passes: int | None = None
 
     def __post_init__(self):
         if self.parts < 1:
@@ -26,6 +29,12 @@ class Options:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed}: must not be negative")
         check_choice("objective", self.objective, OBJECTIVES)
+        if self.passes is not None and (self.passes < 1 or self.method not in STREAMED):
+            raise ValueError(
+                f"passes={self.passes}, method={self.method}: a positive number, for {' and '.join(STREAMED)}"
+            )
+        if self.objective != "cut" and self.method in STREAMED:
+            raise ValueError(f"objective={self.objective}: the method {self.method} knows the objective cut only")
         if len(set(self.balance)) != len(self.balance):
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 

@@ -1,4 +1,4 @@
-"""Write a partition set: its identity, the folder, the parts, and the book last."""
+"""Write a partition set in stages: the assignment, the parts, and the book last."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import h5py
 import numpy as np
 
-from data_tools.part_layout import Layout
+from data_tools.assignment import Workplace
+from data_tools.journal import Journal
+from data_tools.part_layout import Layout, make_layout
 from data_tools.partition_options import Options
-from data_tools.partition_source import Source
+from data_tools.partition_source import Source, validate
 from hpcgnn.store import files
 
 
@@ -23,26 +25,43 @@ def make_set_id(source_hash: str, options: Options) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_set(
-    source: Source, layout: Layout, folder: pathlib.Path, options: Options, quality: dict, write: Callable[[str], dict]
-) -> dict:
-    """Replace what is in ``folder`` by a new set; returns its quality, which the book stores.
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """How the sets of one kind of graph are made: part [N] from (source, options, workplace), measures from (source,
+    layout, options), part files and further measures from (source, layout, journal, options, workplace)."""
 
-    write(set_id) writes the part files and returns measures that are known only then.
-    """
+    assign: Callable[[Source, Options, Workplace], np.ndarray]
+    measure: Callable[[Source, Layout, Options], dict]
+    write: Callable[[Source, Layout, Journal, Options, Workplace], dict]
+
+
+def write_set(source: Source, journal: Journal, options: Options, stages: Stages, place: Workplace) -> dict:
+    """Replace what is in the journal's folder by a new set, from the first stage on that is not finished; returns its
+    quality, which the book stores."""
+    if not journal.get("valid"):
+        validate(source)
+        journal.note("valid")
+    part = journal.assignment()
+    if part is None:
+        part = stages.assign(source, options, place)
+        journal.keep_assignment(part)
+    layout = make_layout(source, part, options.parts)
+    if journal.get("quality") is None:
+        journal.note("quality", stages.measure(source, layout, options))
+    if not journal.get("cleared"):
+        clear_folder(journal.folder)
+        journal.note("cleared")
+    quality = {**journal.get("quality"), **stages.write(source, layout, journal, options, place)}
     path = pathlib.Path(source.file.filename)
-    source_hash = files.file_hash(path)
-    set_id = make_set_id(source_hash, options)
-    clear_folder(folder)
-    quality = {**quality, **write(set_id)}
     attributes = {
-        "set_id": set_id,
+        "set_id": journal.set_id,
         "options": json.dumps(asdict(options), sort_keys=True),
         "source_name": path.name,
-        "source_hash": source_hash,
+        "source_hash": journal.source_hash,
         "quality": json.dumps(quality, sort_keys=True),
     }
-    write_book(files.book_path(folder), source, layout, options, attributes)
+    write_book(files.book_path(journal.folder), source, layout, options, attributes)
+    journal.finish()
     return quality
 
 

@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.synthetic_rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
@@ -207,7 +208,13 @@ def make_parser() -> argparse.ArgumentParser:
     events.add_argument("--labels", action="store_true", help="with a label, 0 or 1, an event")
     static = parser.add_argument_group("static graph")
     static.add_argument("--static", action="store_true", help="write a static graph instead of events")
-    static.add_argument("--nodes", type=int, help="of snapshots, too; default 100,000, of snapshots 1,000")
+    static.add_argument(
+        "--rmat", type=quarters, nargs="?", const=QUARTERS, metavar="A,B,C,D",
+        help=f"write a static graph by the R-MAT model instead (default {','.join(map(str, QUARTERS))})",
+    )  # fmt: skip
+    static.add_argument(
+        "--nodes", type=int, help="of snapshots, too; default 100,000, of R-MAT 131,072, of snapshots 1,000"
+    )
     static.add_argument("--edges", type=int, help="both directions count; default: 20 a node")
     static.add_argument("--classes", type=int, default=47)
     snapshots = parser.add_argument_group("snapshot graph")
@@ -224,12 +231,20 @@ def run_events(args: argparse.Namespace) -> str:
     return f"{args.output}: {args.events} events, {num_users} users, {num_items} items"
 
 
+def quarters(text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated list."""
+    return tuple(float(item) for item in text.split(","))
+
+
 def run_static(args: argparse.Namespace) -> str:
     """Write a static graph as the command line says; returns what was written."""
-    num_nodes = 100_000 if args.nodes is None else args.nodes
+    num_nodes = (1 << 17 if args.rmat else 100_000) if args.nodes is None else args.nodes
     num_edges = 20 * num_nodes if args.edges is None else args.edges
     width = 100 if args.features is None else args.features
-    synthesize_static(args.output, num_nodes, num_edges, args.seed, width, args.classes)
+    if args.rmat:
+        synthesize_rmat(args.output, num_nodes, num_edges, args.seed, width, args.classes, args.rmat)
+    else:
+        synthesize_static(args.output, num_nodes, num_edges, args.seed, width, args.classes)
     return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {args.classes} classes"
 
 
@@ -237,13 +252,13 @@ def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.synthesize --events 10000 out.h5``."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    if args.static and args.snapshots is not None:
-        parser.error("--static and --snapshots exclude each other")
+    if (args.static or args.rmat) and args.snapshots is not None:
+        parser.error("--snapshots excludes --static and --rmat")
     if args.snapshots is not None:
         num_nodes = 1_000 if args.nodes is None else args.nodes
         print(synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed))
     else:
-        print(run_static(args) if args.static else run_events(args))
+        print(run_static(args) if args.static or args.rmat else run_events(args))
     return 0
 
 

@@ -64,19 +64,19 @@ def draw_links(population: Population, count: int, seed: int, block: int) -> tup
     return population.order[first], population.order[second]
 
 
-def write_node_columns(group: h5py.Group, population: Population, seed: int) -> None:
-    """Draw and write features, labels and the split."""
-    num_nodes, width = len(population.label), population.centre.shape[1]
+def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray, seed: int) -> None:
+    """Draw and write features, labels [N] and the split; centre [C, D] of the features of a class."""
+    num_nodes, width = len(labels), centre.shape[1]
     feat = files.create_column(group, "feat", num_nodes, (width,), np.float32) if width else None
     label = files.create_column(group, "label", num_nodes, (), np.int64)
     split = files.create_column(group, "split", num_nodes, (), np.int8)
     for block, (start, stop) in enumerate(blocks(num_nodes, NODE_BLOCK)):
         rng = random_stream(seed, NODES + block)
-        label[start:stop] = population.label[start:stop]
+        label[start:stop] = labels[start:stop]
         split[start:stop] = draw_from(np.cumsum(FRACTIONS), rng.random(stop - start))
         if feat is not None:
             noise = rng.standard_normal((stop - start, width), dtype=np.float32)
-            feat[start:stop] = population.centre[population.label[start:stop]] + noise
+            feat[start:stop] = centre[labels[start:stop]] + noise
 
 
 def write_links(group: h5py.Group, population: Population, num_edges: int, seed: int) -> None:
@@ -109,7 +109,7 @@ def synthesize_static(
     population = make_population(num_nodes, num_classes, width, seed)
     given = f"nodes={num_nodes} edges={num_edges} seed={seed} features={width} classes={num_classes}"
     with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([f"synthetic static {given}"])) as file:
-        write_node_columns(write_nodes(file, "node", 0, num_nodes), population, seed)
+        write_node_columns(write_nodes(file, "node", 0, num_nodes), population.label, population.centre, seed)
         group = file.create_group("edges/" + files.relation_name("node", "to", "node"))
         group.attrs["num_edges"], group.attrs["relation_id"] = num_edges, 0
         write_links(group, population, num_edges, seed)

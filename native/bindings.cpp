@@ -42,6 +42,7 @@ NB_MODULE(_native, module) {
   hpcgnn::bind_layers(module);
   hpcgnn::bind_graph(module);
   hpcgnn::bind_neighbor_batches(module);
+  hpcgnn::bind_parts(module);
 #if defined(HPCGNN_WITH_CUDA)
   nb::module_ cuda = module.def_submodule("cuda", "The CUDA build of the kernels.");
   hpcgnn::bind_cuda(cuda);

@@ -193,17 +193,22 @@ def test_an_existing_set_is_kept_unless_overwritten(tmp_path):
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["book.h5", "part-0.h5", "part-1.h5"]
 
 
-def test_a_failure_leaves_no_book(tmp_path, monkeypatch):
+def test_a_failure_leaves_no_book_and_the_next_call_goes_on(tmp_path, monkeypatch):
     graph = random_graph(tmp_path / "g.h5", seed=5)
     partition(graph, tmp_path / "p", 2, "random")
+    before = files.file_hash(files.book_path(tmp_path / "p"))
 
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(part_writer, "write_history", fail)
-    with pytest.raises(OSError, match="disk full"):
-        partition(graph, tmp_path / "p", 2, "random", overwrite=True)
-    assert list((tmp_path / "p").iterdir()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(part_writer, "write_history", fail)
+        with pytest.raises(OSError, match="disk full"):
+            partition(graph, tmp_path / "p", 2, "random", overwrite=True)
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {"partition.json", "partition.npy"}
+    partition(graph, tmp_path / "p", 2, "random")
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {"book.h5", "part-0.h5", "part-1.h5"}
+    assert files.file_hash(files.book_path(tmp_path / "p")) == before
 
 
 def spoil(path, change):

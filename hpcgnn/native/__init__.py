@@ -23,6 +23,7 @@ from hpcgnn.native.segment import (
     segment_max,
     segment_sum,
 )
+from hpcgnn.native.stream_parts import PartLoads, StreamNodes, even_parts, stream_parts
 from hpcgnn.native.workspace import empty_rows
 
 __all__ = [
@@ -31,13 +32,16 @@ __all__ = [
     "EdgeLists",
     "GatherRows",
     "GruGates",
+    "PartLoads",
     "Random",
     "Relabel",
     "Stream",
+    "StreamNodes",
     "TimeEncode",
     "decay_keep",
     "dropout_mask",
     "empty_rows",
+    "even_parts",
     "features",
     "gather_rows",
     "graph_attention",
@@ -58,6 +62,7 @@ __all__ = [
     "segment_max",
     "segment_sum",
     "segment_sum_rows",
+    "stream_parts",
     "temporal_attention",
     "temporal_reply",
     "time_encode",

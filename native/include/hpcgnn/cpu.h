@@ -9,6 +9,7 @@
 #include "hpcgnn/owner.h"
 #include "hpcgnn/philox.h"
 #include "hpcgnn/sample.h"
+#include "hpcgnn/stream_parts.h"
 
 namespace hpcgnn::cpu {
 
@@ -55,6 +56,19 @@ void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_
 // As unique_relabel, the unique ids sorted by owner (stable): local [<= n] and counts [size] of the owners.
 int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
                         int32_t *inverse, int64_t *local, int64_t *counts);
+
+struct StreamNodes {
+  const int64_t *node;   // [count]
+  const int64_t *weight; // [count, C]
+  const int64_t *indptr; // [count + 1]
+  const int64_t *neighbor, *tie;
+  int64_t count;
+};
+// Assigns nodes to parts one after the other: part [N of the graph] (-1: none yet) and the loads change; parts of nodes
+// that come later count as ties only. Or moves nodes, the last first, out of parts that are over capacity; loads are
+// those of all nodes. Returns how many were moved.
+void stream_parts(const StreamNodes &nodes, const StreamLoads &loads, const StreamScore &score, int32_t *part);
+int64_t even_parts(const StreamNodes &nodes, const StreamLoads &loads, const StreamScore &score, int32_t *part);
 
 // Rows. A negative index gathers zeros and scatters nothing; scattered indices are unique.
 void gather_rows(const uint8_t *table, const int64_t *index, int64_t n, int64_t row_bytes, uint8_t *out, int threads);

@@ -1,0 +1,72 @@
+// CPU operations of partitioning.
+#include "bindings.h"
+#include "hpcgnn/cpu.h"
+
+namespace hpcgnn {
+namespace {
+
+using I64 = Array<const int64_t, 1, nb::device::cpu>;
+
+// What the loops index by must be in range: the arrays come from a file.
+bool within(const int64_t *values, int64_t count, int64_t limit) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (values[i] < 0 || values[i] >= limit) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool increasing(const I64 &indptr, int64_t entries) {
+  for (size_t row = 1; row < indptr.shape(0); ++row) {
+    if (indptr(row) < indptr(row - 1)) {
+      return false;
+    }
+  }
+  return indptr(0) == 0 && indptr(indptr.shape(0) - 1) == entries;
+}
+
+using Matrix64 = Array<const int64_t, 2, nb::device::cpu>;
+using Loads = Array<double, 2, nb::device::cpu>;
+using Capacity = Array<const double, 1, nb::device::cpu>;
+using Part = Array<int32_t, 1, nb::device::cpu>;
+
+cpu::StreamNodes checked_nodes(const I64 &node, const Matrix64 &weight, const I64 &indptr, const I64 &neighbor,
+                               const I64 &tie, const Part &part) {
+  const auto count = static_cast<int64_t>(node.shape(0)), entries = static_cast<int64_t>(neighbor.shape(0));
+  const auto total = static_cast<int64_t>(part.shape(0));
+  require(weight.shape(0) == node.shape(0) && indptr.shape(0) == node.shape(0) + 1, "a row a node");
+  require(tie.shape(0) == neighbor.shape(0) && increasing(indptr, entries), "indptr into neighbor and tie");
+  require(within(node.data(), count, total) && within(neighbor.data(), entries, total), "nodes out of range");
+  return {node.data(), weight.data(), indptr.data(), neighbor.data(), tie.data(), count};
+}
+
+StreamLoads checked_loads(const Loads &loads, const Capacity &capacity, const Matrix64 &weight) {
+  require(loads.shape(0) > 0 && loads.shape(1) == weight.shape(1) && capacity.shape(0) == weight.shape(1),
+          "loads [parts, constraints], capacity [constraints]");
+  return {loads.data(), capacity.data(), static_cast<int64_t>(loads.shape(0)), static_cast<int32_t>(loads.shape(1))};
+}
+
+} // namespace
+
+void bind_parts(nb::module_ &module) {
+  module.def(
+      "stream_parts",
+      [](I64 node, Matrix64 weight, I64 indptr, I64 neighbor, I64 tie, Loads loads, Capacity capacity, int rule,
+         double price, Part part) {
+        cpu::stream_parts(checked_nodes(node, weight, indptr, neighbor, tie, part),
+                          checked_loads(loads, capacity, weight), {static_cast<StreamRule>(rule), price}, part.data());
+      },
+      Release());
+  module.def(
+      "even_parts",
+      [](I64 node, Matrix64 weight, I64 indptr, I64 neighbor, I64 tie, Loads loads, Capacity capacity, int rule,
+         double price, Part part) {
+        return cpu::even_parts(checked_nodes(node, weight, indptr, neighbor, tie, part),
+                               checked_loads(loads, capacity, weight), {static_cast<StreamRule>(rule), price},
+                               part.data());
+      },
+      Release());
+}
+
+} // namespace hpcgnn
