@@ -335,7 +335,7 @@ def test_command_line_takes_the_options_of_static_graphs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "expected one of metis, random, hotness"),
+        ({"method": "magic"}, "expected one of metis, random, ldg"),
         ({"balance": ("events",)}, "balance='events': expected one of nodes, edges, train, val, type:a"),
         ({"balance": ("type:z",)}, "balance='type:z'"),
         ({"fanouts": (3, -2)}, "fanouts=3,-2"),
