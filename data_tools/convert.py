@@ -2,6 +2,7 @@
 
     python -m data_tools.convert --preset jodie --set events=wikipedia.csv.gz wikipedia.h5
     python -m data_tools.convert --spec my_graph.yaml my_graph.h5
+    python -m data_tools.convert --chunks FOLDER my_graph.h5
 
 What becomes what is said by a spec, a YAML file described in `data_tools.source_spec`; the presets are specs that
 come with the package. Exit code 2 and one line on stderr when the input cannot be used; the output file then does not
@@ -16,18 +17,20 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from data_tools.chunk_folder import load_chunks
 from data_tools.cli import run_command
 from data_tools.graph_writer import Summary, write_graph
 from data_tools.source_reader import read_edges, read_nodes
 from data_tools.source_spec import SourceSpec
-from data_tools.spec_file import PRESETS, load_spec, preset_names
+from data_tools.spec_file import PRESETS, load_spec, preset_names, with_sorting
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
 
 
-def convert(spec: SourceSpec, output: pathlib.Path) -> Summary:
-    """Read all files of a spec and write the graph file.
+def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
+    """Read all files of a spec and write the graph file. ``num_buckets``: ids, columns of nodes and the search for
+    duplicates are divided into so many pieces on disk (0: they are in memory); the graph is the same.
 
     Raises FileFormatError naming file, column, row, value and remedy for input that cannot be used.
     """
@@ -35,10 +38,13 @@ def convert(spec: SourceSpec, output: pathlib.Path) -> Summary:
     # Beside the output: /tmp may be small, or memory.
     with tempfile.TemporaryDirectory(prefix=".convert-", dir=output.parent) as folder:
         spool = pathlib.Path(folder)
-        nodes = {node.type: read_nodes(spec, node, spool) for node in spec.nodes}
+        nodes = {node.type: read_nodes(spec, node, spool, num_buckets) for node in spec.nodes}
         spaces = {name: table.space for name, table in nodes.items()}
-        edges = [table for edge in spec.edges for table in read_edges(spec, edge, spaces, spool)]
-        return write_graph(output, spec, nodes, edges)
+        read = [read_edges(spec, edge, spaces, spool) for edge in spec.edges]
+        for table in nodes.values():
+            table.finish()
+        edges = [table for relation in read for table in relation.finish(spool)]
+        return write_graph(output, spec, nodes, edges, spool, num_buckets)
 
 
 def describe(output: pathlib.Path, summary: Summary) -> str:
@@ -76,6 +82,12 @@ def make_parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=preset_names(), help="a spec that comes with the package")
     source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source_spec.py)")
+    source.add_argument(
+        "--chunks",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="a folder of csv, npy or parquet chunks with a metadata file (data_tools/chunk_folder.py), or DGL's",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -89,13 +101,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def read_spec(arguments: argparse.Namespace) -> SourceSpec:
+    """The spec that the command line names."""
+    assigned = parse_assignments(arguments.assignments)
+    if arguments.chunks:
+        if assigned:
+            raise ValueError("--set: a folder of chunks names its files itself")
+        return with_sorting(load_chunks(arguments.chunks), arguments.sort)
+    path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
+    return load_spec(path, assigned, arguments.sort)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
     def command() -> int:
-        path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
-        spec = load_spec(path, parse_assignments(arguments.assignments), arguments.sort)
+        spec = read_spec(arguments)
         print(describe(arguments.output, convert(spec, arguments.output)))
         return 0
 

@@ -1,81 +1,144 @@
-"""Which rows of a source become edges, in which order and direction.
+"""Which rows of an edge table become edges, and in which order.
 
-The rows of a relation are chosen, not copied: self-loops and duplicates are left out, then the rest is sorted by
-time, then each edge of an undirected relation is doubled. Columns of any size follow by gathering the chosen rows
-slab by slab.
+The rows of a relation are chosen without holding the table: a byte a row says whether it is kept, and `EdgeRows.pieces`
+then gives the rows slab by slab. Only sorting by time takes eight more bytes a row.
 """
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.source_spec import EdgeSpec
-from hpcgnn.store.files import FileFormatError, split_relation
+from data_tools.relation_types import EdgeTable
+from data_tools.segments import ArraySegments, hash_rows, to_buckets
+from data_tools.spool import forget
+from hpcgnn.store.files import FileFormatError, slabs, split_relation
+
+SCAN_BYTES = 24  # src, dst and time of a row
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeRows:
-    """The edges of a relation: ``rows`` [E] of the source, ``flipped`` [E] where src and dst change places (None:
-    nowhere).
+    """The edges of a relation, E in all; ``notes`` says in words what was left out or doubled."""
 
-    ``notes`` says in words what was left out or doubled.
-    """
-
-    rows: np.ndarray
-    flipped: np.ndarray | None
+    num_edges: int
     notes: list[str]
+    _table: EdgeTable
+    _keep: np.ndarray
+    _order: np.ndarray | None
+
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """The rows of the source [e] in the order of the edges, and ``flipped`` [e]: where src and dst change places
+        (None: nowhere)."""
+        num_rows = len(self._keep if self._order is None else self._order)
+        for start, stop in slabs(num_rows, SCAN_BYTES):
+            rows = start + np.flatnonzero(self._keep[start:stop]) if self._order is None else self._order[start:stop]
+            if self._table.spec.undirected:
+                yield both_directions(rows, self._table.src, self._table.dst)
+            else:
+                yield rows, None
 
 
-def choose_rows(edge: EdgeSpec, file: str, src: np.ndarray, dst: np.ndarray, time: np.ndarray | None) -> EdgeRows:
-    """Apply the options of a relation to its rows (src, dst, time: [E]; row ids and stored times).
+def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) -> EdgeRows:
+    """Apply the options of a relation to its rows; ``num_buckets``: into how many pieces on disk the search for
+    duplicates divides them (0: it is done in memory).
 
     Raises FileFormatError, naming file and row, for a self-loop or duplicate where the option is ``error``.
     """
-    notes: list[str] = []
-    rows = np.arange(len(src))
+    edge, notes = table.spec, []
+    keep = np.ones(len(table.src), bool)
+    if edge.dangling == "drop":
+        leave_out(table, keep, dangling_rows(table), "drop", "dangling edge", notes)
     homogeneous = len(set(split_relation(edge.relation)[::2])) == 1
     if homogeneous and edge.self_loops != "keep":
-        loops = np.flatnonzero(src == dst)
-        rows = leave_out(rows, loops, edge.self_loops, "self-loop", f"{file}: ", notes)
+        leave_out(table, keep, loop_rows(table, keep), edge.self_loops, "self-loop", notes)
     if edge.duplicates != "keep":
-        repeated = duplicate_rows(rows, src, dst, time, edge.undirected)
-        rows = leave_out(rows, repeated, edge.duplicates, "duplicate edge", f"{file}: ", notes)
-    if edge.sort and time is not None:
-        rows = rows[np.argsort(time[rows], kind="stable")]
-    if not edge.undirected:
-        return EdgeRows(rows, None, notes)
-    rows, flipped = both_directions(rows, src, dst)
-    return EdgeRows(rows, flipped, [*notes, "both directions"])
+        repeated = repeated_rows(table, keep, folder, num_buckets)
+        leave_out(table, keep, repeated, edge.duplicates, "duplicate edge", notes)
+    order = None
+    if edge.sort and table.time is not None:
+        order = np.flatnonzero(keep)
+        order = order[np.argsort(table.time[order], kind="stable")]
+    num_edges = int(keep.sum())
+    if edge.undirected:
+        notes.append("both directions")
+        num_edges = 2 * num_edges - sum(map(len, loop_rows(table, keep)))
+    return EdgeRows(num_edges, notes, table, keep, order)
 
 
-def leave_out(rows: np.ndarray, bad: np.ndarray, policy: str, what: str, where: str, notes: list[str]) -> np.ndarray:
-    """Rows without the bad ones, or FileFormatError if the policy is ``error``. ``bad`` is sorted."""
-    if policy == "error" and len(bad):
+def leave_out(
+    table: EdgeTable, keep: np.ndarray, bad: Iterator[np.ndarray], policy: str, what: str, notes: list[str]
+) -> None:
+    """Drop rows, which come in pieces, from ``keep`` [E]; FileFormatError if the policy is ``error``."""
+    count, first = 0, len(keep)
+    for rows in bad:
+        if len(rows):
+            count, first = count + len(rows), min(first, int(rows.min()))
+            keep[rows] = False
+    if policy == "error" and count:
+        file, row = table.origin.find(first)
         raise FileFormatError(
-            f"{where}row {bad[0] + 1}: {what} ({len(bad)} in the file); remove them, or set the option to drop or keep"
+            f"{file}: row {row + 1}: {what} ({count} in the file); remove them, or set the option to drop or keep"
         )
-    if policy == "drop" and len(bad):
-        notes.append(f"{len(bad):,} {what}{'' if len(bad) == 1 else 's'} dropped")
-    return rows[~np.isin(rows, bad)] if len(bad) else rows
+    if count:
+        notes.append(f"{count:,} {what}{'' if count == 1 else 's'} dropped")
 
 
-def duplicate_rows(
-    rows: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray | None, undirected: bool
-) -> np.ndarray:
-    """Those of ``rows`` whose (src, dst, time) occurred in an earlier row; undirected: in either direction."""
-    keys = [np.asarray(src)[rows], np.asarray(dst)[rows]]
-    if undirected:
-        keys = [np.minimum(*keys), np.maximum(*keys)]
-    if time is not None:
-        keys.append(np.asarray(time)[rows])
-    order = np.lexsort(keys)
+def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Slabs of the ends of all rows: first row, src, dst."""
+    for start, stop in slabs(len(table.src), SCAN_BYTES):
+        yield start, np.array(table.src[start:stop]), np.array(table.dst[start:stop])
+        forget(table.src)
+        forget(table.dst)
+
+
+def dangling_rows(table: EdgeTable) -> Iterator[np.ndarray]:
+    """Rows with an end that is no node."""
+    for start, src, dst in scan(table):
+        yield start + np.flatnonzero((src < 0) | (dst < 0))
+
+
+def loop_rows(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
+    """Kept rows whose ends are the same."""
+    for start, src, dst in scan(table):
+        yield start + np.flatnonzero((src == dst) & keep[start : start + len(src)])
+
+
+def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
+    """Kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
+    if not num_buckets:
+        yield later_of_equal(np.concatenate([np.empty((0, 4), np.int64), *keys(table, keep)]))
+        return
+    records = ArraySegments(folder)
+    for piece in keys(table, keep):
+        _, order, bounds = to_buckets(hash_rows(list(piece.T[1:])), num_buckets)
+        records.append(piece[order], bounds)
+    for bucket in range(num_buckets if records.num_batches else 0):
+        yield later_of_equal(records.bucket(bucket))
+
+
+def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
+    """Row, src, dst and time (0 where there is none) of the kept rows, [n, 4] int64."""
+    for start, src, dst in scan(table):
+        rows = np.flatnonzero(keep[start : start + len(src)])
+        src, dst = src[rows], dst[rows]
+        if table.spec.undirected:
+            src, dst = np.minimum(src, dst), np.maximum(src, dst)
+        time = np.zeros(len(rows), np.int64) if table.time is None else table.time[start + rows]
+        yield np.stack([start + rows, src, dst, time], axis=1)
+
+
+def later_of_equal(records: np.ndarray) -> np.ndarray:
+    """The rows of those records [n, 4] that equal an earlier one; they are in order of their rows."""
+    rows, *columns = records.T
+    order = np.lexsort(columns)  # stable, so the first of equal rows is the earliest
     same = np.ones(max(len(order) - 1, 0), bool)
-    for key in keys:
-        same &= key[order[1:]] == key[order[:-1]]
-    # lexsort is stable, so the first of equal rows is the earliest.
-    return np.sort(rows[order[1:][same]])
+    for column in columns:
+        same &= column[order[1:]] == column[order[:-1]]
+    return rows[order[1:][same]]
 
 
 def both_directions(rows: np.ndarray, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -11,13 +12,13 @@ import h5py
 import numpy as np
 
 from data_tools.edge_rows import EdgeRows, choose_rows
-from data_tools.id_spaces import IdSpace
 from data_tools.relation_types import EdgeTable
+from data_tools.scatter import scattered
 from data_tools.source_reader import NodeTable
-from data_tools.source_spec import SourceSpec
-from hpcgnn.store.files import GRAPH, FileFormatError, create_column, file_hash, slabs, split_relation, writing
+from data_tools.source_spec import FileSpec, SourceSpec
+from data_tools.spool import forget
+from hpcgnn.store.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
 
-MAP_ROWS = 1 << 20
 NO_SPLIT = -1
 ATTRIBUTE_BYTES = 60_000  # HDF5 keeps 64 KiB in an attribute
 
@@ -34,25 +35,41 @@ class Summary:
 
 
 def write_graph(
-    path: str | os.PathLike, spec: SourceSpec, nodes: dict[str, NodeTable], edges: list[EdgeTable]
+    path: str | os.PathLike,
+    spec: SourceSpec,
+    nodes: dict[str, NodeTable],
+    edges: list[EdgeTable],
+    folder: pathlib.Path,
+    num_buckets: int = 0,
 ) -> Summary:
-    """Write the graph file and return what is in it. Finishes the id spaces of the nodes."""
+    """Write the graph file from finished tables and return what is in it; ``num_buckets``: into how many pieces in
+    ``folder`` that is divided which does not go row by row (0: it is done in memory)."""
     if not any(len(edge.src) for edge in edges):
         raise FileFormatError(f"no edges in {', '.join(edge.file for edge in edges)}; is a file empty?")
-    paths = dict.fromkeys(spec.files[name].path for name in spec.used_files())
-    sources = json.dumps([describe_file(path) for path in paths])
+    files = {spec.files[name].title: spec.files[name] for name in spec.used_files()}
+    sources = json.dumps([describe_source(file) for file in files.values()])
     summary = Summary(spec.graph_kind, {}, {}, time_range(edges), [])
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
-            summary.nodes[name] = write_nodes(file.create_group(f"nodes/{name}"), type_id, table)
+            group = file.create_group(f"nodes/{name}")
+            summary.nodes[name] = write_nodes(group, type_id, table, folder, num_buckets)
+            summary.notes.extend(added_nodes(spec, table))
         for edge in edges:
-            write_relation(file, edge, nodes, summary)
+            chosen = choose_rows(edge, folder, num_buckets)
+            summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
+            write_relation(file, edge, chosen, summary)
     return summary
 
 
-def describe_file(path: str) -> dict[str, object]:
-    """Name, size and sha256 of a source file; no folder, since files move."""
-    return {"name": pathlib.Path(path).name, "bytes": os.path.getsize(path), "sha256": file_hash(path)}
+def describe_source(file: FileSpec) -> dict[str, object]:
+    """Name, size and sha256 of a source file; no folder, since files move. Of chunks: the sum of their sizes, and the
+    sha256 of theirs."""
+    paths = [piece.path for piece in file.pieces()]
+    hashes = [file_hash(path) for path in paths]
+    described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}
+    if file.chunks:
+        described |= {"sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(), "chunks": len(paths)}
+    return described
 
 
 def time_range(edges: list[EdgeTable]) -> tuple[int, int] | None:
@@ -61,26 +78,43 @@ def time_range(edges: list[EdgeTable]) -> tuple[int, int] | None:
     return (int(min(t.min() for t in times)), int(max(t.max() for t in times))) if times else None
 
 
-def write_nodes(group: h5py.Group, type_id: int, table: NodeTable) -> int:
+def write_nodes(group: h5py.Group, type_id: int, table: NodeTable, folder: pathlib.Path, num_buckets: int) -> int:
     """Write a node type: ids in order of rows, and its columns brought into that order."""
-    ids = table.space.finish()
-    num_nodes = table.space.num_nodes
+    ids, num_nodes = table.space.ids, table.space.num_nodes
     group.attrs["num_nodes"], group.attrs["type_id"] = num_nodes, type_id
     if ids is not None:
-        dataset = create_column(group, "id", num_nodes, (), ids.dtype)
-        for start, stop in slabs(num_nodes, ids.dtype.itemsize):
-            dataset[start:stop] = ids[start:stop]
-    order = source_order(table, num_nodes)
+        write_column(group, "id", ids)
     for name, column in table.columns.items():
+        if table.codes is None:
+            write_column(group, name, column)
+            continue
         fill = table.spec.columns[name].fill if name in table.spec.columns else NO_SPLIT
-        if fill is None and len(missing := np.flatnonzero(order < 0)):
-            raise FileFormatError(
-                f"node type {table.spec.type}: column {name} has no value for node {ids[missing[0]]}, which occurs in "
-                "edges only; declare a fill for the column"
-            )
-        write_gathered(group, name, column, order, fill)
+        dataset = create_column(group, name, num_nodes, column.shape[1:], column.dtype)
+        for start, rows, there in scattered(column, table.codes, num_nodes, folder, num_buckets):
+            if fill is None and not there.all():
+                raise FileFormatError(
+                    f"node type {table.spec.type}: column {name} has no value for node "
+                    f"{ids[start + int(np.argmin(there))]}, which occurs in edges only; declare a fill for the column"
+                )
+            if not there.all():
+                rows[~there] = fill
+            dataset[start : start + len(rows)] = rows
     write_classes(group, table.classes)
     return num_nodes
+
+
+def added_nodes(spec: SourceSpec, table: NodeTable) -> list[str]:
+    """A note on nodes that a table of nodes lacks."""
+    count = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
+    return [f"{table.spec.type}: {count:,} node{'' if count == 1 else 's'} added that only edges name"] if count else []
+
+
+def write_column(group: h5py.Group, name: str, column: np.ndarray) -> None:
+    """Write a column as it is, slab by slab."""
+    dataset = create_column(group, name, len(column), column.shape[1:], column.dtype)
+    for start, stop in slabs(len(column), row_bytes(column)):
+        dataset[start:stop] = column[start:stop]
+        forget(column)
 
 
 def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
@@ -95,71 +129,46 @@ def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
         group[name].attrs["names"] = text
 
 
-def source_order(table: NodeTable, num_nodes: int) -> np.ndarray:
-    """For every node its row in the node table; -1 for nodes that only edges name."""
-    if table.codes is None:
-        return np.arange(num_nodes)
-    order = np.full(num_nodes, -1, np.int64)
-    order[table.space.rows(table.codes)] = np.arange(len(table.codes))
-    return order
-
-
-def write_gathered(
-    group: h5py.Group, name: str, column: np.ndarray, rows: np.ndarray, fill: float | None = None
-) -> None:
-    """Write ``column[rows]`` slab by slab; row -1 stands for the fill value."""
-    dataset = create_column(group, name, len(rows), column.shape[1:], column.dtype)
-    row_bytes = int(column.dtype.itemsize * np.prod(column.shape[1:], dtype=np.int64))
-    for start, stop in slabs(len(rows), row_bytes):
-        chosen = rows[start:stop]
-        missing = chosen < 0
-        if missing.all():
-            dataset[start:stop] = fill
-            continue
-        values = column[np.maximum(chosen, 0)]
-        if missing.any():
-            values[missing] = fill
-        dataset[start:stop] = values
-
-
-def write_relation(file: h5py.File, edge: EdgeTable, nodes: dict[str, NodeTable], summary: Summary) -> None:
+def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: Summary) -> None:
     """Write a relation and, if asked for, its reverse."""
-    source, _, destination = split_relation(edge.spec.relation)
-    map_in_place(edge.src, nodes[source].space)
-    map_in_place(edge.dst, nodes[destination].space)
-    chosen = choose_rows(edge.spec, edge.file, edge.src, edge.dst, edge.time)
-    summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
     ends = {edge.spec.relation: (edge.src, edge.dst), edge.spec.reverse_relation: (edge.dst, edge.src)}
     for name, (src, dst) in ends.items():
         if name is None:
             continue
         group = file.create_group(f"edges/{name}")
-        group.attrs["num_edges"], group.attrs["relation_id"] = len(chosen.rows), len(summary.edges)
+        group.attrs["num_edges"], group.attrs["relation_id"] = chosen.num_edges, len(summary.edges)
         if edge.type_name is not None:
             group.attrs["source_name"] = edge.type_name
         write_edges(group, edge, src, dst, chosen)
-        summary.edges[name] = len(chosen.rows)
-
-
-def map_in_place(codes: np.ndarray, space: IdSpace) -> None:
-    """Replace codes by row ids."""
-    for start in range(0, len(codes), MAP_ROWS):
-        codes[start : start + MAP_ROWS] = space.rows(codes[start : start + MAP_ROWS])
+        summary.edges[name] = chosen.num_edges
 
 
 def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.ndarray, chosen: EdgeRows) -> None:
     """Write ends, times and columns of the chosen rows."""
-    outputs = [create_column(group, name, len(chosen.rows), (), np.int64) for name in ("src", "dst")]
-    for start, stop in slabs(len(chosen.rows), 16):
-        rows = chosen.rows[start:stop]
+    outputs = [create_column(group, name, chosen.num_edges, (), np.int64) for name in ("src", "dst")]
+    start = 0
+    for rows, flipped in chosen.pieces():
         first, second = src[rows], dst[rows]
-        if chosen.flipped is not None:
-            flipped = chosen.flipped[start:stop]
+        if flipped is not None:
             first, second = np.where(flipped, second, first), np.where(flipped, first, second)
-        outputs[0][start:stop], outputs[1][start:stop] = first, second
+        outputs[0][start : start + len(rows)], outputs[1][start : start + len(rows)] = first, second
+        start += len(rows)
+        forget(src)
+        forget(dst)
     if edge.time is not None:
         group.attrs["time_scale"] = edge.spec.time_scale
-        write_gathered(group, "time", edge.time, chosen.rows)
+        write_chosen(group, "time", edge.time, chosen)
     for name, column in edge.columns.items():
-        write_gathered(group, name, column, chosen.rows)
+        write_chosen(group, name, column, chosen)
     write_classes(group, edge.classes)
+
+
+def write_chosen(group: h5py.Group, name: str, column: np.ndarray, chosen: EdgeRows) -> None:
+    """Write the chosen rows of a column slab by slab."""
+    dataset = create_column(group, name, chosen.num_edges, column.shape[1:], column.dtype)
+    position = 0
+    for rows, _ in chosen.pieces():
+        for start, stop in slabs(len(rows), row_bytes(column)):
+            dataset[position : position + stop - start] = column[rows[start:stop]]
+            position += stop - start
+            forget(column)

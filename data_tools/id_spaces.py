@@ -7,6 +7,7 @@ ids, which increase with the id (numerically, or by the bytes of the UTF-8 text)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,78 +16,122 @@ from data_tools.values import Raw, parse_ids, parse_names
 from hpcgnn.store.files import FileFormatError
 
 MERGE_AT = 1 << 22
+MAP_ROWS = 1 << 20
 DENSE = 4
+UNKNOWN = -1
+NONE = np.empty(0, np.int64)
+
+
+class IdColumn(Protocol):
+    """A column of ids of a space."""
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        """Codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
+
+    def resolve(self, codes: np.ndarray) -> None:
+        """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
 
 
 class IdSpace(Protocol):
-    """The ids of one node type."""
+    """The ids of one node type. When it is finished, ``num_nodes`` is their number and ``ids`` holds all in order of
+    their rows, int64 [N] or bytes [N]; None when the ids are the row numbers."""
 
-    def encode(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Codes [n] of a piece of an id column; new ids are added, or refused when the space is sealed."""
+    ids: np.ndarray | None
+    num_nodes: int
+
+    def column(self, drop: bool = False) -> IdColumn:
+        """A column of ids to read; ``drop``: one that the sealed space does not know is marked, not refused."""
 
     def seal(self) -> None:
         """No further id may come."""
 
-    def rows(self, codes: np.ndarray) -> np.ndarray:
-        """Row ids [n] of codes; the space must be finished."""
+    def finish(self) -> None:
+        """Number the ids; all columns have been read."""
 
-    def finish(self) -> np.ndarray | None:
-        """All ids in order of their rows, int64 [N] or bytes [N]; None when the ids are the row numbers."""
 
-    @property
-    def num_nodes(self) -> int:
-        """Number of ids; the space must be finished."""
+class MemoryColumn:
+    """A column of a space that is in memory; its codes do not depend on the column."""
+
+    def __init__(self, space: IntegerIds | TextIds | RowIds, drop: bool):
+        self._space = space
+        self._drop = drop
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        """See `IdColumn`."""
+        codes, unknown, value = self._space.encode(raw, file, first_row)
+        if len(unknown) and not self._drop:
+            raise unknown_id(raw, file, first_row + int(unknown[0]), value(int(unknown[0])), self._space.type)
+        if len(unknown):
+            codes = np.array(codes)
+            codes[unknown] = UNKNOWN
+        return codes
+
+    def resolve(self, codes: np.ndarray) -> None:
+        """See `IdColumn`."""
+        for start in range(0, len(codes), MAP_ROWS):
+            piece = codes[start : start + MAP_ROWS]
+            unknown = piece == UNKNOWN if self._drop else np.zeros(0, bool)
+            piece[:] = self._space.rows(piece) if not unknown.any() else self._known_rows(piece, unknown)
+
+    def _known_rows(self, codes: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        rows = np.full(len(codes), UNKNOWN)
+        rows[~unknown] = self._space.rows(codes[~unknown])
+        return rows
+
+
+Encoded = tuple[np.ndarray, np.ndarray, Callable[[int], int | str]]
 
 
 class IntegerIds:
     """Integer ids; a code is the id itself."""
 
     def __init__(self, node_type: str):
-        self._type = node_type
-        self._ids = np.empty(0, np.int64)
+        self.type = node_type
+        self.ids = np.empty(0, np.int64)
         self._pending: list[np.ndarray] = []
         self._row: np.ndarray | None = None
         self._sealed = False
 
-    def encode(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+    def column(self, drop: bool = False) -> MemoryColumn:
         """See `IdSpace`."""
+        return MemoryColumn(self, drop)
+
+    def encode(self, raw: Raw, file: str, first_row: int) -> Encoded:
+        """Codes [n] of a piece of a column; the rows of unknown ids, and what tells such an id."""
         ids = parse_ids(raw, file, first_row)
         if not self._sealed:
             self._pending.append(sorted_unique(ids))
-            if sum(map(len, self._pending)) > max(MERGE_AT, len(self._ids)):
+            if sum(map(len, self._pending)) > max(MERGE_AT, len(self.ids)):
                 self._merge()
-            return ids
-        found = np.searchsorted(self._ids, ids)
-        known = self._ids[np.minimum(found, len(self._ids) - 1)] == ids if len(self._ids) else np.zeros(len(ids), bool)
-        if len(bad := np.flatnonzero(~known)):
-            raise unknown_id(raw, file, first_row + int(bad[0]), int(ids[bad[0]]), self._type)
-        return ids
+            return ids, NONE, int
+        found = np.searchsorted(self.ids, ids)
+        known = self.ids[np.minimum(found, len(self.ids) - 1)] == ids if len(self.ids) else np.zeros(len(ids), bool)
+        return ids, np.flatnonzero(~known), lambda row: int(ids[row])
 
     def seal(self) -> None:
         """See `IdSpace`."""
         self._merge()
         self._sealed = True
 
-    def finish(self) -> np.ndarray:
+    def finish(self) -> None:
         """See `IdSpace`."""
         self._merge()
         # Where ids are dense a table is several times faster than a search, and no larger than a few columns.
-        if len(self._ids) and self._ids[-1] < DENSE * len(self._ids):
-            self._row = np.zeros(int(self._ids[-1]) + 1, np.int64)
-            self._row[self._ids] = np.arange(len(self._ids))
-        return self._ids
+        if len(self.ids) and self.ids[-1] < DENSE * len(self.ids):
+            self._row = np.zeros(int(self.ids[-1]) + 1, np.int64)
+            self._row[self.ids] = np.arange(len(self.ids))
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
-        return np.searchsorted(self._ids, codes) if self._row is None else self._row[codes]
+        """Row ids [n] of codes."""
+        return np.searchsorted(self.ids, codes) if self._row is None else self._row[codes]
 
     @property
     def num_nodes(self) -> int:
         """See `IdSpace`."""
-        return len(self._ids)
+        return len(self.ids)
 
     def _merge(self) -> None:
-        self._ids = sorted_unique(np.concatenate([self._ids, *self._pending]))
+        self.ids = sorted_unique(np.concatenate([self.ids, *self._pending]))
         self._pending = []
 
 
@@ -94,20 +139,22 @@ class TextIds:
     """Ids that are text; a code is the order of first appearance."""
 
     def __init__(self, node_type: str):
-        self._type = node_type
+        self.type = node_type
+        self.ids = np.empty(0, "S1")
         self._codes: dict[str, int] = {}
         self._rank = np.empty(0, np.int64)
         self._sealed = False
 
-    def encode(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+    def column(self, drop: bool = False) -> MemoryColumn:
         """See `IdSpace`."""
+        return MemoryColumn(self, drop)
+
+    def encode(self, raw: Raw, file: str, first_row: int) -> Encoded:
+        """Codes [n] of a piece of a column; the rows of unknown ids, and what tells such an id."""
         column = parse_names(raw, file, first_row).dictionary_encode()
         indices = column.indices.to_numpy(zero_copy_only=False)
         codes = np.array([self._code(name) for name in column.dictionary.to_pylist()], np.int64)[indices]
-        if len(bad := np.flatnonzero(codes < 0)):
-            name = column.dictionary[int(indices[bad[0]])].as_py()
-            raise unknown_id(raw, file, first_row + int(bad[0]), name, self._type)
-        return codes
+        return codes, np.flatnonzero(codes < 0), lambda row: column.dictionary[int(indices[row])].as_py()
 
     def _code(self, name: str) -> int:
         return self._codes.get(name, -1) if self._sealed else self._codes.setdefault(name, len(self._codes))
@@ -116,16 +163,16 @@ class TextIds:
         """See `IdSpace`."""
         self._sealed = True
 
-    def finish(self) -> np.ndarray:
+    def finish(self) -> None:
         """See `IdSpace`."""
         names = np.array([name.encode() for name in self._codes] or np.empty(0, "S1"))
         order = np.argsort(names, kind="stable")
         self._rank = np.empty(len(names), np.int64)
         self._rank[order] = np.arange(len(names))
-        return names[order]
+        self.ids = names[order]
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
+        """Row ids [n] of codes."""
         return self._rank[codes]
 
     @property
@@ -137,16 +184,20 @@ class TextIds:
 class RowIds:
     """Ids that are row numbers already; how many there are is known before the edges are read."""
 
+    ids = None
+
     def __init__(self, node_type: str):
-        self._type = node_type
+        self.type = node_type
         self.num_nodes = 0
 
-    def encode(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+    def column(self, drop: bool = False) -> MemoryColumn:
         """See `IdSpace`."""
+        return MemoryColumn(self, drop)
+
+    def encode(self, raw: Raw, file: str, first_row: int) -> Encoded:
+        """Codes [n] of a piece of a column; the rows of unknown ids, and what tells such an id."""
         ids = parse_ids(raw, file, first_row)
-        if len(bad := np.flatnonzero(ids >= self.num_nodes)):
-            raise unknown_id(raw, file, first_row + int(bad[0]), int(ids[bad[0]]), self._type)
-        return ids
+        return ids, np.flatnonzero(ids >= self.num_nodes), lambda row: int(ids[row])
 
     def seal(self) -> None:
         """See `IdSpace`."""
@@ -155,7 +206,7 @@ class RowIds:
         """See `IdSpace`."""
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
+        """Row ids [n] of codes."""
         return np.asarray(codes)
 
 
@@ -168,7 +219,7 @@ def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) 
     """An edge (or a row) names a node that its type does not have; ``row`` is 0-based."""
     return FileFormatError(
         f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {node_type}; add it to the node "
-        "table, or set others: add (with a fill for each column)"
+        "table, or set others: add (with a fill for each column), or dangling: drop on the relation"
     )
 
 
@@ -178,6 +229,19 @@ def sorted_unique(values: np.ndarray) -> np.ndarray:
     first = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     return values[first]
+
+
+def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
+    """As `duplicate_row`, for row ids [n] below ``num_nodes``, of which only a slab is in memory."""
+    seen = np.zeros(num_nodes, bool)
+    for start in range(0, len(rows), MAP_ROWS):
+        piece = rows[start : start + MAP_ROWS]
+        again = seen[piece]
+        again[np.setdiff1d(np.arange(len(piece)), np.unique(piece, return_index=True)[1])] = True
+        if again.any():
+            return start + int(np.flatnonzero(again)[0])
+        seen[piece] = True
+    return None
 
 
 def duplicate_row(codes: np.ndarray) -> int | None:

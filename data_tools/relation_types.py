@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import pathlib
 import re
@@ -14,13 +15,32 @@ from data_tools.spool import Spool
 from hpcgnn.store.files import FileFormatError, row_bytes, slabs
 
 
+class Origin:
+    """From which files the rows of a table come, in their order."""
+
+    def __init__(self):
+        self._names: list[str] = []
+        self._starts = [0]
+
+    def add(self, name: str, num_rows: int) -> None:
+        """The next rows are those of a file."""
+        self._names.append(name)
+        self._starts.append(self._starts[-1] + num_rows)
+
+    def find(self, row: int) -> tuple[str, int]:
+        """File of a row, and the row in it."""
+        index = bisect.bisect_right(self._starts, row) - 1
+        return self._names[index], row - self._starts[index]
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
-    """The rows of a relation in source order; src and dst hold codes. ``classes`` holds the words of those columns that
-    number them, ``type_name`` the value that made the relation, if a column of types did."""
+    """The rows of a relation in source order; src and dst hold codes, later row ids. ``classes`` holds the words of
+    those columns that number them, ``type_name`` the value that made the relation, if a column of types did."""
 
     spec: EdgeSpec
     file: str
+    origin: Origin
     src: np.ndarray
     dst: np.ndarray
     time: np.ndarray | None
@@ -47,7 +67,8 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
             continue
         rows = {key: column[start:stop] for key, column in columns.items()}
         src, dst = rows.pop("src"), rows.pop("dst")
-        tables.append(EdgeTable(one_type(table.spec, name), table.file, src, dst, None, rows, table.classes, word))
+        spec = one_type(table.spec, name)
+        tables.append(EdgeTable(spec, table.file, table.origin, src, dst, None, rows, table.classes, word))
     return tables
 
 

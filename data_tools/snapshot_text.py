@@ -38,13 +38,13 @@ def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = Non
         space = RowIds("node")
         space.num_nodes = num_nodes
     spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
-    parsers: list[Callable] = [parse_ids, space.encode, space.encode, _parse_weight]
+    parsers: list[Callable] = [parse_ids, space.column(), space.column(), _parse_weight]
     number, *ends, weight = [*read_columns(spec, parsers[:width]), None][:4]
-    ids_found = space.finish()
+    space.finish()
     first, count = count_snapshots(number, path.name, 1)
     src, dst = (space.rows(end) for end in ends)
     edges = {} if weight is None else {"weight": weight}
-    return SnapshotGraph(space.num_nodes, count, src, dst, first, edges=edges, id=ids_found)
+    return SnapshotGraph(space.num_nodes, count, src, dst, first, edges=edges, id=space.ids)
 
 
 def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
@@ -57,13 +57,13 @@ def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
     with unpacked(path) as members:
         for member in members:
             spec, _ = text_layout(member, ("t", "i", "j"), range(3, 9))
-            days.append(read_columns(spec, [parse_ids, space.encode, space.encode])[1:])
+            days.append(read_columns(spec, [parse_ids, space.column(), space.column()])[1:])
     if not days:
         raise FileFormatError(f"{path}: no files in it; one for every snapshot is needed")
     first = np.repeat(np.arange(len(days)), [len(ends[0]) for ends in days])
-    ids = space.finish()
+    space.finish()
     src, dst = (space.rows(np.concatenate(ends)) for ends in zip(*days, strict=True))
-    graph = SnapshotGraph(len(ids), len(days), src, dst, first, id=ids)
+    graph = SnapshotGraph(space.num_nodes, len(days), src, dst, first, id=space.ids)
     graph = both_directions(graph)
     return merge_parallel(graph) if merge else graph
 

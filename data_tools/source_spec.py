@@ -7,6 +7,8 @@ A spec is a YAML file; the presets are just such files::
     files:
       events:                     # a name for the file; without `path` it is filled in by --set events=PATH
         path: events.csv.gz       # relative to the spec; .gz, and .zip with one member, are read as they are
+        chunks: [e-*.csv.gz]      # instead of path: files, or patterns of such, whose rows follow each other
+        rows: [1000, 900]         # how many rows the chunks must have, one number each, or one for all together
         archive: data             # instead of path: a file of this list that is a folder, a .tar(.gz) or a .zip, and
         member: raw/edge.csv.gz   # the end of the path in it
         format: auto              # see below; auto goes by the suffix
@@ -32,6 +34,8 @@ A spec is a YAML file; the presets are just such files::
         sort: false               # sort by time (stable) instead of refusing an unsorted source
         duplicates: keep          # same (src, dst, time): keep, drop (the later), error
         self_loops: keep          # keep, drop, error
+        dangling: error           # an end that has no row in its table of nodes: error, drop (the edge), or keep (the
+                                  # node is added, as with others: add); not given: as `others` says
         undirected: false         # static: store each edge in both directions
         reverse: rated_by         # static: a further relation with the directions swapped
         columns: {label: 3, feat: "4:"}
@@ -52,13 +56,15 @@ or a list of names and positions. In npz, npy and mat files it is an array with 
 "edges[:,0]", "edge_index[1]", "array[1:]" ("array" is what an npy file holds). The long form of a column is a
 mapping: `column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a
 sparse matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for
-row numbers in a file of their own); `file` (row-aligned, else that of the table); `dtype`; `fill` (stored for empty and
-NaN values); `values` (a mapping of the source's words to integers); `classes: true` (the words are numbered in their
-order, and stored as attribute `names` of the column). A split holds 0 train, 1 val, 2 test, -1 none.
+row numbers in a file of their own, or, with `mask: true`, for a mask); `file` (row-aligned, else that of the table);
+`dtype`; `fill` (stored for empty and NaN values); `values` (a mapping of the source's words to integers);
+`classes: true` (the words are numbered in their order, and stored as attribute `names` of the column). A split holds
+0 train, 1 val, 2 test, -1 none.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from data_tools.schema import one_of
@@ -79,6 +85,8 @@ class FileSpec:
     """One source file and how its text is laid out."""
 
     path: str | None = None
+    chunks: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
     archive: str | None = None
     member: str | None = None
     format: str = "auto"
@@ -96,14 +104,38 @@ class FileSpec:
             raise ValueError("columns: the header names the columns already; set header: skip (or none)")
         if (self.archive is None) != (self.member is None):
             raise ValueError("archive and member go together")
+        if self.chunks and (self.path or self.archive):
+            raise ValueError("chunks: takes the place of path and archive")
+        if not all(isinstance(name, str) for name in self.chunks):
+            raise ValueError(f"chunks: {self.chunks} is not a list of names")
+        if len(self.rows) > 1 and not self.chunks:
+            raise ValueError("rows: one number, as there are no chunks")
+
+    def pieces(self) -> list[FileSpec]:
+        """The files whose rows follow each other, each with the number of rows it must have, if that is told."""
+        if not self.chunks:
+            return [self]
+        rows = [[count] for count in self.rows] if len(self.rows) == len(self.chunks) > 1 else [[]] * len(self.chunks)
+        return [
+            dataclasses.replace(self, path=path, chunks=[], rows=count)
+            for path, count in zip(self.chunks, rows, strict=True)
+        ]
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its path, or that of its first chunk and how many there are."""
+        if not self.chunks:
+            return str(self.path)
+        return self.chunks[0] + (f" (and {len(self.chunks) - 1:,} chunks more)" if len(self.chunks) > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """A column of integers in a file of its own."""
+    """A column of integers in a file of its own; as a mask it has a value for every row, 0 or 1."""
 
     file: str
     column: Reference
+    mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +208,7 @@ class EdgeSpec:
     sort: bool = False
     duplicates: str = "keep"
     self_loops: str = "keep"
+    dangling: str | None = None
     undirected: bool = False
     reverse: str | None = None
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
@@ -186,6 +219,7 @@ class EdgeSpec:
         source, _, destination = split_relation(self.relation)
         one_of("duplicates", self.duplicates, POLICIES)
         one_of("self_loops", self.self_loops, POLICIES)
+        one_of("dangling", self.dangling, (None, *POLICIES))
         if not self.time_scale > 0:
             raise ValueError(f"time_scale: {self.time_scale} is not positive")
         if self.undirected and source != destination:
@@ -241,6 +275,7 @@ class SourceSpec:
         for name in self.used_files():
             one_of("file", name, tuple(self.files))
         self._check_times()
+        self._check_dangling()
 
     def _check_times(self) -> None:
         timed = {edge.time is not None for edge in self.edges}
@@ -252,6 +287,20 @@ class SourceSpec:
             )
         if self.graph_kind == "temporal" and any(edge.undirected for edge in self.edges):
             raise ValueError("undirected: an event with a time is in the history of both ends already; leave it out")
+
+    def adds_nodes(self, node: NodeSpec) -> bool:
+        """Whether a node type takes ids in that only edges name."""
+        return node.others == "add" or "keep" in self._dangling(node.type)
+
+    def _dangling(self, node_type: str) -> set[str]:
+        return {e.dangling for e in self.edges if e.dangling and node_type in split_relation(e.relation)[::2]}
+
+    def _check_dangling(self) -> None:
+        for node in self.nodes:
+            policies = self._dangling(node.type) | ({"keep"} if node.others == "add" else set())
+            if "keep" in policies and (len(policies) > 1 or node.ids == "row"):
+                why = "its ids are row numbers" if node.ids == "row" else f"others say {sorted(policies - {'keep'})}"
+                raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
 
     @property
     def graph_kind(self) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import pathlib
+import re
 import string
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +41,11 @@ def load_spec(path: pathlib.Path, assigned: Mapping[str, str], sort: bool = Fals
         raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
+    return with_sorting(spec, sort)
+
+
+def with_sorting(spec: SourceSpec, sort: bool) -> SourceSpec:
+    """The spec with sorting turned on for every relation that has a time, if ``sort``."""
     edges = [dataclasses.replace(edge, sort=edge.sort or sort) for edge in spec.edges]
     return dataclasses.replace(spec, edges=edges)
 
@@ -136,11 +143,34 @@ def place_files(spec: SourceSpec, folder: pathlib.Path, assigned: Mapping[str, s
         if file.archive is not None and file.path is not None:
             raise ValueError(f"files.{name}: archive takes the place of path")
         own = spec.files[source].path
+        if file.chunks:
+            placed[name] = dataclasses.replace(file, chunks=find_chunks(name, file.chunks, folder))
+            continue
         path = assigned.get(source) or (str(folder / own) if own else None)
         if path is None and name in used:
             raise ValueError(f"files.{source} has no path; pass --set {source}=PATH")
         placed[name] = place_file(file, path)
     return placed
+
+
+def find_chunks(name: str, chunks: list[str], folder: pathlib.Path) -> list[str]:
+    """The files that a list of names and patterns means: those of a pattern in order of their names, numbers in them
+    compared as numbers."""
+    found = []
+    for chunk in chunks:
+        if not any(mark in chunk for mark in "*?["):
+            found.append(str(folder / chunk))
+            continue
+        matches = glob.glob(chunk, root_dir=folder)
+        if not matches:
+            raise ValueError(f"files.{name}.chunks: no file is called {chunk!r} in {folder}")
+        found += [str(folder / match) for match in sorted(matches, key=natural)]
+    return found
+
+
+def natural(name: str) -> list:
+    """Key that sorts part-2 before part-10."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
 
 
 def place_file(file: FileSpec, path: str | None) -> FileSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import pathlib
 import tempfile
 
@@ -36,3 +37,10 @@ class Spool:
             return np.empty((self._rows, *self._like.shape[1:]), self._like.dtype)
         self._file.flush()
         return np.memmap(self._file, self._like.dtype, "r+", shape=(self._rows, *self._like.shape[1:]))
+
+
+def forget(column: np.ndarray) -> None:
+    """Let go of the pages of a column on disk that are in memory; what was written to them is kept."""
+    pages = getattr(column, "_mmap", None)
+    if pages is not None:
+        pages.madvise(mmap.MADV_DONTNEED)

@@ -129,7 +129,7 @@ def test_an_entity_with_two_labels_is_refused(tmp_path, capsys):
     sources = write_rdf(tmp_path, "<http://x/a> <b> <c> .\n")
     (tmp_path / "test.tsv").write_text("person\tkind\nhttp://x/a\tblue\n")
     message = refused(tmp_path, capsys, "--preset", "rdf", *assignments(sources))
-    assert "row 2 (counted over all files): the id occurs a second time" in message
+    assert "test.tsv: column 'person', row 1: the id occurs a second time" in message
 
 
 def typed_spec(**changes) -> dict:

@@ -1,0 +1,91 @@
+"""Folders of chunks: a metadata file says which files hold the nodes of each type and the edges of each relation.
+
+``metadata.yaml`` (or .yml, .json)::
+
+    nodes:
+      user:                             # the order gives type_id
+        files: users/*.parquet          # a name, a pattern (sorted, part-2 before part-10), or a list of those
+        ids: string
+        id: name
+        columns: {feat: vector, label: {column: kind, fill: -1}}
+      item: {ids: row, count: 1000, columns: {feat: {files: item-feat-*.npy, column: array}}}
+    edges:
+      user.rates.item:
+        files: [ratings/day-1.csv.gz, ratings/day-2.csv.gz]
+        delimiter: ","
+        src: user
+        dst: item
+        columns: {weight: stars}
+        reverse: rated_by
+        duplicates: drop
+        self_loops: drop
+        dangling: drop
+
+The keys of a table are those of node types and relations in `data_tools.source_spec`, and those of its files (format,
+delimiter, header, comment, rows; `names` for the columns of text without a header). A column may have `files` of its
+own and these keys too. A metadata.json of DGL's chunked graph format is read as it is, see `data_tools.chunks_dgl`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from data_tools.chunks_dgl import dgl_spec, is_dgl
+from data_tools.schema import items
+from data_tools.source_spec import SourceSpec
+from data_tools.spec_file import build_spec
+
+NAMES = ("metadata.yaml", "metadata.yml", "metadata.json")
+LAYOUT = {"format": "format", "delimiter": "delimiter", "header": "header", "comment": "comment", "rows": "rows"}
+LAYOUT |= {"names": "columns"}
+
+
+def load_chunks(folder: pathlib.Path) -> SourceSpec:
+    """The spec of a folder of chunks. ValueError naming the metadata file and the place."""
+    path = next((folder / name for name in NAMES if (folder / name).is_file()), None)
+    if path is None:
+        raise ValueError(f"{folder}: none of {', '.join(NAMES)} is there; data_tools/chunk_folder.py describes it")
+    try:
+        data = json.loads(path.read_text()) if path.suffix == ".json" else yaml.safe_load(path.read_text())
+        return build_spec(dgl_spec(data, folder) if is_dgl(data) else chunk_spec(data), folder, {})
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def chunk_spec(data: Any) -> dict[str, Any]:
+    """The metadata as a spec; tables become lists, and files get names."""
+    items("metadata", data)
+    spec = {key: value for key, value in data.items() if key not in ("nodes", "edges")} | {"files": {}}
+    for kind, key in (("nodes", "type"), ("edges", "relation")):
+        spec[kind] = [
+            {key: name, **take_files(f"{kind}.{name}", table, spec["files"])}
+            for name, table in items(kind, data.get(kind))
+        ]
+    return spec
+
+
+def take_files(where: str, table: Any, files: dict[str, Any]) -> dict[str, Any]:
+    """A table, or a column, with a name in place of its files, which are put into ``files``."""
+    rest = {key: value for key, value in items(where, table) if key not in LAYOUT}
+    layout = {LAYOUT[key]: value for key, value in table.items() if key in LAYOUT}
+    if isinstance(layout.get("rows"), int):
+        layout["rows"] = [layout["rows"]]
+    chunks = rest.pop("files", None)
+    if chunks is not None:
+        files[where] = {"chunks": [chunks] if isinstance(chunks, str) else chunks, **layout}
+        rest["file"] = where
+    elif layout:
+        raise ValueError(f"{where}: {', '.join(layout)} without files")
+    if isinstance(rest.get("columns"), Mapping):
+        rest["columns"] = {
+            name: take_files(f"{where}.{name}", column, files) if isinstance(column, Mapping) else column
+            for name, column in rest["columns"].items()
+        }
+    return rest

@@ -1,0 +1,176 @@
+"""Columns on disk that are read again bucket by bucket: each batch is written once, its rows in order of their buckets.
+
+K buckets, B batches; a bucket is small enough for the memory where the whole column is not.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+import pyarrow as pa
+
+MULTIPLIER = 0x9E3779B97F4A7C15  # odd: has an inverse modulo 2**64
+INVERSE = pow(MULTIPLIER, -1, 1 << 64)
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """Hash of integers [n], uint64 (the finaliser of SplitMix64)."""
+    values = values.astype(np.uint64, copy=True)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        values ^= values >> np.uint64(shift)
+        values *= np.uint64(factor)
+    return values ^ (values >> np.uint64(31))
+
+
+def hash_rows(columns: list[np.ndarray]) -> np.ndarray:
+    """Hash of the rows of several columns of integers [n], uint64."""
+    total = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        total = mix(total * np.uint64(MULTIPLIER) + column.astype(np.uint64))
+    return total
+
+
+def text_parts(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets [n + 1] int64, from 0, and the bytes [offsets[n]] of an array of strings without nulls."""
+    text = text.cast(pa.large_string())
+    bounds = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    data = np.frombuffer(text.buffers()[2] or b"", np.uint8)[bounds[0] : bounds[-1]]
+    return bounds - bounds[0], data
+
+
+def hash_text(text: pa.Array) -> np.ndarray:
+    """Hash of strings [n], uint64: a polynomial of all bytes, from differences of a running sum."""
+    bounds, data = text_parts(text)
+    powers = np.ones(len(data) + 1, np.uint64)
+    powers[1:] = MULTIPLIER
+    sums = np.zeros(len(data) + 1, np.uint64)
+    np.cumsum((data.astype(np.uint64) + np.uint64(1)) * np.cumprod(powers)[:-1], out=sums[1:])
+    powers[1:] = INVERSE
+    return mix((sums[bounds[1:]] - sums[bounds[:-1]]) * np.cumprod(powers)[bounds[:-1]])
+
+
+def to_buckets(hashes: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The bucket of each row [n] int64, the order that sorts them (stable), and the bounds [K + 1] of the sorted."""
+    buckets = (hashes % np.uint64(num_buckets)).astype(np.int64)
+    return buckets, *sorted_buckets(buckets, num_buckets)
+
+
+def sorted_buckets(buckets: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """The order that sorts rows by their buckets (stable) and the bounds [K + 1] of the sorted."""
+    order = np.argsort(buckets.astype(np.uint16 if num_buckets <= 1 << 16 else np.int64), kind="stable")
+    bounds = np.zeros(num_buckets + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=num_buckets), out=bounds[1:])
+    return order, bounds
+
+
+class ArraySegments:
+    """Rows of one dtype and trailing shape, in buckets."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        self._like = np.empty(0, np.int64)
+        self._starts = [0]
+        self._bounds: list[np.ndarray] = []
+
+    def append(self, rows: np.ndarray, bounds: np.ndarray) -> None:
+        """Add a batch [n, ...] that is sorted by buckets; bounds [K + 1]."""
+        self._like = rows[:0]
+        write_all(self._file.fileno(), rows, self._starts[-1] * self._row_bytes)
+        self._starts.append(self._starts[-1] + len(rows))
+        self._bounds.append(bounds)
+
+    def read(self, batch: int, bucket: int) -> np.ndarray:
+        """The rows of a batch that are in a bucket."""
+        return self.get(*self.span(batch, bucket))
+
+    def get(self, start: int, stop: int) -> np.ndarray:
+        """Rows start .. stop - 1 of all as they were written."""
+        data = os.pread(self._file.fileno(), (stop - start) * self._row_bytes, start * self._row_bytes)
+        return np.frombuffer(data, self._like.dtype).reshape(stop - start, *self._like.shape[1:])
+
+    def put(self, start: int, rows: np.ndarray) -> None:
+        """Write other rows in place of those from ``start`` on."""
+        write_all(self._file.fileno(), rows.astype(self._like.dtype, copy=False), start * self._row_bytes)
+
+    def span(self, batch: int, bucket: int) -> tuple[int, int]:
+        """Where they stand among all rows as they were written."""
+        bounds = self._bounds[batch] + self._starts[batch]
+        return int(bounds[bucket]), int(bounds[bucket + 1])
+
+    def batch(self, batch: int) -> tuple[int, int]:
+        """First row of a batch, and of the next."""
+        return self._starts[batch], self._starts[batch + 1]
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches."""
+        return len(self._bounds)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of all batches."""
+        return self._starts[-1]
+
+    def bucket(self, bucket: int) -> np.ndarray:
+        """All rows of a bucket, in order of the batches."""
+        return np.concatenate([self._like, *(self.read(batch, bucket) for batch in range(self.num_batches))])
+
+    @property
+    def _row_bytes(self) -> int:
+        return int(self._like.dtype.itemsize * np.prod(self._like.shape[1:], dtype=np.int64))
+
+
+class IdSegments:
+    """Ids in buckets: integers, or text as lengths and bytes."""
+
+    def __init__(self, folder: pathlib.Path, text: bool):
+        self.text = text
+        self._rows = ArraySegments(folder)  # of text: its length
+        self._bytes = ArraySegments(folder) if text else None
+
+    def append(self, ids: pa.Array, bounds: np.ndarray) -> None:
+        """Add a batch [n] that is sorted by buckets; bounds [K + 1]."""
+        if self._bytes is None:
+            self._rows.append(ids.to_numpy(), bounds)
+            return
+        offsets, data = text_parts(ids)
+        self._rows.append(np.diff(offsets), bounds)
+        self._bytes.append(data, offsets[bounds])
+
+    def read(self, batch: int, bucket: int) -> pa.Array:
+        """The ids of a batch that are in a bucket."""
+        rows = self._rows.read(batch, bucket)
+        if self._bytes is None:
+            return pa.array(rows)
+        return make_text(rows, self._bytes.read(batch, bucket))
+
+    def span(self, batch: int, bucket: int) -> tuple[int, int]:
+        """Where they stand among all ids as they were written."""
+        return self._rows.span(batch, bucket)
+
+    def batch(self, batch: int) -> tuple[int, int]:
+        """First row of a batch, and of the next."""
+        return self._rows.batch(batch)
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches."""
+        return self._rows.num_batches
+
+
+def make_text(lengths: np.ndarray, data: np.ndarray) -> pa.Array:
+    """Strings [n] from their lengths and bytes."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def write_all(descriptor: int, rows: np.ndarray, position: int) -> None:
+    """Write rows at a position of a file."""
+    view = memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else memoryview(b"")
+    while len(view):
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
