@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from data_tools.chunk_folder import load_chunks
 from data_tools.cli import run_command
+from data_tools.convert_memory import parse_bytes, plan_conversion
 from data_tools.graph_writer import Summary, write_graph
 from data_tools.source_reader import read_edges, read_nodes
 from data_tools.source_spec import SourceSpec
@@ -97,6 +98,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="path of a file, or value of a setting, of the spec",
     )
     parser.add_argument("--sort", action="store_true", help="sort events by time (stable) where they are not sorted")
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="peak memory, such as 8GiB: it is predicted and printed, and what does not fit goes by way of the disk",
+    )
     parser.add_argument("output", type=pathlib.Path, help="the graph file to write")
     return parser
 
@@ -118,7 +124,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         spec = read_spec(arguments)
-        print(describe(arguments.output, convert(spec, arguments.output)))
+        num_buckets = 0
+        if arguments.memory:
+            memory = parse_bytes(arguments.memory)
+            plan = plan_conversion(spec, memory)
+            num_buckets = plan.num_buckets
+            print(plan.describe(memory), flush=True)
+        print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
         return 0
 
     return run_command(command)

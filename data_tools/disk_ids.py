@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from data_tools.id_spaces import unknown_id
 from data_tools.segments import ArraySegments, IdSegments, hash_text, mix, text_parts, to_buckets
-from data_tools.spool import Spool
+from data_tools.spool import Spool, forget
 from data_tools.values import Raw, parse_ids, parse_names
 from hpcgnn.store.files import slabs
 
@@ -146,6 +146,7 @@ class DiskColumn:
                 value = self._value(batch, int(codes[start + bad[0]]), int(np.flatnonzero(order == bad[0])[0]))
                 raise unknown_id(raw, file, first_row + int(bad[0]), value, self._space.type)
             codes[start:stop] = rows
+            forget(codes)
 
     def _value(self, batch: int, bucket: int, position: int) -> int | str:
         """The id at a position of a batch that is sorted by buckets."""

@@ -17,7 +17,7 @@ from data_tools.segments import ArraySegments, hash_rows, to_buckets
 from data_tools.spool import forget
 from hpcgnn.store.files import FileFormatError, slabs, split_relation
 
-SCAN_BYTES = 24  # src, dst and time of a row
+SCAN_ROWS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class EdgeRows:
         """The rows of the source [e] in the order of the edges, and ``flipped`` [e]: where src and dst change places
         (None: nowhere)."""
         num_rows = len(self._keep if self._order is None else self._order)
-        for start, stop in slabs(num_rows, SCAN_BYTES):
+        for start, stop in slabs(num_rows, 1, SCAN_ROWS):
             rows = start + np.flatnonzero(self._keep[start:stop]) if self._order is None else self._order[start:stop]
             if self._table.spec.undirected:
                 yield both_directions(rows, self._table.src, self._table.dst)
@@ -89,7 +89,7 @@ def leave_out(
 
 def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Slabs of the ends of all rows: first row, src, dst."""
-    for start, stop in slabs(len(table.src), SCAN_BYTES):
+    for start, stop in slabs(len(table.src), 1, SCAN_ROWS):
         yield start, np.array(table.src[start:stop]), np.array(table.dst[start:stop])
         forget(table.src)
         forget(table.dst)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from data_tools.spool import forget
 from data_tools.values import Raw, parse_ids, parse_names
 from hpcgnn.store.files import FileFormatError
 
@@ -72,6 +73,7 @@ class MemoryColumn:
             piece = codes[start : start + MAP_ROWS]
             unknown = piece == UNKNOWN if self._drop else np.zeros(0, bool)
             piece[:] = self._space.rows(piece) if not unknown.any() else self._known_rows(piece, unknown)
+            forget(codes)
 
     def _known_rows(self, codes: np.ndarray, unknown: np.ndarray) -> np.ndarray:
         rows = np.full(len(codes), UNKNOWN)
@@ -237,7 +239,8 @@ def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
     for start in range(0, len(rows), MAP_ROWS):
         piece = rows[start : start + MAP_ROWS]
         again = seen[piece]
-        again[np.setdiff1d(np.arange(len(piece)), np.unique(piece, return_index=True)[1])] = True
+        order = np.argsort(piece, kind="stable")
+        again[order[1:][piece[order[1:]] == piece[order[:-1]]]] = True
         if again.any():
             return start + int(np.flatnonzero(again)[0])
         seen[piece] = True

@@ -11,6 +11,8 @@ from data_tools.segments import ArraySegments, sorted_buckets
 from data_tools.spool import forget
 from hpcgnn.store.files import row_bytes, slabs
 
+SLAB_BYTES = 16 << 20
+
 
 def scattered(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int = 0
@@ -38,7 +40,7 @@ def _by_buckets(
     """A bucket is a range of places."""
     size = max(1, -(-num_rows // num_buckets))
     places, values = ArraySegments(folder), ArraySegments(folder)
-    for start, stop in slabs(len(rows), row_bytes(column) + 8):
+    for start, stop in slabs(len(rows), row_bytes(column) + 8, SLAB_BYTES):
         here = np.array(rows[start:stop])
         order, bounds = sorted_buckets(here // size, num_buckets)
         places.append(here[order], bounds)

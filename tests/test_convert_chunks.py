@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,8 @@ from convert_sources import contents, refused
 
 from data_tools.chunk_folder import load_chunks
 from data_tools.convert import convert, main
+from data_tools.convert_memory import plan_conversion
+from hpcgnn.store.files import file_hash
 
 pytestmark = pytest.mark.serial
 
@@ -291,3 +295,48 @@ def test_refused_folders(tmp_path, capsys):
     assert "no file is called 'person-*.parquet'" in refused(tmp_path, capsys, "--chunks", str(folder))
     (folder / "metadata.yaml").write_text(text.replace("dangling: drop", "dangling: forget"))
     assert "'forget' is not one of" in refused(tmp_path, capsys, "--chunks", str(folder))
+
+
+def run_measured(folder, output, memory: str) -> tuple[str, int]:
+    """Convert in a process of its own; what it prints, and its peak memory in bytes."""
+    script = "import sys, resource; from data_tools.convert import main; code = main(sys.argv[1:]); "
+    script += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024); sys.exit(code)"
+    command = [sys.executable, "-c", script, "--chunks", str(folder), "--memory", memory, str(output)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    return lines[0], int(lines[-1])
+
+
+def test_memory_is_predicted_and_held(tmp_path):
+    """Half a million edges whose ids take more than what is allowed; the graph is that without a bound."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "chunks").mkdir()
+    users = np.char.add("a-rather-long-name-of-a-user-", np.arange(200_000).astype(str))
+    for chunk, names in enumerate(np.array_split(rng.permutation(users), 4)):
+        ends = {end: rng.choice(users, 125_000) for end in "uv"}
+        columns = {"name": names, "kind": rng.integers(0, 9, len(names))}
+        pyarrow.parquet.write_table(pa.table(columns), tmp_path / "chunks" / f"user-{chunk}.parquet")
+        pyarrow.parquet.write_table(pa.table(ends), tmp_path / "chunks" / f"edge-{chunk}.parquet")
+    data = {
+        "nodes": {"user": {"files": "user-*.parquet", "ids": "string", "id": "name", "columns": {"label": "kind"}}},
+        "edges": {"user.to.user": {"files": "edge-*.parquet", "src": "u", "dst": "v", "duplicates": "drop"}},
+    }
+    (tmp_path / "chunks" / "metadata.yaml").write_text(yaml.safe_dump(data))
+    spec = load_chunks(tmp_path / "chunks")
+    allowed = 380 << 20
+    plan = plan_conversion(spec, allowed)
+    assert plan.num_buckets > 0
+    assert plan.peak <= allowed
+    line, peak = run_measured(tmp_path / "chunks", tmp_path / "graph.h5", "380MiB")
+    assert line == plan.describe(allowed)
+    assert "500,000 rows of edges" in line
+    assert peak <= allowed
+    convert(spec, tmp_path / "expected.h5")
+    assert file_hash(tmp_path / "graph.h5") == file_hash(tmp_path / "expected.h5")
+    assert plan_conversion(spec, 8 << 30).num_buckets == 0
+
+
+def test_too_little_memory_is_refused(tmp_path, capsys):
+    folder = write_chunks(tmp_path / "chunks", random_graph(), 2)
+    assert "100 MiB are too few; the least is" in refused(tmp_path, capsys, "--chunks", str(folder), "--memory", "100M")
+    assert "expected a number of bytes" in refused(tmp_path, capsys, "--chunks", str(folder), "--memory", "some")
