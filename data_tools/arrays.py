@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from hpcgnn.store.files import FileFormatError, slabs
 
 REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
 SLAB_BYTES = 16 << 20
+CORES = ("core", "_core")  # what NumPy 1 and 2 call the module that pickles of arrays name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +30,34 @@ class Sparse:
 
 
 def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
-    """The arrays of an npz or mat file by name, or of an npy file (one, named ``array``, mapped into memory)."""
+    """The arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory)."""
     try:
         if kind == "mat":
             return split_sparse(scipy.io.loadmat(path))
+        if kind == "pt":
+            return load_tensors(path)
         # allow_pickle stays off: loading data must not run code.
         loaded = np.load(path, mmap_mode="r" if kind == "npy" else None)
     except (ValueError, OSError, NotImplementedError, zipfile.BadZipFile, MatReadError) as error:
         raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
     return {"array": loaded} if isinstance(loaded, np.ndarray) else loaded
+
+
+def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The tensors and NumPy arrays of a dictionary that torch.save wrote."""
+    import torch  # only here: it takes more memory than all the rest
+
+    known = [(np._core.multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
+    known += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
+    try:
+        with torch.serialization.safe_globals(known):
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from None
+    if not isinstance(loaded, dict):
+        raise ValueError(f"it holds a {type(loaded).__name__}, not a dictionary of tensors")
+    arrays = {key: value.numpy() if isinstance(value, torch.Tensor) else value for key, value in loaded.items()}
+    return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
 
 
 def split_sparse(variables: Mapping[str, object]) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ from data_tools.chunk_folder import load_chunks
 from data_tools.cli import run_command
 from data_tools.convert_memory import parse_bytes, plan_conversion
 from data_tools.graph_writer import Summary, write_graph
+from data_tools.ogb_folder import TASKS, load_ogb
 from data_tools.source_reader import read_edges, read_nodes
 from data_tools.source_spec import SourceSpec
 from data_tools.spec_file import PRESETS, load_spec, preset_names, with_sorting
@@ -81,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m data_tools.convert", description="Convert source files to a graph file (HDF5)."
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--preset", choices=preset_names(), help="a spec that comes with the package")
+    source.add_argument("--preset", choices=[*preset_names(), *TASKS], help="a spec that comes with the package")
     source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source_spec.py)")
     source.add_argument(
         "--chunks",
@@ -114,6 +115,8 @@ def read_spec(arguments: argparse.Namespace) -> SourceSpec:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
         return with_sorting(load_chunks(arguments.chunks), arguments.sort)
+    if arguments.preset in TASKS:
+        return load_ogb(arguments.preset, assigned)
     path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
     return load_spec(path, assigned, arguments.sort)
 

@@ -150,7 +150,7 @@ def file_bytes(spec: SourceSpec) -> int:
         for piece in file.pieces():
             source = Source(pathlib.Path(piece.path), piece.member)
             kind = kind_of(piece, source)
-            if kind in ("npz", "mat", "idlists") and source.path.is_file():
+            if kind in ("npz", "mat", "pt", "idlists") and source.path.is_file():
                 largest = max(largest, 4 * os.path.getsize(source.path))
             elif kind == "parquet" and source.path.is_file():
                 footer = pyarrow.parquet.read_metadata(source.path)

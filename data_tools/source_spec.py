@@ -46,7 +46,8 @@ A spec is a YAML file; the presets are just such files::
 The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
 layout: their rows follow each other, and a column `split` says from which they come.
 
-Formats: text, parquet; npz, npy; mat (MATLAB up to v7; a sparse matrix X is the arrays X_data, X_row, X_col, X_shape);
+Formats: text, parquet; npz, npy; pt (a dictionary of tensors or arrays, by torch.save); mat (MATLAB up to v7; a sparse
+matrix X is the arrays X_data, X_row, X_col, X_shape);
 lists (a line `a b c ...` is the rows (a, b), (a, c), ...); idlists (JSON {row: [column, ...]}: the arrays data, row,
 col, shape of a matrix of 0 and 1); triples (N-Triples, .nt) and turtle (.ttl, and .n3 as far as it is Turtle): subject,
 predicate, object.
@@ -73,7 +74,7 @@ from hpcgnn.store.files import relation_name, split_relation
 SPLITS = {"train": 0, "val": 1, "test": 2}
 DTYPES = ("int8", "int16", "int32", "int64", "float32", "float64")
 KINDS = ("temporal", "static")
-FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "lists", "triples", "turtle", "idlists")
+FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "pt", "lists", "triples", "turtle", "idlists")
 POLICIES = ("keep", "drop", "error")
 
 Reference = int | str | list

@@ -32,6 +32,7 @@ SUFFIXES = {
     ".npy": "npy",
     ".parquet": "parquet",
     ".mat": "mat",
+    ".pt": "pt",
     ".nt": "triples",
     ".ttl": "turtle",
     ".n3": "turtle",
@@ -53,7 +54,7 @@ def open_table(spec: FileSpec) -> Table:
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
     kind = SUFFIXES.get(source.suffix, "text") if spec.format == "auto" else spec.format
-    if spec.member is not None and kind in ("npz", "npy", "parquet", "mat"):
+    if spec.member is not None and kind in ("npz", "npy", "parquet", "mat", "pt"):
         raise FileFormatError(f"{source.name}: {kind} files are not read inside of archives; unpack it")
     if kind == "text":
         return TextTable(source, spec)
