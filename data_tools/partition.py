@@ -17,6 +17,7 @@ import numpy as np
 from data_tools.assignment import METHODS, Workplace
 from data_tools.cli import run_command
 from data_tools.journal import Journal
+from data_tools.memory import count, make_plan, parse_bytes
 from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, default_balance, static_constraints
 from data_tools.part_hotness import hotness_parts
 from data_tools.part_layout import Layout
@@ -39,7 +40,6 @@ from data_tools.snapshot_quality import measure_snapshots
 from hpcgnn.store import files
 
 DEFAULT_BALANCE = ("events", "time")
-DEFAULT_MEMORY = 256 << 20
 HOTNESS = "hotness"
 STATIC_METHODS = (*METHODS, HOTNESS)
 
@@ -121,15 +121,18 @@ def partition(
     objective: str = "cut",
     overwrite: bool = False,
     passes: int | None = None,
+    memory: int | None = None,
+    report: Callable[[str], None] | None = None,
     **static,
 ) -> dict:
     """Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
     method: metis, ldg, fennel, random or (static) hotness; balance: names of constraints (default: events and time of a
     temporal graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut
-    or volume (metis only); passes: over the nodes (ldg and fennel); static: the further options of StaticOptions. What
-    an interrupted call with the same arguments has finished is taken over. Raises ValueError for a bad option or an
-    existing set, FileFormatError for a file that cannot be used.
+    or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that are allowed (default: a share of
+    what is free), whose use ``report`` is told; static: the further options of StaticOptions. What an interrupted call
+    with the same arguments has finished is taken over. Raises ValueError for a bad option, an existing set or too little
+    memory, FileFormatError for a file that cannot be used.
     """
     folder = pathlib.Path(folder)
     source = open_source(path)
@@ -140,11 +143,14 @@ def partition(
         common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
         common["balance"] = None if balance is None else tuple(balance)
         options = kind.options(source, common, static)
+        plan = make_plan(count(source, options), options, memory)
+        if report:
+            report("\n".join(plan.lines()))
         source_hash = files.file_hash(path)
         journal = Journal(folder, make_set_id(source_hash, options), source_hash)
         if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
             raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
-        return write_set(source, journal, options, kind.stages, Workplace(folder, DEFAULT_MEMORY))
+        return write_set(source, journal, options, kind.stages, Workplace(folder, plan.work))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -163,6 +169,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--objective", choices=OBJECTIVES, default="cut")
     parser.add_argument("--passes", type=int, help=f"over the nodes, of ldg and fennel (default {DEFAULT_PASSES})")
+    parser.add_argument("--memory", type=size, help="allowed memory, such as 8GiB (default: a share of what is free)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a set that is there")
     static = parser.add_argument_group("static graphs", argument_default=argparse.SUPPRESS)
@@ -187,6 +194,14 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
+def size(text: str) -> int:
+    """Bytes, as argparse wants to hear of a bad size."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def fanouts(text: str) -> tuple[int, ...]:
     """The integers of a comma-separated list."""
     return tuple(int(name) for name in names(text))
@@ -195,7 +210,7 @@ def fanouts(text: str) -> tuple[int, ...]:
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.partition graph.h5 parts/ --parts 16``."""
     options = vars(make_parser().parse_args(argv))
-    quality = partition(options.pop("graph"), **options)
+    quality = partition(options.pop("graph"), report=print, **options)
     print(summary(quality))
     if options["method"] != "random":
         for line in unmet(quality, TARGET):

@@ -1,0 +1,119 @@
+"""Memory of partitioning: what is predicted holds, limits are kept, and what does not fit is refused at once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from data_tools import memory
+from data_tools.memory import Counts, count, estimate_pairs, make_plan, parse_bytes, predict
+from data_tools.pair_graph import count_pairs
+from data_tools.partition import main, partition
+from data_tools.partition_options import Options, StaticOptions
+from data_tools.partition_source import open_source
+from data_tools.synthesize import synthesize_events
+from data_tools.synthetic_static import synthesize_static
+
+pytestmark = pytest.mark.serial
+
+MEASURE = """
+import json, sys
+from data_tools.memory import status_bytes
+from data_tools.partition import partition
+graph, folder, method, more = sys.argv[1:]
+limit = status_bytes("VmRSS") + (int(more) << 20) if int(more) else None
+said = []
+partition(graph, folder, 4, method, memory=limit, report=said.append)
+print(json.dumps({"said": said, "limit": limit, "peak": status_bytes("VmHWM")}))
+"""
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    """A static and a temporal graph, large enough for their tables to outweigh the program's own memory."""
+    folder = tmp_path_factory.mktemp("graphs")
+    synthesize_static(folder / "static.h5", 40_000, 1_000_000, seed=1, width=8)
+    synthesize_events(folder / "temporal.h5", 400_000, 20_000, 4_000, seed=1)
+    return folder
+
+
+def measured(graph, folder, method: str, more: int = 0) -> tuple[int, int | None, int]:
+    """Predicted bytes, limit and peak of a process that partitions with so many MiB more than it has."""
+    command = [sys.executable, "-c", MEASURE, str(graph), str(folder), method, str(more)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    lines = found["said"][0].splitlines()
+    assert lines[0].startswith("memory: at most")
+    predicted = max(int(line.split()[-2].replace(",", "")) for line in lines[1:]) << 20
+    return predicted, found["limit"], found["peak"]
+
+
+@pytest.mark.parametrize(("kind", "method"), [("static", "metis"), ("static", "ldg"), ("temporal", "metis")])
+def test_the_prediction_holds_and_is_not_far_off(graphs, tmp_path, kind, method):
+    predicted, _, peak = measured(graphs / f"{kind}.h5", tmp_path / "p", method)
+    assert peak <= predicted + (1 << 20)
+    assert predicted <= 2 * peak
+
+
+def test_a_limit_is_kept(graphs, tmp_path):
+    predicted, limit, peak = measured(graphs / "static.h5", tmp_path / "p", "ldg", more=175)
+    assert peak <= limit
+    assert predicted <= limit + (1 << 20)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(graphs, tmp_path, capsys):
+    arguments = [str(graphs / "static.h5"), str(tmp_path / "p"), "--parts", "4"]
+    limit = (memory.status_bytes("VmRSS") >> 20) + 180
+    with pytest.raises(ValueError, match=r"method metis takes about .* are allowed; choose --method ldg"):
+        main([*arguments, "--memory", f"{limit}MiB"])
+    with pytest.raises(ValueError, match="raise --memory"):
+        main([*arguments, "--memory", "1MiB", "--method", "ldg"])
+    with pytest.raises(SystemExit):
+        main([*arguments, "--memory", "much"])
+    assert "'much' is not a size" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def test_the_memory_that_is_allowed_does_not_change_the_set(graphs, tmp_path):
+    source = graphs / "static.h5"
+    with (opened := open_source(source)).file:
+        options = StaticOptions(4, "ldg", ("nodes", "edges", "train"))
+        least = max(predict(count(opened, options), options, memory.LEAST_WORK).values())
+    books = []
+    for name, allowed in (("large", None), ("small", memory.status_bytes("VmRSS") + least + (20 << 20))):
+        partition(source, tmp_path / name, 4, "ldg", passes=2, memory=allowed)
+        books.append((tmp_path / name / "book.h5").read_bytes())
+    assert books[0] == books[1]
+
+
+def test_pairs_are_estimated_well(graphs):
+    for name in ("static", "temporal"):
+        source = open_source(graphs / f"{name}.h5")
+        with source.file:
+            assert estimate_pairs(source) == pytest.approx(len(count_pairs(source)[0]), rel=0.03)
+
+
+def test_more_of_anything_takes_no_less():
+    options, least = Options(16, "metis", ("nodes",)), Counts(1000, 10_000, 9_000, 1, "temporal")
+    before = predict(least, options, 1 << 20)
+    for name in ("nodes", "edges", "pairs", "weights"):
+        values = {key: getattr(least, key) for key in least.__slots__}
+        after = predict(Counts(**{**values, name: 10 * values[name]}), options, 1 << 20)
+        assert all(after[stage] >= before[stage] for stage in before)
+    plan = make_plan(least, options, None)
+    assert memory.LEAST_WORK <= plan.work <= memory.MOST_WORK
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8GiB", 8 << 30), ("500M", 500 << 20), ("1.5g", 3 << 29), ("2kb", 2048), ("77", 77)]
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "8 apples", "1e3"])
+def test_no_sizes(text):
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_bytes(text)
