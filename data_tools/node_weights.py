@@ -13,40 +13,70 @@ from data_tools.pair_graph import PairGraph, build_pair_graph
 from data_tools.partition_source import NodeType, Relation, Source, endpoint_slabs
 from hpcgnn.store.files import BY_DESTINATION, FileFormatError
 
-CONSTRAINTS = ("nodes", "events", "degree", "train", "time")
-STATIC_CONSTRAINTS = ("nodes", "edges", "train", "val")
+CONSTRAINTS = ("nodes", "events", "degree", "train", "val", "time")
+STATIC_CONSTRAINTS = ("nodes", "edges", "degree", "train", "val")
+ALL_TYPES = "types"
 SPLITS = {"train": 0, "val": 1}  # values of the column split
-TRAIN_FRACTION = 0.7
+STRETCHES = {"train": (0.0, 0.7), "val": (0.7, 0.85)}  # of the event stream, as training splits it
 QUARTERS = 4
 
 
-def columns_of(balance: tuple[str, ...]) -> list[str]:
-    """Names of the weight columns: ``time`` stands for one per quarter of the event stream."""
-    names = []
-    for name in balance:
-        names += [f"time{quarter}" for quarter in range(QUARTERS)] if name == "time" else [name]
-    return names
+def constraints(source: Source) -> tuple[str, ...]:
+    """Names of the constraints that a graph allows; ``types`` stands for type:<name> of every node type."""
+    names = CONSTRAINTS if source.kind == "temporal" else STATIC_CONSTRAINTS
+    timed = ("time",) if source.kind == "snapshots" else ()
+    return (*names, *timed, *type_names(source), ALL_TYPES)
+
+
+def type_names(source: Source) -> list[str]:
+    """The constraint of every node type."""
+    return [f"type:{node_type.name}" for node_type in source.types]
+
+
+def columns_of(source: Source, balance: tuple[str, ...]) -> list[str]:
+    """Names of the weight columns: ``time`` is one for every quarter of the events or snapshots, ``types`` one for
+    every node type."""
+    several = {"time": [f"time{quarter}" for quarter in range(QUARTERS)], ALL_TYPES: type_names(source)}
+    return list(dict.fromkeys(column for name in balance for column in several.get(name, [name])))
 
 
 def node_weights(source: Source, balance: tuple[str, ...], graph: PairGraph | None = None) -> dict[str, np.ndarray]:
-    """Weights [N] int64 by column name; of a static graph, those of `static_weights`.
+    """Weights [N] int64 by column name.
 
-    nodes: 1; events: history entries; degree: distinct neighbours (from ``graph``, else counted); train: history
-    entries in the first 70 % of the event stream; time0 .. time3: those in each quarter. A self-loop is one entry.
+    nodes: 1; degree: distinct neighbours (from ``graph``, else counted); type:<name>: 1 for its nodes. Of a temporal
+    graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next 15 %; time0
+    .. time3: those in each quarter; a self-loop is one entry. Of the others: edges: in-edges of all relations; train,
+    val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of them.
     """
-    if source.kind in BY_DESTINATION:
-        return static_weights(source, columns_of(balance))
-    weights = {"nodes": np.ones(source.num_nodes, np.int64)}
-    if "degree" in balance:
+    columns = columns_of(source, balance)
+    weights = {name: plain_weight(source, name) for name in columns if name == "nodes" or name.startswith("type:")}
+    if "degree" in columns:
         weights["degree"] = (graph or build_pair_graph(source)).degrees()
-    fractions = (0.0, *(quarter / QUARTERS for quarter in range(1, QUARTERS)), 1.0)
-    if "train" in balance:
-        weights["train"] = entries(source, (0.0, TRAIN_FRACTION))[0]
-    if "time" in balance or "events" in balance:
-        quarters = entries(source, fractions)
-        weights.update({f"time{index}": column for index, column in enumerate(quarters)})
+    remaining = [name for name in columns if name not in weights]
+    if source.kind in BY_DESTINATION:
+        weights |= {name: static_weight(source, name) for name in remaining}
+    else:
+        weights |= temporal_weights(source, remaining)
+    return {name: weights[name] for name in columns}
+
+
+def plain_weight(source: Source, name: str) -> np.ndarray:
+    """1 for every node [N] int64, or for those of the type that is named."""
+    weight = np.full(source.num_nodes, name == "nodes", np.int64)
+    for node_type in source.types:
+        if name == f"type:{node_type.name}":
+            weight[node_type.base : node_type.base + node_type.num_nodes] = 1
+    return weight
+
+
+def temporal_weights(source: Source, names: list[str]) -> dict[str, np.ndarray]:
+    """Events, train, val and quarters of time: columns [N] int64, at least those named."""
+    weights = {name: entries(source, STRETCHES[name])[0] for name in names if name in STRETCHES}
+    if len(weights) < len(names):
+        quarters = entries(source, tuple(quarter / QUARTERS for quarter in range(QUARTERS + 1)))
+        weights |= {f"time{index}": column for index, column in enumerate(quarters)}
         weights["events"] = quarters.sum(axis=0)
-    return {name: weights[name] for name in columns_of(balance)}
+    return weights
 
 
 def entries(source: Source, fractions: tuple[float, ...]) -> np.ndarray:
@@ -99,12 +129,6 @@ def rows_until(source: Source, relation: Relation, time: int) -> int:
     return low
 
 
-def static_constraints(source: Source) -> tuple[str, ...]:
-    """Names of the constraints that a static graph allows."""
-    timed = ("time",) if source.kind == "snapshots" else ()
-    return (*STATIC_CONSTRAINTS, *timed, *(f"type:{node_type.name}" for node_type in source.types))
-
-
 def has_split(source: Source) -> bool:
     """Whether a node type has a column split."""
     return any("split" in node_type.columns for node_type in source.types)
@@ -117,30 +141,13 @@ def default_balance(source: Source) -> tuple[str, ...]:
     return ("nodes", "edges", "train") if has_split(source) else ("nodes", "edges")
 
 
-def static_weights(source: Source, balance: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Weights [N] int64 by name, of a static graph.
-
-    nodes: 1; edges: in-edges of all relations; train, val: 1 for nodes of that split; type:<name>: 1 for its nodes;
-    time0 .. time3: in-edges in all snapshots of each quarter of them.
-    """
-    return {name: static_weight(source, name) for name in balance}
-
-
 def static_weight(source: Source, name: str) -> np.ndarray:
-    """One column [N] int64 of static_weights."""
-    if name == "nodes":
-        return np.ones(source.num_nodes, np.int64)
+    """Edges, train, val or a quarter of the snapshots: one column [N] int64."""
     if name == "edges":
         return in_degrees(source)
     if name in SPLITS:
         return in_split(source, name).astype(np.int64)
-    if name.startswith("time"):
-        return snapshot_degrees(source, int(name.removeprefix("time")))
-    weight = np.zeros(source.num_nodes, np.int64)
-    for node_type in source.types:
-        if name == f"type:{node_type.name}":
-            weight[node_type.base : node_type.base + node_type.num_nodes] = 1
-    return weight
+    return snapshot_degrees(source, int(name.removeprefix("time")))
 
 
 def in_degrees(source: Source) -> np.ndarray:

@@ -18,7 +18,7 @@ from data_tools.assignment import METHODS, Workplace
 from data_tools.cli import run_command
 from data_tools.journal import Journal
 from data_tools.memory import count, make_plan, parse_bytes
-from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, default_balance, static_constraints
+from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, constraints, default_balance
 from data_tools.part_hotness import hotness_parts
 from data_tools.part_layout import Layout
 from data_tools.part_static import write_static_parts
@@ -49,7 +49,7 @@ def temporal_options(source: Source, common: dict, extra: dict) -> Options:
     if extra:
         raise ValueError(f"{', '.join(extra)}: for static graphs only, {source.file.filename} is temporal")
     options = Options(**{**common, "balance": DEFAULT_BALANCE if common["balance"] is None else common["balance"]})
-    options.check(METHODS, CONSTRAINTS)
+    options.check(METHODS, constraints(source))
     return options
 
 
@@ -59,7 +59,7 @@ def static_options(source: Source, common: dict, extra: dict) -> Options:
         extra = {"cache_ranking": HOTNESS_CACHE, **extra}
     balance = default_balance(source) if common["balance"] is None else common["balance"]
     options = StaticOptions(**{**common, "balance": balance, **extra})
-    options.check(STATIC_METHODS, static_constraints(source))
+    options.check(STATIC_METHODS, constraints(source))
     return options
 
 
@@ -164,8 +164,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--balance",
         type=names,
         help=f"constraints, comma separated: temporal: {', '.join(CONSTRAINTS)} (default "
-        f"{','.join(DEFAULT_BALANCE)}); static: {', '.join(STATIC_CONSTRAINTS)}, type:<node type> (default nodes,edges "
-        "and, with a split, train); snapshots: those and time (default nodes,time)",
+        f"{','.join(DEFAULT_BALANCE)}); static: {', '.join(STATIC_CONSTRAINTS)} (default nodes,edges and, with a "
+        "split, train); snapshots: those and time (default nodes,time); all: type:<node type>, types (all of them)",
     )
     parser.add_argument("--objective", choices=OBJECTIVES, default="cut")
     parser.add_argument("--passes", type=int, help=f"over the nodes, of ldg and fennel (default {DEFAULT_PASSES})")

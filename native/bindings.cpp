@@ -41,6 +41,7 @@ NB_MODULE(_native, module) {
   hpcgnn::bind_compute(module);
   hpcgnn::bind_layers(module);
   hpcgnn::bind_graph(module);
+  hpcgnn::bind_balance(module);
   hpcgnn::bind_neighbor_batches(module);
   hpcgnn::bind_parts(module);
 #if defined(HPCGNN_WITH_CUDA)

@@ -26,6 +26,7 @@ void bind_plan(nb::module_ &module);
 void bind_compute(nb::module_ &module);
 void bind_layers(nb::module_ &module);
 void bind_graph(nb::module_ &module);
+void bind_balance(nb::module_ &module);
 void bind_neighbor_batches(nb::module_ &module);
 void bind_parts(nb::module_ &module);
 void bind_cuda(nb::module_ &module);

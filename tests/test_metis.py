@@ -9,9 +9,11 @@ from data_tools.assignment import spread_idle
 from data_tools.metis import metis_partition
 from data_tools.node_weights import node_weights
 from data_tools.pair_graph import PairGraph, add_duplicates, build_pair_graph, from_pairs
+from data_tools.part_limits import load_limits, part_distance
 from data_tools.part_order import order_parts, part_ties
 from data_tools.partition_source import open_source
 from data_tools.rebalance import TARGET, rebalance
+from data_tools.swap_nodes import swap_nodes
 
 pytestmark = pytest.mark.serial
 
@@ -166,15 +168,51 @@ def test_rebalancing_brings_parts_down_to_the_target(seed):
     assert imbalance(skewed, weights[:, 0], 8) > 2
 
 
-def test_rebalancing_leaves_a_balanced_partition_alone_and_cannot_split_a_node():
+def test_rebalancing_keeps_the_balance_and_cuts_less():
+    graph, cluster = clusters(4, 25)
+    part = cluster.astype(np.int32)
+    np.testing.assert_array_equal(rebalance(graph, part, np.ones((100, 1), np.int64), 4), part)
     graph = grid(20, 20)
     weights = np.ones((400, 1), np.int64)
     part = metis_partition(graph, 4, weights)
-    np.testing.assert_array_equal(rebalance(graph, part, weights, 4), part)
-    weights[7] = 1000
+    assert cut_of(graph, rebalance(graph, part, weights, 4)) <= cut_of(graph, part)
+
+
+def test_rebalancing_cannot_split_a_node_and_parts_its_heaviest_ones():
+    graph = grid(20, 20)
+    weights = np.ones((400, 1), np.int64)
+    weights[[7, 8]] = 1000
+    part = np.arange(400) // 100
     moved = rebalance(graph, part, weights, 4)
-    assert moved[7] == part[7]
-    assert imbalance(moved, weights[:, 0], 4) > TARGET
+    assert moved[7] != moved[8]
+    assert np.bincount(moved, weights=weights[:, 0]).max() <= TARGET * 1000
+
+
+def test_exchanges_go_on_where_no_single_move_helps():
+    part, loads = np.array([0, 0, 1, 1], np.int32), np.array([[1.2], [0.8]])
+    weights = np.array([[0.7], [0.5], [0.5], [0.3]])
+    assert swap_nodes(part, weights, loads, np.full((2, 1), 1.0)) == 1
+    np.testing.assert_allclose(loads, 1.0)
+    np.testing.assert_allclose(np.bincount(part, weights=weights[:, 0]), 1.0)
+
+
+def test_what_giants_leave_is_shared_evenly_among_runs_of_parts():
+    weights = np.array([[3.0, 1.0]] + [[0.5, 0.7]] * 10)
+    weights = weights / weights.sum(axis=0) * 8
+    giant = (weights > 1).any(axis=1)
+    part = np.zeros(11, np.int32)
+    limits = load_limits(part, weights, giant, 8, 1.0)
+    np.testing.assert_allclose(limits[:, 0], [3, 0.5, 0.5, 0.5, *[0.875] * 4])
+    np.testing.assert_allclose(limits[:, 1], 1)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 8, 11])
+def test_far_parts_are_those_that_more_numbers_of_ranks_divide(num_parts):
+    distance = part_distance(num_parts)
+    np.testing.assert_array_equal(distance, distance.T)
+    np.testing.assert_array_equal(distance == 0, np.eye(num_parts, dtype=bool))
+    if num_parts == 8:
+        assert distance[0].tolist() == [0, 1, 2, 2, 3, 3, 3, 3]
 
 
 def test_idle_nodes_fill_the_emptiest_parts():

@@ -5,6 +5,7 @@ tensors, and release the GIL; compute operations take torch tensors of any devic
 """
 
 from hpcgnn.native.attention import AttentionPlan, temporal_attention
+from hpcgnn.native.balance import PartProblem, balance_parts
 from hpcgnn.native.build import features
 from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
 from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
@@ -33,11 +34,13 @@ __all__ = [
     "GatherRows",
     "GruGates",
     "PartLoads",
+    "PartProblem",
     "Random",
     "Relabel",
     "Stream",
     "StreamNodes",
     "TimeEncode",
+    "balance_parts",
     "decay_keep",
     "dropout_mask",
     "empty_rows",
