@@ -23,7 +23,8 @@
 
 The keys of a table are those of node types and relations in `data_tools.source_spec`, and those of its files (format,
 delimiter, header, comment, rows; `names` for the columns of text without a header). A column may have `files` of its
-own and these keys too. A metadata.json of DGL's chunked graph format is read as it is, see `data_tools.chunks_dgl`.
+own and these keys too. A metadata.json of DGL's chunked graph format is read as it is, see `data_tools.chunks_dgl`,
+and so are DGL's parts, see `data_tools.dgl_partitions`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from typing import Any
 import yaml
 
 from data_tools.chunks_dgl import dgl_spec, is_dgl
+from data_tools.dgl_partitions import find_book, unpack
 from data_tools.schema import items
 from data_tools.source_spec import SourceSpec
 from data_tools.spec_file import build_spec
@@ -45,12 +47,16 @@ LAYOUT = {"format": "format", "delimiter": "delimiter", "header": "header", "com
 LAYOUT |= {"names": "columns"}
 
 
-def load_chunks(folder: pathlib.Path) -> SourceSpec:
-    """The spec of a folder of chunks. ValueError naming the metadata file and the place."""
-    path = next((folder / name for name in NAMES if (folder / name).is_file()), None)
+def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> SourceSpec:
+    """The spec of a folder of chunks, or of DGL's parts, whose arrays go to the folder ``unpacked``, which must be
+    there for as long as the spec is used. ValueError naming the metadata file and the place."""
+    book = find_book(folder)
+    path = book or next((folder / name for name in NAMES if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(f"{folder}: none of {', '.join(NAMES)} is there; data_tools/chunk_folder.py describes it")
     try:
+        if book is not None:
+            return build_spec(unpack(book, unpacked), folder, {})
         data = json.loads(path.read_text()) if path.suffix == ".json" else yaml.safe_load(path.read_text())
         return build_spec(dgl_spec(data, folder) if is_dgl(data) else chunk_spec(data), folder, {})
     except (yaml.YAMLError, json.JSONDecodeError) as error:

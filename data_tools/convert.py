@@ -88,7 +88,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--chunks",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="a folder of csv, npy or parquet chunks with a metadata file (data_tools/chunk_folder.py), or DGL's",
+        help="a folder of csv, npy or parquet chunks with a metadata file (data_tools/chunk_folder.py), or DGL's "
+        "chunks or parts",
     )
     parser.add_argument(
         "--set",
@@ -108,13 +109,24 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_spec(arguments: argparse.Namespace) -> SourceSpec:
-    """The spec that the command line names."""
+def run(arguments: argparse.Namespace, spec: SourceSpec) -> None:
+    """Convert, and print what comes of it."""
+    num_buckets = 0
+    if arguments.memory:
+        memory = parse_bytes(arguments.memory)
+        plan = plan_conversion(spec, memory)
+        num_buckets = plan.num_buckets
+        print(plan.describe(memory), flush=True)
+    print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
+
+
+def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSpec:
+    """The spec that the command line names; what has to be unpacked for it goes to a folder."""
     assigned = parse_assignments(arguments.assignments)
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
-        return with_sorting(load_chunks(arguments.chunks), arguments.sort)
+        return with_sorting(load_chunks(arguments.chunks, unpacked), arguments.sort)
     if arguments.preset in TASKS:
         return load_ogb(arguments.preset, assigned)
     path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
@@ -126,14 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
 
     def command() -> int:
-        spec = read_spec(arguments)
-        num_buckets = 0
-        if arguments.memory:
-            memory = parse_bytes(arguments.memory)
-            plan = plan_conversion(spec, memory)
-            num_buckets = plan.num_buckets
-            print(plan.describe(memory), flush=True)
-        print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
+            run(arguments, read_spec(arguments, pathlib.Path(unpacked)))
         return 0
 
     return run_command(command)

@@ -1,0 +1,164 @@
+"""DGL's binary files: named tensors (node_feat.dgl) and graphs (graph.dgl, version 2), mapped into memory.
+
+Integers are little-endian; a vector is its length (uint64) and its items, a text its length and bytes. A tensor is
+
+    magic, 0 (uint64), device type and id, dimensions (int32), dtype: code, bits (uint8), lanes (uint16),
+    shape (int64 each), bytes (int64), data
+
+A file of tensors is a magic, their number, and a vector of (name, tensor). A file of graphs has a header of 4 KiB, the
+position of the first graph, named labels, and graphs: a meta graph, a vector of relations (as COO, CSR and CSC, those
+that were saved), the number of nodes by type, and named tensors of nodes and of edges, by type.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.store.files import FileFormatError
+
+TENSORS, GRAPHS, TENSOR = 0xDD5A9FBE3FA2443F, 0xDD2E4FF046B4A13F, 0xDD5E40F096B4A13F
+HETERO, META, UNIT = 0xDD589FBE35224ABF, 0xDD3C5FFE20046ABF, 0xDD2E60F0F6B4A127
+COO, CSR = 0xDD61FFD305DFF127, 0xDD6CD31205DFF127
+HEADER_BYTES = 4096
+KINDS = {0: "i", 1: "u", 2: "f", 6: "u"}  # of dtype codes; 6 is bool
+HAS_COO, HAS_CSR, HAS_CSC = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class PartGraph:
+    """A graph with one type of nodes and edges, as parts are: ends [E] and columns of nodes [N] and edges [E]."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    nodes: dict[str, np.ndarray]
+    edges: dict[str, np.ndarray]
+
+
+def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The tensors of a file by name. FileFormatError for a file of another kind, or a damaged one."""
+    reader = Reader(path)
+    reader.expect(TENSORS, "a file of tensors")
+    reader.number()
+    return reader.named()
+
+
+def read_graph(path: pathlib.Path) -> PartGraph:
+    """The graph of a file that holds one. FileFormatError for a file of another kind, or a damaged one."""
+    reader = Reader(path)
+    reader.expect(GRAPHS, "a file of graphs")
+    version, kind, count = reader.number(), reader.number(), reader.number()
+    if (version, kind, count) != (2, 2, 1):
+        raise FileFormatError(
+            f"{path}: version {version}, kind {kind}, {count} graphs; read is version 2 with one graph"
+        )
+    reader.position = HEADER_BYTES
+    reader.position = reader.number()
+    reader.expect(HETERO, "a graph")
+    reader.meta()
+    if reader.number() != 1:
+        raise FileFormatError(f"{path}: several relations; a part of DGL is one graph with a column of types")
+    src, dst = reader.unit()
+    reader.skip_numbers()
+    nodes, edges = ({}, {})
+    for columns in (nodes, edges):
+        for _ in range(reader.number()):
+            columns |= reader.named()
+    return PartGraph(src, dst, nodes, edges)
+
+
+class Reader:
+    """Reads a file from its begin to its end."""
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        if not path.is_file():
+            raise FileFormatError(f"{path}: no such file")
+        self._data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+        self.position = 0
+
+    def take(self, layout: str) -> tuple:
+        """The next values of a layout of struct."""
+        return struct.unpack(f"<{layout}", self._bytes(struct.calcsize(f"<{layout}")).tobytes())
+
+    def _bytes(self, count: int) -> np.ndarray:
+        if not 0 <= count <= len(self._data) - self.position:
+            raise FileFormatError(f"{self._path}: damaged or truncated: {count} bytes are missing at {self.position}")
+        self.position += count
+        return self._data[self.position - count : self.position]
+
+    def number(self) -> int:
+        """An uint64."""
+        return self.take("Q")[0]
+
+    def expect(self, magic: int, what: str) -> None:
+        """FileFormatError unless a magic number follows."""
+        if (found := self.number()) != magic:
+            raise FileFormatError(f"{self._path}: not {what} of DGL (0x{found:016X} at byte {self.position - 8})")
+
+    def tensor(self) -> np.ndarray:
+        """A tensor, mapped."""
+        self.expect(TENSOR, "a tensor")
+        _, _, _, dimensions, code, bits, lanes = self.take("QiiiBBH")
+        if code not in KINDS or lanes != 1 or not 0 <= dimensions <= 32:
+            raise FileFormatError(f"{self._path}: a tensor of dtype code {code}, which is none of numbers")
+        shape = self.take(f"{dimensions}q")
+        dtype = np.dtype(f"<{KINDS[code]}{bits // 8}")
+        data = self._bytes(self.take("q")[0])
+        if len(data) != dtype.itemsize * int(np.prod(shape)):
+            raise FileFormatError(f"{self._path}: damaged: a tensor of shape {list(shape)} has {len(data)} bytes")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def named(self) -> dict[str, np.ndarray]:
+        """A vector of named tensors."""
+        return {self._bytes(self.number()).tobytes().decode(): self.tensor() for _ in range(self.number())}
+
+    def skip_numbers(self) -> None:
+        """A vector of int64, which is not needed."""
+        self._bytes(8 * self.number())
+
+    def meta(self) -> None:
+        """A meta graph, which is not needed."""
+        self.expect(META, "a meta graph")
+        self.compressed()
+
+    def unit(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the edges of a relation [E], in the order of their ids."""
+        self.expect(UNIT, "a relation")
+        saved, _ = self.number(), self.number()
+        found = []
+        for bit, read in ((HAS_COO, self.pairs), (HAS_CSR, self.compressed), (HAS_CSC, self.compressed)):
+            if saved & bit:
+                self.meta()
+                ends = read()
+                found.append(ends[::-1] if bit == HAS_CSC else ends)
+        if not found:
+            raise FileFormatError(f"{self._path}: a relation in none of the forms COO, CSR and CSC")
+        return found[0]
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of a COO matrix [E]."""
+        self.expect(COO, "a COO matrix")
+        self.take("QQ")
+        row, col, order = self.tensor(), self.tensor(), self.tensor()
+        self.take("BB")
+        return in_order(row, col, order)
+
+    def compressed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of a CSR matrix [E]."""
+        self.expect(CSR, "a CSR matrix")
+        self.take("QQ")
+        indptr, col, order = self.tensor(), self.tensor(), self.tensor()
+        self.take("B")
+        return in_order(np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), col, order)
+
+
+def in_order(row: np.ndarray, col: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs in order of their edge ids ``order`` [E], which is empty where they are."""
+    if not len(order):
+        return row, col
+    by_id = np.argsort(order, kind="stable")
+    return row[by_id], col[by_id]
