@@ -131,8 +131,8 @@ def partition(
     temporal graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut
     or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that are allowed (default: a share of
     what is free), whose use ``report`` is told; static: the further options of StaticOptions. What an interrupted call
-    with the same arguments has finished is taken over. Raises ValueError for a bad option, an existing set or too little
-    memory, FileFormatError for a file that cannot be used.
+    with the same arguments has finished is taken over. Raises ValueError for a bad option, an existing set or too
+    little memory, FileFormatError for a file that cannot be used.
     """
     folder = pathlib.Path(folder)
     source = open_source(path)
