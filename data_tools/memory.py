@@ -44,9 +44,8 @@ def count(source: Source, options: Options) -> Counts:
     """The counts of a graph; pairs are estimated from a sample."""
     in_memory = options.method not in (*STREAMED, "random")
     pairs = estimate_pairs(source) if in_memory else 0
-    return Counts(
-        source.num_nodes, source.num_edges, pairs, len(columns_of(options.balance or ("nodes",))), source.kind
-    )
+    weights = len(columns_of(source, options.balance or ("nodes",)))
+    return Counts(source.num_nodes, source.num_edges, pairs, weights, source.kind)
 
 
 def estimate_pairs(source: Source) -> int:
