@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
+from hpcgnn.run.goal import BaseGoal
 from hpcgnn.run.scoring import Collected, LabelCollected
 from hpcgnn.run.train_scores import Measure, measure_nodes
 from hpcgnn.sample.draw import Completion
@@ -25,22 +26,16 @@ from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, MULTILABEL_NAME
 from hpcgnn.tasks.temporal_label import LabelScores
 
 
-class Goal(ABC):
+class Goal(BaseGoal):
     """Collective to create. Kinds of tasks fill in: partition, the graph that carries messages; pools, the seeds of
-    every split; roots, the nodes that a seed needs, as (node type, column); num_outputs of the model; excluded, the
-    edges that a step leaves out, if any; complete, what gives a step all columns of ``roots``, where the batches do
-    not."""
+    every split; roots, the nodes that a seed needs, as (node type, column); excluded, the edges that a step leaves out,
+    if any; complete, what gives a step all columns of ``roots``, where the batches do not."""
 
     partition: GraphPartition
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
-    num_outputs: int
     excluded: Exclusion | None = None
     complete: Completion | None = None
-
-    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model with the parts that the task adds to it."""
-        return model
 
     @abstractmethod
     def task(self, *shared) -> GraphTask:
@@ -49,22 +44,6 @@ class Goal(ABC):
     @abstractmethod
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
         """Collective. Scores of a split from the model's outputs [n, C] of all local nodes."""
-
-    @abstractmethod
-    def collector(self) -> Collected:
-        """What gathers a split's scores."""
-
-    @abstractmethod
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics of a split."""
-
-    @abstractmethod
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Names and function of the metrics of training scores."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """The seeds in a few words."""
 
 
 class NodeGoal(Goal):

@@ -5,19 +5,19 @@ n nodes of this rank, S snapshots, C output columns.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
-from hpcgnn.run.scoring import Collected, LabelCollected
+from hpcgnn.run.goal import BaseGoal
+from hpcgnn.run.scoring import LabelCollected
 from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.snapshot_config import KEPT
 from hpcgnn.store.snapshot_data import SnapshotDataConfig
@@ -26,14 +26,13 @@ from hpcgnn.tasks.metrics import REGRESSION_NAMES, UNIT_NAMES, regression_metric
 from hpcgnn.tasks.temporal_label import LabelScores
 
 
-class SnapshotGoal(ABC):
+class SnapshotGoal(BaseGoal):
     """Collective to create; planning: the channel of ``want``, channel: that of ``score``.
 
-    Kinds of tasks fill in: num_outputs of the model; roots [S] int64: what is predicted in training from every snapshot
-    on all ranks; last: the last snapshot that predictions can be made from; restarts: every split begins without state.
+    Kinds of tasks fill in: roots [S] int64: what is predicted in training from every snapshot on all ranks; last: the
+    last snapshot that predictions can be made from; restarts: every split begins without state.
     A goal is also the ``Objective`` of the steps."""
 
-    num_outputs: int
     roots: np.ndarray
     last: int
     restarts = False
@@ -41,10 +40,6 @@ class SnapshotGoal(ABC):
     def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
         """The snapshots from ``first`` on that predictions are made from, by split. Raises ValueError."""
         return data.split(first, self.last)
-
-    def extend(self, model: nn.Module) -> nn.Module:
-        """The model with the parts that the task adds to it."""
-        return model
 
     @abstractmethod
     def want(self, split: str, epoch: int, number: int):
@@ -62,25 +57,9 @@ class SnapshotGoal(ABC):
     def join(self, scores: list, training: bool):
         """Scores of several targets, or of none, as those of one step."""
 
-    @abstractmethod
-    def collector(self) -> Collected:
-        """What gathers a split's scores."""
-
-    @abstractmethod
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics of a split."""
-
-    @abstractmethod
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Names and function of the metrics of training scores."""
-
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
         """Outputs [n, C] as the source's numbers, where they are numbers that were scaled."""
         return outputs
-
-    @abstractmethod
-    def describe(self) -> str:
-        """What is predicted, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)

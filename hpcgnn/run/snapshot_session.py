@@ -14,12 +14,10 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
 from hpcgnn.nn.sequence_model import SequenceSizes
 from hpcgnn.nn.snapshot_models import make_model
-from hpcgnn.run.base import BaseSession
-from hpcgnn.run.scoring import Collected
+from hpcgnn.run.goal import GoalSession
 from hpcgnn.run.snapshot_goal import RegressionGoal, SnapshotGoal
 from hpcgnn.run.snapshot_label_goal import EdgeLabelGoal, NodeLabelGoal
 from hpcgnn.run.snapshot_link_goal import SnapshotLinkGoal
-from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.seeds import epoch_shuffle
@@ -43,7 +41,7 @@ GOALS: dict[str, type[SnapshotGoal]] = {
 STATE, BUFFER = "state.", "buffer."
 
 
-class SnapshotSession(BaseSession):
+class SnapshotSession(GoalSession):
     """Collective to create and to close. A run on a snapshot graph."""
 
     roots = "predictions"
@@ -155,22 +153,6 @@ class SnapshotSession(BaseSession):
             self.watchdog.at("forecast", step)
             plan = self._planner.forecast(batches, step)
             yield from zip(plan.targets, self.task.outputs(plan), strict=True)
-
-    def metric_names(self) -> tuple[str, ...]:
-        """Those of the task."""
-        return self.goal.metric_names()
-
-    def collector(self) -> Collected:
-        """That of the task."""
-        return self.goal.collector()
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Those of the task."""
-        return self.goal.train_measure()
-
-    def protocol(self) -> dict[str, str]:
-        """Nothing to say."""
-        return {}
 
     @property
     def learns_inputs(self) -> bool:

@@ -11,11 +11,9 @@ import torch
 from hpcgnn.comm.together import together
 from hpcgnn.config import StaticConfig
 from hpcgnn.nn.graph_models import GraphSizes, make_model
-from hpcgnn.run.base import BaseSession
+from hpcgnn.run.goal import GoalSession
 from hpcgnn.run.graph_goal import Goal, NodeGoal
 from hpcgnn.run.graph_link_goal import LinkGoal
-from hpcgnn.run.scoring import Collected
-from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.direction import outward
 from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.node_tables import NodeTables
@@ -27,7 +25,7 @@ from hpcgnn.tasks.graph_config import LINK, NODE
 GOALS: dict[str, type[Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
 
 
-class StaticSession(BaseSession):
+class StaticSession(GoalSession):
     """Collective to create and to close. Kinds of runs call ``_open`` and ``_build_model``, and fill in ``partition``
     and ``tables``."""
 
@@ -95,22 +93,6 @@ class StaticSession(BaseSession):
     def last_rows(self) -> torch.Tensor:
         """Collective. Rows of all local nodes [n, W] after the last layer, with all their neighbours, in order of local
         row: what the output layer takes, or, in models without one, the outputs."""
-
-    def metric_names(self) -> tuple[str, ...]:
-        """Those of the task."""
-        return self.goal.metric_names()
-
-    def collector(self) -> Collected:
-        """That of the task."""
-        return self.goal.collector()
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Those of the task."""
-        return self.goal.train_measure()
-
-    def protocol(self) -> dict[str, str]:
-        """Nothing to say."""
-        return {}
 
     def _describe_graph(self) -> list[str]:
         """Collective. The graph, what is learnt of it, and with how many parameters."""
