@@ -13,6 +13,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.neighborhood import Halo, Neighborhood, next_term, propagate
+from hpcgnn.nn.step_key import StepKey
 
 
 @dataclass(slots=True)
@@ -42,16 +43,6 @@ class Graph:
         """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""
         halo = self.out_halo if out else self.halo
         return None if halo is None else halo.start(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class StepKey:
-    """What dropout is keyed by besides node, column, snapshot and site."""
-
-    seed: int = 0
-    epoch: int = 0
-    step: int = 0
-    training: bool = False
 
 
 @dataclass(slots=True)

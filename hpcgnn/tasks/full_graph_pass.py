@@ -5,30 +5,15 @@ n own nodes, stacked (see ``sample.full_graph``), g ghosts, D width of a layer's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.nn.graph_models import GraphModel
 from hpcgnn.nn.message_blocks import Batch, IndexedRows
+from hpcgnn.nn.step_key import StepKey
 from hpcgnn.sample.full_graph import FullGraph, Half
 from hpcgnn.tasks.graph_task import Rows, joined
-
-
-@dataclass(frozen=True, slots=True)
-class PassKey:
-    """What dropout is keyed by besides node, column and layer."""
-
-    seed: int = 0
-    epoch: int = 0
-    step: int = 0
-    training: bool = False
-
-    def batch(self, half: Half) -> Batch:
-        """One block as a batch of its own."""
-        return Batch((half.block,), half.identity, half.degree, self.seed, self.epoch, self.step, self.training)
 
 
 class FullGraphPass:
@@ -37,11 +22,11 @@ class FullGraphPass:
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None],
-        learnt: dict[int, torch.Tensor], key: PassKey, channel: Channel, chain: HaloChain,
+        learnt: dict[int, torch.Tensor], key: StepKey, channel: Channel, chain: HaloChain,
     ):  # fmt: skip
         self.model, self.graph, self.channel, self.chain = model, graph, channel, chain
         self.features, self.learnt = features, learnt
-        self.inner, self.outer = key.batch(graph.inner), key.batch(graph.outer)
+        self.inner, self.outer = _batch(graph.inner, key), _batch(graph.outer, key)
 
     def rows(self) -> torch.Tensor:
         """Collective. Stacked rows [n, D] of the own nodes after the last layer."""
@@ -111,3 +96,8 @@ class InputHalo:
             features = None if table is None else IndexedRows(table, source)
             inputs.append(joined(features, learnt[kind].index_select(0, source) if kind in learnt else None))
         return self._run.model.first(batch, inputs)
+
+
+def _batch(half: Half, key: StepKey) -> Batch:
+    """One block as a batch of its own."""
+    return Batch((half.block,), half.identity, half.degree, key.seed, key.epoch, key.step, key.training)

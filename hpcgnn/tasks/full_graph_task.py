@@ -12,9 +12,10 @@ import torch
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.nn.graph_models import GraphModel
+from hpcgnn.nn.step_key import StepKey
 from hpcgnn.sample.full_graph import FullGraph
 from hpcgnn.store.embeddings import EmbeddingStore
-from hpcgnn.tasks.full_graph_pass import FullGraphPass, PassKey
+from hpcgnn.tasks.full_graph_pass import FullGraphPass
 from hpcgnn.tasks.graph_node import node_loss
 from hpcgnn.tasks.temporal_label import LabelScores
 from hpcgnn.timers import Timers
@@ -50,7 +51,7 @@ class FullGraphTask:
         self.model.train()
         learnt = {kind: table.weight.detach().requires_grad_() for kind, table in self._embeddings.tables.items()}
         with self.timers("compute"):
-            run = self._pass(learnt, PassKey(self._seed, plan.epoch, plan.step, True))
+            run = self._pass(learnt, StepKey(self._seed, plan.epoch, plan.step, True))
             outputs = self.model.last(run.rows())
             scores = LabelScores(outputs[plan.place], plan.label)
             loss = node_loss(scores) / max(1, plan.batch_size)
@@ -65,8 +66,8 @@ class FullGraphTask:
         """Collective. Rows of all local nodes [n, D] after the last layer, in the partition's order."""
         self.model.eval()
         learnt = {kind: table.weight for kind, table in self._embeddings.tables.items()}
-        return self._pass(learnt, PassKey(self._seed)).rows()[self._graph.place]
+        return self._pass(learnt, StepKey(self._seed)).rows()[self._graph.place]
 
-    def _pass(self, learnt: dict[int, torch.Tensor], key: PassKey) -> FullGraphPass:
+    def _pass(self, learnt: dict[int, torch.Tensor], key: StepKey) -> FullGraphPass:
         chain = HaloChain(self.timers, self._overlap)
         return FullGraphPass(self.model, self._graph, self.features, learnt, key, self._channel, chain)

@@ -16,7 +16,8 @@ from hpcgnn.comm.halo import HaloChain, RankHalo, StaleRows
 from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.sequence_model import SequenceModel, State
-from hpcgnn.nn.snapshot import Frame, Graph, Snapshot, StepKey
+from hpcgnn.nn.snapshot import Frame, Graph, Snapshot
+from hpcgnn.nn.step_key import StepKey
 from hpcgnn.sample.snapshot_blocks import Block
 from hpcgnn.sample.snapshot_plan import SnapshotPlan
 from hpcgnn.store.sequence_rows import SequenceRows
