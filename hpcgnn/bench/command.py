@@ -5,14 +5,45 @@ from __future__ import annotations
 import json
 import resource
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.run import launch
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the commands take beside the configuration. count: how often to measure; out: the report's file; peer: the
+    other system, or none."""
+
+    count: int
+    out: str
+    peer: str
+
+
+def parse(
+    parser: ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str
+) -> tuple[configuration.Sections, Options]:
+    """Configuration and options. counted: name and default of the option for ``count``, and what it counts; peer: the
+    system to compare with, on one rank. Raises ValueError."""
+    name, default, what = counted
+    parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} to report")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    parser.add_argument("--peer", choices=("none", peer), default="none", help=f"another system to time at such {what}")
+    config, namespace = configuration.parse(parser, argv)
+    count = getattr(namespace, name)
+    if count < 1:
+        raise ValueError(f"--{name} must be at least 1")
+    if namespace.peer != "none" and world.size > 1:
+        raise ValueError(f"--peer {peer} compares on one rank, not on {world.size}")
+    return config, Options(count, namespace.out, namespace.peer)
 
 
 def run(world: World, config, options, measure: Callable[..., dict], table: Callable[[dict], str]) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pyg
+from hpcgnn.bench.command import Options
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
@@ -28,16 +28,6 @@ from hpcgnn.run.synthetic import make_synthetic
 from hpcgnn.run.trainer import Trainer
 
 STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
-PEERS = ("none", "pyg")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command takes beside the configuration."""
-
-    repeat: int
-    out: str
-    peer: str
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -48,19 +38,12 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
     parser = configuration.parser("python -m hpcgnn.bench", __doc__)
-    parser.add_argument("--repeat", type=int, default=3, help="epochs to report")
-    parser.add_argument("--out", type=str, default="", help="JSON file to write")
-    parser.add_argument("--peer", choices=PEERS, default="none", help="another system to time on the same events")
-    config, namespace = configuration.parse(parser, argv)
-    if namespace.repeat < 1:
-        raise ValueError("--repeat must be at least 1")
-    if namespace.peer == "pyg" and world.size > 1:
-        raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")
-    if namespace.peer == "pyg" and config.train.epoch_parallel > 1:
+    config, options = command.parse(parser, argv, world, ("repeat", 3, "epochs"), "pyg")
+    if options.peer == "pyg" and config.train.epoch_parallel > 1:
         raise ValueError("--peer pyg compares single epochs: leave train.epoch_parallel 1")
-    if namespace.peer == "pyg" and not peer_pyg.installed():
+    if options.peer == "pyg" and not peer_pyg.installed():
         raise ValueError("--peer pyg needs torch-geometric: pip install hpcgnn[pyg]")
-    return config, Options(namespace.repeat, namespace.out, namespace.peer)
+    return config, options
 
 
 def measure(config: RunConfig, folder: Path, options: Options, world: World) -> dict:
@@ -71,7 +54,7 @@ def measure(config: RunConfig, folder: Path, options: Options, world: World) -> 
         at_once = config.train.epoch_parallel
         session = Session(config, path, world.split(at_once), watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
-        epochs = [_epoch(session, trainer, number * at_once) for number in range(options.repeat + 1)][1:]
+        epochs = [_epoch(session, trainer, number * at_once) for number in range(options.count + 1)][1:]
         trainer.close()
     result = _summary(session, epochs)
     if options.peer == "pyg":

@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pyg_sage
+from hpcgnn.bench.command import Options
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
@@ -31,16 +32,6 @@ from hpcgnn.store.features import FEATURE
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
-PEERS = ("none", "pyg")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command takes beside the configuration."""
-
-    steps: int
-    out: str
-    peer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +55,14 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
     parser = configuration.parser("python -m hpcgnn.bench sage", __doc__, StaticConfig.KIND)
-    parser.add_argument("--steps", type=int, default=10, help="steps to report")
-    parser.add_argument("--out", type=str, default="", help="JSON file to write")
-    parser.add_argument("--peer", choices=PEERS, default="none", help="another system to time on such steps")
-    config, namespace = configuration.parse(parser, [*DEFAULTS, *argv])
-    if namespace.steps < 1:
-        raise ValueError("--steps must be at least 1")
+    config, options = command.parse(parser, [*DEFAULTS, *argv], world, ("steps", 10, "steps"), "pyg")
     if config.comm.sampler_ranks:
         raise ValueError("comm.sampler_ranks: the benchmark draws and trains on the same ranks; leave it 0")
     if config.sampling.mode == WHOLE:
         raise ValueError("sampling.mode whole: the benchmark times steps of mini-batches; use another mode")
-    if namespace.peer == "pyg":
-        if world.size > 1:
-            raise ValueError(f"--peer pyg compares on one rank, not on {world.size}")
+    if options.peer == "pyg":
         peer_pyg_sage.check_installed()
-    return config, Options(namespace.steps, namespace.out, namespace.peer)
+    return config, options
 
 
 def measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
@@ -88,7 +72,7 @@ def measure(config: StaticConfig, folder: Path, options: Options, world: World) 
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         session = GraphSession(config, path, world, watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
-        steps = list(itertools.islice(_steps(session, trainer), options.steps + 1))[1:]
+        steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
         trainer.close()
     result = _summary(session, steps)
     if options.peer == "pyg":

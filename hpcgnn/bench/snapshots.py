@@ -9,13 +9,14 @@ EvolveGCN-O on one rank), its cells in a plain loop.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pygt
+from hpcgnn.bench.command import Options
 from hpcgnn.comm.halo import HALO_WAIT
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
@@ -29,18 +30,8 @@ from hpcgnn.run.trainer import Trainer
 from hpcgnn.store.snapshot_partition import SnapshotPartition
 
 STAGES = ("compute", HALO_WAIT, "gradient sum", "optimizer")
-PEERS = ("none", "pygt")
 # Kinds whose hidden rows travel once for every convolution but the first, forward and backward.
 STACKED = ("gcn", "tgcn", "evolvegcn_o")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command takes beside the configuration."""
-
-    epochs: int
-    out: str
-    peer: str
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -51,35 +42,28 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, Options]:
     parser = configuration.parser("python -m hpcgnn.bench snapshots", __doc__, SnapshotConfig.KIND)
-    parser.add_argument("--epochs", type=int, default=3, help="epochs to report")
-    parser.add_argument("--out", type=str, default="", help="JSON file to write")
-    parser.add_argument("--peer", choices=PEERS, default="none", help="another system to time on such epochs")
-    config, namespace = configuration.parse(parser, argv)
-    if namespace.epochs < 1:
-        raise ValueError("--epochs must be at least 1")
+    config, options = command.parse(parser, argv, world, ("epochs", 3, "epochs"), "pygt")
     if config.comm.time_parallel > 1:
         raise ValueError("comm.time_parallel: the benchmark has all ranks split the nodes; leave it 1")
-    if namespace.peer == "pygt":
-        if world.size > 1:
-            raise ValueError(f"--peer pygt compares on one rank, not on {world.size}")
+    if options.peer == "pygt":
         peer_pygt.check(config)
-    return config, Options(namespace.epochs, namespace.out, namespace.peer)
+    return config, options
 
 
 def measure(config: SnapshotConfig, folder: Path, options: Options, world: World) -> dict:
     """Collective. What the command reports."""
     size = (config.data.synthetic_nodes, config.data.synthetic_snapshots)
     path = command.graph_path(config, folder, world, lambda parts: make_synthetic_snapshots(parts, *size))
-    result = _epochs(config, path, folder, options.epochs, world)
+    result = _epochs(config, path, folder, options.count, world)
     if world.size > 1:
         blocking = replace(config, comm=replace(config.comm, overlap=False))
-        at_once = _epochs(blocking, path, folder, options.epochs, world)
+        at_once = _epochs(blocking, path, folder, options.count, world)
         result["halo_wait_without_overlap"] = at_once["stages"][HALO_WAIT]
         result["epoch_seconds_without_overlap"] = at_once["epoch_seconds"]
     if options.peer == "pygt":
         with Watchdog(world, 0) as watchdog:
             result["pygt_epoch_seconds"] = peer_pygt.epoch_seconds(
-                SnapshotSession(config, path, world, watchdog), options.epochs
+                SnapshotSession(config, path, world, watchdog), options.count
             )
     return result
 
