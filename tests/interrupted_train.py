@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-
-from mpi4py import MPI
+from unittest import mock
 
 from hpcgnn import train
+from hpcgnn.comm.world import World
 from hpcgnn.run import checkpoint, launch
 from hpcgnn.run.logs import MetricsFile
 from hpcgnn.run.trainer import Trainer
@@ -31,8 +31,8 @@ POINTS = {
 }
 
 
-def arm(point: str, number: int, number_of_signal: int) -> None:
-    """Wrap the function of a point."""
+def armed(point: str, number: int, number_of_signal: int):
+    """A context in which the function of a point is wrapped."""
     owner, name = POINTS[point]
     original, calls = getattr(owner, name), 0
 
@@ -43,11 +43,17 @@ def arm(point: str, number: int, number_of_signal: int) -> None:
             os.kill(os.getpid(), number_of_signal)
         return original(*args, **kwargs)
 
-    setattr(owner, name, wrapped)
+    return mock.patch.object(owner, name, wrapped)
+
+
+def main(world: World, arguments: list[str]) -> int:
+    """Collective. The main function of the command."""
+    point, number, rank, name, *rest = arguments
+    if world.rank != int(rank):
+        return train.main(world, rest)
+    with armed(point, int(number), getattr(signal, name)):
+        return train.main(world, rest)
 
 
 if __name__ == "__main__":
-    chosen, at, rank, name = sys.argv[1:5]
-    if MPI.COMM_WORLD.rank == int(rank):
-        arm(chosen, int(at), getattr(signal, name))
-    sys.exit(launch.run(train.main, sys.argv[5:]))
+    sys.exit(launch.run(main))

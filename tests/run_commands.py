@@ -1,17 +1,45 @@
-"""Runs several commands in this one job, as starting each for itself takes longer: `mpirun -np 2 python
-tests/run_commands.py COMMANDS`, a JSON file of lists such as ["train", "--train.epochs=1"]. Used by test_recipes.py."""
+"""Commands one after the other in this process, as starting each for itself takes seconds.
+
+A command is a list such as ["train", "--train.epochs=1"]; ["interrupted", POINT, NUMBER, RANK, SIGNAL, ...] trains as
+interrupted_train.py does.
+"""
 
 from __future__ import annotations
 
-import json
+import io
 import sys
-from pathlib import Path
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 
-from hpcgnn import evaluate, predict, train
+import interrupted_train
+import sample_digest
+from mpi4py import MPI
+
+from hpcgnn import evaluate, info, predict, train
 from hpcgnn.bench import __main__ as bench
 from hpcgnn.run import launch
 
-MAINS = {"train": train.main, "evaluate": evaluate.main, "predict": predict.main, "bench": bench.main}
+MAINS = {
+    "train": train.main, "evaluate": evaluate.main, "predict": predict.main, "info": info.main, "bench": bench.main,
+    "digest": sample_digest.main, "interrupted": interrupted_train.main,
+}  # fmt: skip
+
+
+@dataclass
+class Ended:
+    """How a command ended: its exit code, and what all ranks printed, in order of ranks."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Copied(io.StringIO):
+    """Keeps what is written to stderr, and writes it there too, as a job that aborts comes to no end of its command."""
+
+    def write(self, text: str) -> int:
+        sys.__stderr__.write(text)
+        return super().write(text)
 
 
 def run(commands: list[list[str]]) -> int:
@@ -24,5 +52,13 @@ def run(commands: list[list[str]]) -> int:
     return launch.EXIT_DONE
 
 
-if __name__ == "__main__":
-    sys.exit(run(json.loads(Path(sys.argv[1]).read_text())))
+def run_caught(name: str, *arguments: str) -> Ended | None:
+    """Collective. How a command ended, on rank 0."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(Copied()) as err:
+        code = launch.run(MAINS[name], list(arguments))
+    everyone = MPI.COMM_WORLD.gather((code, out.getvalue(), err.getvalue()))
+    if everyone is None:
+        return None
+    codes, outs, errs = zip(*everyone, strict=True)
+    assert len(set(codes)) == 1, codes
+    return Ended(codes[0], "".join(outs), "".join(errs))

@@ -1,18 +1,26 @@
 """On real events (JODIE's wikipedia): one answer on any number of ranks and parts, and the accuracy it should have."""
 
 import json
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from data_tools import convert
 from data_tools.partition import partition
 
-pytestmark = [pytest.mark.launcher, pytest.mark.slow]
+pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# ranks, partition set, where memory is updated
-RUNS = [(1, "metis16", "owner"), (1, "metis16", "user"), (2, "metis16", "owner"), (3, "metis16", "user"),
-        (4, "random64", "owner"), (8, "random8", "owner"), (2, "metis64", "user"), (4, "metis8", "user")]  # fmt: skip
+# By number of ranks: partition sets to train one epoch on, and where memory is updated.
+FIRST_EPOCHS = {
+    1: (("metis16", "owner"), ("metis16", "user")),
+    2: (("metis16", "owner"), ("metis64", "user")),
+    3: (("metis16", "user"),),
+    4: (("random64", "owner"), ("metis8", "user")),
+    8: (("random8", "owner"),),
+}
+RUNS = [(ranks, *run) for ranks, runs in FIRST_EPOCHS.items() for run in runs]
+SAMPLED = {1: "metis16", 2: "metis64", 3: "random64", 4: "metis8", 8: "random8"}
+STRATEGIES = ("recent", "uniform")
 
 
 @pytest.fixture(scope="module")
@@ -28,47 +36,57 @@ def sets(shared_data, tmp_path_factory):
     return folder
 
 
-def train(mpirun, sets, tmp_path, ranks, name, *arguments):
-    folder = tmp_path / "run"
-    given = (f"--data.path={sets / name}", f"--output.dir={folder}", *arguments)
-    mpirun(ranks, "-m", "hpcgnn.train", "--config", "jobs/train_tgn.yaml", *given, timeout=580)
+def training(sets, name, folder):
+    return "train", "--config=jobs/train_tgn.yaml", f"--data.path={sets / name}", f"--output.dir={folder}"
+
+
+def read(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def reference():
-    """The losses of the first run that a test made; all others must agree."""
-    return {}
+def done(jobs, sets, tmp_path_factory):
+    """A callable that runs all of FIRST_EPOCHS and SAMPLED for a number of ranks, once; returns the folders of runs by
+    set and place of updates, and the digests by strategy."""
+    exact = ("--train.epochs=1", "--train.precision=float64", "--train.log_every=1")
+
+    @cache
+    def run(ranks):
+        root = tmp_path_factory.mktemp(f"ranks{ranks}")
+        folders = {run: root / "-".join(run) for run in FIRST_EPOCHS[ranks]}
+        for (name, update_at), folder in folders.items():
+            jobs(ranks, *training(sets, name, folder), *exact, f"--memory.update_at={update_at}", timeout=400)
+        digests = {
+            strategy: jobs(ranks, "digest", sets / SAMPLED[ranks], strategy, timeout=400).stdout
+            for strategy in STRATEGIES
+        }
+        jobs.close()
+        return folders, digests
+
+    return run
 
 
 @pytest.mark.parametrize(("ranks", "name", "update_at"), RUNS)
-def test_first_epoch_has_the_same_losses(mpirun, sets, tmp_path, reference, ranks, name, update_at):
-    arguments = (
-        "--train.epochs=1",
-        "--train.precision=float64",
-        "--train.log_every=1",
-        f"--memory.update_at={update_at}",
-    )
-    records = train(mpirun, sets, tmp_path, ranks, name, *arguments)
-    losses = [r["loss"] for r in records if r["kind"] == "step"]
-    scores = [r[key] for r in records if r["kind"] == "test" for key in sorted(r) if key.startswith("test_")]
+def test_first_epoch_has_the_same_losses(done, ranks, name, update_at):
+    losses, scores = losses_and_scores(done(ranks)[0][name, update_at])
+    expected_losses, expected_scores = losses_and_scores(done(1)[0][RUNS[0][1:]])
     assert len(losses) == 184
-    if "losses" not in reference:
-        reference |= {"losses": losses, "scores": scores}
-    assert losses == pytest.approx(reference["losses"], rel=1e-9)
-    assert scores == pytest.approx(reference["scores"], abs=1e-6)
+    assert losses == pytest.approx(expected_losses, rel=1e-9)
+    assert scores == pytest.approx(expected_scores, abs=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["recent", "uniform"])
-def test_samples_are_bit_identical(mpirun, sets, strategy):
+def losses_and_scores(folder):
+    """Of all steps, and of the test."""
+    records = read(folder)
+    scores = [r[key] for r in records if r["kind"] == "test" for key in sorted(r) if key.startswith("test_")]
+    return [r["loss"] for r in records if r["kind"] == "step"], scores
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_samples_are_bit_identical(done, strategy):
     """Neighbours, negatives and dropout masks of all 110,232 training events, in one hash."""
-    program = str(Path(__file__).with_name("sample_digest.py"))
-    digests = [
-        mpirun(ranks, program, str(sets / name), strategy).stdout.split()[-1]
-        for ranks, name in ((1, "metis16"), (2, "metis64"), (3, "random64"), (4, "metis8"), (8, "random8"))
-    ]
-    assert len(digests[0]) == 64
-    assert len(set(digests)) == 1
+    digests = {done(ranks)[1][strategy] for ranks in SAMPLED}
+    assert [len(digest.strip()) for digest in digests] == [64]
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +96,10 @@ def test_ap():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_accuracy_within_15_epochs(mpirun, sets, tmp_path, test_ap, ranks):
-    records = train(mpirun, sets, tmp_path, ranks, "metis16", "--train.epochs=15", "--train.patience=0")
-    test_ap[ranks] = records[-1]["test_ap"]
-    assert records[-1]["kind"] == "test"
+def test_accuracy_within_8_epochs(jobs, sets, tmp_path, test_ap, ranks):
+    """After the last of them, without a choice among epochs."""
+    arguments = training(sets, "metis16", tmp_path / "run")
+    jobs(ranks, *arguments, "--train.epochs=8", "--train.eval_every=8", timeout=880)
+    (test_ap[ranks],) = [record["test_ap"] for record in read(tmp_path / "run") if record["kind"] == "test"]
     assert test_ap[ranks] >= 0.987
     assert max(test_ap.values()) - min(test_ap.values()) < 0.003

@@ -54,9 +54,9 @@ def one_line(result, code: int) -> str:
     return message
 
 
-def refuse(mpirun, *arguments, ranks: int = 2, code: int = 2) -> str:
+def refuse(jobs, *arguments, ranks: int = 2, code: int = 2) -> str:
     """The message of a training job that is refused."""
-    return one_line(mpirun(ranks, "-m", "hpcgnn.train", *SMALL, *arguments, check=False, timeout=LIMIT), code)
+    return one_line(jobs(ranks, "train", *SMALL, *arguments, check=False, timeout=LIMIT), code)
 
 
 # -------------------------------------------------------------------------------------------------- commands
@@ -161,29 +161,29 @@ SET_CASES = {
 
 
 @pytest.mark.parametrize("case", SET_CASES)
-def test_damaged_sets_are_refused(mpirun, parts, tmp_path, case):
+def test_damaged_sets_are_refused(jobs, parts, tmp_path, case):
     """One file of the set is damaged, rank 1's: named, with the remedy, before anything is trained."""
     name, damage, options, words = SET_CASES[case]
     damage(parts / name)
-    message = refuse(mpirun, f"--data.path={parts}", f"--output.dir={tmp_path / 'run'}", *options)
+    message = refuse(jobs, f"--data.path={parts}", f"--output.dir={tmp_path / 'run'}", *options)
     assert all(word in message for word in [str(parts / name), *words]), message
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--data.check_hash=false"]])
-def test_a_part_of_another_set_is_refused(mpirun, good, parts, tmp_path, options):
+def test_a_part_of_another_set_is_refused(jobs, good, parts, tmp_path, options):
     """Two sets of the same graph, mixed."""
     shutil.copy(good / "other" / "part-4.h5", parts)
-    message = refuse(mpirun, f"--data.path={parts}", f"--output.dir={tmp_path / 'run'}", *options)
+    message = refuse(jobs, f"--data.path={parts}", f"--output.dir={tmp_path / 'run'}", *options)
     assert "part-4.h5" in message
     assert "another partition set" in message or "different sets are mixed" in message
     assert "partition again into an empty folder" in message
 
 
-def test_more_ranks_than_parts(mpirun, good, tmp_path):
+def test_more_ranks_than_parts(jobs, good, tmp_path):
     """Named with both remedies."""
     partition(good / "graph.h5", tmp_path / "two", 2)
-    message = refuse(mpirun, f"--data.path={tmp_path / 'two'}", f"--output.dir={tmp_path / 'run'}", ranks=3)
+    message = refuse(jobs, f"--data.path={tmp_path / 'two'}", f"--output.dir={tmp_path / 'run'}", ranks=3)
     assert "3 ranks but only 2 parts: start at most 2 ranks, or partition again with --parts 3" in message
 
 
@@ -204,31 +204,31 @@ ARGUMENT_CASES = {
 
 
 @pytest.mark.parametrize("case", ARGUMENT_CASES)
-def test_bad_arguments_are_refused(mpirun, good, tmp_path, case):
+def test_bad_arguments_are_refused(jobs, good, tmp_path, case):
     """By key and value."""
     arguments, words = ARGUMENT_CASES[case]
-    message = refuse(mpirun, f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'run'}", *arguments)
+    message = refuse(jobs, f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'run'}", *arguments)
     assert all(word in message for word in words), message
 
 
-def test_misspelt_key_in_a_file(mpirun, tmp_path):
+def test_misspelt_key_in_a_file(jobs, tmp_path):
     """The run file and the key are named."""
     (tmp_path / "run.yaml").write_text("train:\n  epochs: 1\n  batchsize: 100\n")
-    message = refuse(mpirun, f"--config={tmp_path / 'run.yaml'}", f"--output.dir={tmp_path / 'run'}")
+    message = refuse(jobs, f"--config={tmp_path / 'run.yaml'}", f"--output.dir={tmp_path / 'run'}")
     assert "batchsize" in message
 
 
-def test_help_reaches_the_end_on_all_ranks(mpirun):
+def test_help_reaches_the_end_on_all_ranks(jobs):
     """Rank 0 prints it, and no rank waits for another."""
     for option in ("--help", "--print_config"):
-        result = mpirun(2, "-m", "hpcgnn.train", option, timeout=LIMIT)
+        result = jobs(2, "train", option, timeout=LIMIT)
         assert "batch_size" in result.stdout
 
 
-def test_output_folder_that_cannot_be(mpirun, good, tmp_path):
+def test_output_folder_that_cannot_be(jobs, good, tmp_path):
     """Below a regular file, which not even root can write to."""
     (tmp_path / "file").write_text("")
-    message = refuse(mpirun, f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'file' / 'run'}", code=1)
+    message = refuse(jobs, f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'file' / 'run'}", code=1)
     assert str(tmp_path / "file") in message
 
 
@@ -247,21 +247,21 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_full_disk(mpirun, good, small_disk):
+def test_full_disk(jobs, good, small_disk):
     """A checkpoint that does not fit: exit code 1, the file named, the older one whole; later it goes on from there."""
     run = small_disk / "run"
     arguments = [*SMALL, "--train.epochs=2", f"--data.path={good / 'parts'}", f"--output.dir={run}"]
-    mpirun(2, "-m", "hpcgnn.train", *arguments, "--train.epochs=1", timeout=LIMIT)
+    jobs(2, "train", *arguments, "--train.epochs=1", timeout=LIMIT)
     older = sorted(p.name for p in (run / "checkpoints").glob("step-*"))
     ballast = small_disk / "ballast"
     size = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     ballast.write_bytes(bytes(size - 12_000))
-    message = refuse(mpirun, f"--resume={run}", "--train.epochs=2", "--train.log_every=1", code=1)
+    message = refuse(jobs, f"--resume={run}", "--train.epochs=2", "--train.log_every=1", code=1)
     assert str(run) in message
     assert "No space left" in message
     assert sorted(p.parent.name for p in (run / "checkpoints").glob("step-*/manifest.json")) == older
     ballast.unlink()
-    mpirun(2, "-m", "hpcgnn.train", f"--resume={run}", "--train.epochs=2", timeout=LIMIT)
+    jobs(2, "train", f"--resume={run}", "--train.epochs=2", timeout=LIMIT)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [0, 1]
     steps = [(line["epoch"], line["step"]) for line in lines if line["kind"] == "step"]

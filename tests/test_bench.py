@@ -153,13 +153,13 @@ SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memo
 
 @pytest.mark.launcher
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_scale_writes_report_and_picture(mpirun, tmp_path, ranks):
+def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
     drawn = [f"--plot={picture}"] if plot.installed() else []
     given = ["--flops=1e10", "--max_ranks=200", "--steps=4"]
     if ranks == 1:
         given += ["--efficiency=0.5", "--overhead=1e-3", "--plan_root=1e-6", "--plan_overhead=1e-3"]
-    result = mpirun(ranks, "-m", "hpcgnn.bench", "scale", *SMALL, *given, f"--out={out}", *drawn)
+    result = jobs(ranks, "bench", "scale", *SMALL, *given, f"--out={out}", *drawn)
     report = json.loads(out.read_text())
     points = report["points"]
     assert [p["ranks"] for p in points] == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 200]
@@ -199,8 +199,8 @@ def test_epochs_are_cut_into_batches_as_in_training(comm, mpi_tmp_path):
 
 @pytest.mark.launcher
 @pytest.mark.parametrize("words", [[], ["scale"], ["sample"]])
-def test_help_of_every_word(mpirun, words):
-    result = mpirun(1, "-m", "hpcgnn.bench", *words, "--help")
+def test_help_of_every_word(jobs, words):
+    result = jobs(1, "bench", *words, "--help")
     assert ("--max_ranks" in result.stdout) == (words == ["scale"])
     assert ("--peer" in result.stdout) == (words == [])
     assert ("--fanouts" in result.stdout) == (words == ["sample"])
@@ -218,8 +218,8 @@ def test_help_of_every_word(mpirun, words):
         (1, ["sample", "--fanouts", "5", "0"], "fanout must be in"),
     ],
 )
-def test_wrong_options(mpirun, ranks, words, message):
-    result = mpirun(ranks, "-m", "hpcgnn.bench", *words, check=False)
+def test_wrong_options(jobs, ranks, words, message):
+    result = jobs(ranks, "bench", *words, check=False)
     assert result.returncode == 2
     assert message in result.stderr
 
@@ -237,12 +237,10 @@ def test_power_law_graph():
 
 
 @pytest.mark.launcher
-def test_sample_reports_rates(mpirun, tmp_path):
+def test_sample_reports_rates(jobs, tmp_path):
     out = tmp_path / "sample.json"
     small = ["--nodes=2000", "--edges=20000", "--batch_size=50", "--batches=3", "--repeat=2", "--fanouts", "4", "-1"]
-    result = mpirun(
-        1, "-m", "hpcgnn.bench", "sample", *small, f"--out={out}", "--mode=replace", "--weighted", "--hashed"
-    )
+    result = jobs(1, "bench", "sample", *small, f"--out={out}", "--mode=replace", "--weighted", "--hashed")
     report = json.loads(out.read_text())
     assert report["options"]["fanouts"] == [4, -1]
     assert report["edges_per_batch"] > 50 * 4
@@ -252,10 +250,10 @@ def test_sample_reports_rates(mpirun, tmp_path):
 
 
 @pytest.mark.launcher
-def test_peer_takes_the_same_epoch(mpirun, tmp_path):
+def test_peer_takes_the_same_epoch(jobs, tmp_path):
     if not peer_pyg.installed():
         pytest.skip("needs torch-geometric")
     out = tmp_path / "bench.json"
-    result = mpirun(1, "-m", "hpcgnn.bench", *SMALL, "--repeat=1", "--peer=pyg", f"--out={out}")
+    result = jobs(1, "bench", *SMALL, "--repeat=1", "--peer=pyg", f"--out={out}")
     assert json.loads(out.read_text())["pyg_epoch_seconds"] > 0
     assert "times as long" in result.stdout

@@ -48,15 +48,15 @@ def test_run_folder_holds_what_it_promises(finished):
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_evaluate_gives_the_runs_own_test_scores_on_any_number_of_ranks(mpirun, finished, ranks):
-    result = mpirun(ranks, "-m", "hpcgnn.evaluate", str(finished))
+def test_evaluate_gives_the_runs_own_test_scores_on_any_number_of_ranks(jobs, finished, ranks):
+    result = jobs(ranks, "evaluate", finished)
     found = json.loads(result.stdout.strip().splitlines()[-1])
     for name, value in lines(finished, "test")[0].items():
         if name.startswith(("val_", "test_")) and value is not None:
             assert found[name] == pytest.approx(value, rel=1e-9)
 
 
-def test_predict_takes_and_gives_original_ids_on_any_number_of_ranks(mpirun, finished, tmp_path):
+def test_predict_takes_and_gives_original_ids_on_any_number_of_ranks(jobs, finished, tmp_path):
     """The built-in graph's ids are 1000 + 3 * row: a mix-up with row ids would be refused or score another pair."""
     pairs = tmp_path / "pairs.csv"
     rows = [(1000 + 3 * (i % 50), 1000 + 3 * (i % 20), "") for i in range(450)]
@@ -64,7 +64,7 @@ def test_predict_takes_and_gives_original_ids_on_any_number_of_ranks(mpirun, fin
     tables = []
     for ranks in (1, 2, 3):
         out = tmp_path / f"scores-{ranks}.csv"
-        mpirun(ranks, "-m", "hpcgnn.predict", str(finished), "--pairs", str(pairs), "--out", str(out))
+        jobs(ranks, "predict", finished, "--pairs", pairs, "--out", out)
         tables.append(read_scores(out))
     assert [(int(r["src"]), int(r["dst"])) for r in tables[0]] == [r[:2] for r in rows]
     scores = np.array([[float(r["score"]) for r in table] for table in tables])
@@ -82,11 +82,10 @@ def test_predict_takes_and_gives_original_ids_on_any_number_of_ranks(mpirun, fin
         ([(1000, 1000)], ("src", "item"), "no column dst; it has src, item"),
     ],
 )
-def test_predict_refuses_bad_pairs(mpirun, finished, tmp_path, rows, header, message):
+def test_predict_refuses_bad_pairs(jobs, finished, tmp_path, rows, header, message):
     pairs = tmp_path / "pairs.csv"
     write_pairs(pairs, rows, header)
-    arguments = ("-m", "hpcgnn.predict", str(finished), "--pairs", str(pairs), "--out", str(tmp_path / "out.csv"))
-    result = mpirun(2, *arguments, check=False)
+    result = jobs(2, "predict", finished, "--pairs", pairs, "--out", tmp_path / "out.csv", check=False)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -94,15 +93,15 @@ def test_predict_refuses_bad_pairs(mpirun, finished, tmp_path, rows, header, mes
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_info_checks_itself(mpirun, ranks):
-    result = mpirun(ranks, "-m", "hpcgnn.info")
+def test_info_checks_itself(jobs, ranks):
+    result = jobs(ranks, "info")
     assert "self-check: kernels and exchange agree" in result.stdout
     assert f"local rank {ranks - 1} of {ranks}" in result.stdout
 
 
-def test_bench_prints_stages_bytes_and_memory(mpirun, tmp_path):
+def test_bench_prints_stages_bytes_and_memory(jobs, tmp_path):
     out = tmp_path / "bench.json"
-    result = mpirun(2, "-m", "hpcgnn.bench", *SMALL, "--repeat=1", f"--out={out}")
+    result = jobs(2, "bench", *SMALL, "--repeat=1", f"--out={out}")
     found = json.loads(out.read_text())
     assert found["ranks"] == 2
     assert found["bytes_sent_per_rank_and_step"] > 0

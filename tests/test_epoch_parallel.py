@@ -234,10 +234,10 @@ def first_start(folder: Path, run: Path, count: int) -> list[str]:
 
 @pytest.mark.launcher
 @pytest.mark.parametrize(("count", "accumulate"), [(2, 1), (3, 2)])
-def test_killed_and_stopped(mpirun, folder, tmp_path, count, accumulate):
+def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
     """In any group, in training and in validation; the run goes on on other numbers of ranks, hence of groups."""
     run, whole, more = tmp_path / "run", tmp_path / "whole", f"--train.accumulate={accumulate}"
-    mpirun(1, "-m", "hpcgnn.train", *first_start(folder, whole, count), more)
+    jobs(1, "train", *first_start(folder, whole, count), more)
     interruptions = [
         (2, ("step", 8, 1, "SIGKILL")),
         (4, ("step", 5, 3, "SIGUSR1")),
@@ -246,9 +246,11 @@ def test_killed_and_stopped(mpirun, folder, tmp_path, count, accumulate):
     ]
     for ranks, at in interruptions:
         arguments = ["--resume", run] if (run / "config.yaml").exists() else [*first_start(folder, run, count), more]
-        result = mpirun(ranks, HERE / "interrupted_train.py", *at, *arguments, check=False, timeout=200)
-        assert result.returncode == 75 or (result.returncode and at[-1] == "SIGKILL"), (at, result.stderr)
-    mpirun(2, "-m", "hpcgnn.train", "--resume", run)
+        if at[-1] == "SIGKILL":
+            assert mpirun(ranks, HERE / "interrupted_train.py", *at, *arguments, check=False, timeout=200).returncode
+        else:
+            assert jobs(ranks, "interrupted", *at, *arguments, check=False).returncode == 75
+    jobs(2, "train", "--resume", run)
     assert_same(read(run), read(whole))
 
 
@@ -262,14 +264,14 @@ def test_one_group_that_fails_ends_the_job(mpirun, folder, tmp_path):
 
 
 @pytest.mark.launcher
-def test_the_number_of_epochs_at_once_is_kept(mpirun, folder, tmp_path):
+def test_the_number_of_epochs_at_once_is_kept(jobs, folder, tmp_path):
     """A finished run: evaluated by all ranks as one group, and not resumed with another number."""
     run = tmp_path / "run"
-    mpirun(2, "-m", "hpcgnn.train", *first_start(folder, run, 2))
+    jobs(2, "train", *first_start(folder, run, 2))
     (test,) = [line for line in read(run) if line["kind"] == "test"]
-    found = json.loads(mpirun(3, "-m", "hpcgnn.evaluate", run).stdout.splitlines()[-1])
+    found = json.loads(jobs(3, "evaluate", run).stdout.splitlines()[-1])
     assert_same([{key: found[key] for key in test} | {"kind": "test"}], [test])
-    result = mpirun(2, "-m", "hpcgnn.train", "--resume", run, "--train.epoch_parallel=3", check=False)
+    result = jobs(2, "train", "--resume", run, "--train.epoch_parallel=3", check=False)
     assert result.returncode == 2
     assert "train.epoch_parallel (2 -> 3)" in result.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -86,15 +85,14 @@ def finished(tmp_path_factory):
 
 @pytest.mark.launcher
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_commands_agree_with_the_run_and_with_each_other(mpirun, finished, tmp_path, capsys, ranks):
+def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_path, capsys, ranks):
     folder, out = str(finished / "run"), tmp_path / "deep" / "nodes.npz"
     commands = [["evaluate", folder], ["predict", folder, f"--out={out}"]]
     if ranks == 1:
         assert run(commands) == 0
         printed = capsys.readouterr().out
     else:
-        (tmp_path / "commands.json").write_text(json.dumps(commands))
-        printed = mpirun(ranks, Path(__file__).parent / "run_commands.py", tmp_path / "commands.json").stdout
+        printed = "".join(jobs(ranks, *command).stdout for command in commands)
     (found,) = (json.loads(line) for line in printed.splitlines() if line.startswith("{"))
     lines = [json.loads(line) for line in (finished / "run" / "metrics.jsonl").read_text().splitlines()]
     (own,) = (line for line in lines if line["kind"] == "test")

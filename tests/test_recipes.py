@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def evaluated(mpirun, folder):
+def evaluated(jobs, folder):
     """What two ranks print for EVALUATIONS, after they have trained all recipes on the built-in events in one job."""
     make_synthetic(folder / "parts", 600)
     make_synthetic_graph(folder / "static-parts", 400)
@@ -51,10 +51,9 @@ def evaluated(mpirun, folder):
         )
         for name in names
     ]
-    commands += [["evaluate", str(folder / name), *options] for name, *options in EVALUATIONS]
-    (folder / "commands.json").write_text(json.dumps(commands))
-    result = mpirun(2, JOBS.parent / "tests" / "run_commands.py", folder / "commands.json")
-    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    for command in commands:
+        jobs(2, *command)
+    return [json.loads(jobs(2, "evaluate", folder / name, *options).stdout) for name, *options in EVALUATIONS]
 
 
 @pytest.mark.launcher

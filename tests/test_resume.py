@@ -26,10 +26,10 @@ ARGUMENTS = [
 
 
 class Runs:
-    """Starts training jobs on one graph and reads what they leave."""
+    """Trains on one graph, in jobs of its own where one is killed, else in those that wait for commands."""
 
-    def __init__(self, mpirun, root: Path):
-        self._mpirun, self.root = mpirun, root
+    def __init__(self, mpirun, jobs, root: Path):
+        self._mpirun, self._jobs, self.root = mpirun, jobs, root
         graph = bipartite(root / "graph.h5", edge_width=2)
         self.parts, self.other_parts = root / "parts", root / "other"
         partition(graph, self.parts, 16)
@@ -44,14 +44,16 @@ class Runs:
 
     def train(self, ranks: int, *arguments):
         """The plain command, with these arguments only."""
-        return self._mpirun(ranks, "-m", "hpcgnn.train", *arguments, check=False, timeout=120)
+        return self._jobs(ranks, "train", *arguments, check=False)
 
     def evaluate(self, ranks: int, *arguments) -> dict:
         """The line that hpcgnn.evaluate prints."""
-        return json.loads(self._mpirun(ranks, "-m", "hpcgnn.evaluate", *arguments, timeout=120).stdout.splitlines()[-1])
+        return json.loads(self._jobs(ranks, "evaluate", *arguments).stdout.splitlines()[-1])
 
     def _run(self, ranks, at, arguments, check):
-        return self._mpirun(ranks, CHILD, *at, *arguments, check=check, timeout=120)
+        if at[1] and at[-1] == "SIGKILL":
+            return self._mpirun(ranks, CHILD, *at, *arguments, check=check, timeout=120)
+        return self._jobs(ranks, "interrupted", *at, *arguments, check=check)
 
 
 def read(folder: Path) -> list[dict]:
@@ -85,8 +87,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(mpirun, tmp_path_factory):
-    return Runs(mpirun, tmp_path_factory.mktemp("resume"))
+def runs(mpirun, jobs, tmp_path_factory):
+    return Runs(mpirun, jobs, tmp_path_factory.mktemp("resume"))
 
 
 @pytest.fixture(scope="module")

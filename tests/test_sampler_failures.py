@@ -72,17 +72,17 @@ def test_samplers_notice_that_their_only_trainer_hangs(mpirun, tmp_path):
     assert "no answer from rank 0" in err
 
 
-def test_train_resume_and_evaluate(mpirun, tmp_path):
+def test_train_resume_and_evaluate(jobs, tmp_path):
     """The same metrics with and without samplers, from the command line."""
     runs = {}
     for samplers, ranks in ((1, 2), (0, 1)):
         folder = tmp_path / str(samplers)
-        mpirun(ranks, "-m", "hpcgnn.train", *SMALL, f"--comm.sampler_ranks={samplers}", f"--output.dir={folder}")
+        jobs(ranks, "train", *SMALL, f"--comm.sampler_ranks={samplers}", f"--output.dir={folder}")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         runs[samplers] = next(line for line in lines if line["kind"] == "test")
     for name, value in runs[0].items():
         assert runs[1][name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
-    result = mpirun(2, "-m", "hpcgnn.evaluate", str(tmp_path / "1"))
+    result = jobs(2, "evaluate", tmp_path / "1")
     found = json.loads(result.stdout.strip().splitlines()[-1])
     assert found["test_accuracy"] == pytest.approx(runs[0]["test_accuracy"], rel=1e-9)
-    mpirun(1, "-m", "hpcgnn.train", f"--resume={tmp_path / '1'}", "--comm.sampler_ranks=0", "--train.epochs=3")
+    jobs(1, "train", f"--resume={tmp_path / '1'}", "--comm.sampler_ranks=0", "--train.epochs=3")
