@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from data_tools.chunk_folder import load_chunks
 from data_tools.cli import run_command
-from data_tools.convert_memory import parse_bytes, plan_conversion
+from data_tools.convert_memory import plan_conversion
 from data_tools.graph_writer import Summary, write_graph
+from data_tools.memory import parse_bytes
 from data_tools.ogb_folder import TASKS, load_ogb
 from data_tools.source_reader import read_edges, read_nodes
 from data_tools.source_spec import SourceSpec

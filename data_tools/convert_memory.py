@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,6 @@ SAMPLE_BYTES = 1 << 20
 MOST_BUCKETS = 1024
 ID_BYTES = {"int": 40, "string": 120}  # of a distinct id, besides its text
 RECORD_BYTES = 96  # of an edge that is compared with others
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +41,6 @@ class Plan:
             f"memory: {self.peak / 2**20:,.0f} MiB predicted, {memory / 2**20:,.0f} MiB allowed; "
             f"about {self.num_edges:,} rows of edges, {how}"
         )
-
-
-def parse_bytes(text: str) -> int:
-    """``8GiB``, ``500M`` or a number of bytes. ValueError for anything else."""
-    match = re.fullmatch(r"([\d.]+)\s*([kmgt]?)i?b?", text.strip().lower())
-    if match is None or match[1].count(".") > 1 or match[1] == ".":
-        raise ValueError(f"--memory {text}: expected a number of bytes, such as 8GiB or 500MiB")
-    return int(float(match[1]) * UNITS[match[2]])
 
 
 def plan_conversion(spec: SourceSpec, memory: int) -> Plan:

@@ -17,12 +17,13 @@ import numpy as np
 from data_tools.assignment import METHODS, Workplace
 from data_tools.cli import run_command
 from data_tools.journal import Journal
-from data_tools.memory import count, make_plan, parse_bytes
+from data_tools.memory import parse_bytes
 from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, constraints, default_balance
 from data_tools.part_hotness import hotness_parts
 from data_tools.part_layout import Layout
 from data_tools.part_static import write_static_parts
 from data_tools.part_writer import write_parts
+from data_tools.partition_memory import count, make_plan
 from data_tools.partition_options import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_FANOUTS,

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from data_tools import memory
-from data_tools.memory import Counts, count, estimate_pairs, make_plan, parse_bytes, predict
+from data_tools import partition_memory
+from data_tools.memory import parse_bytes, status_bytes
 from data_tools.pair_graph import count_pairs
 from data_tools.partition import main, partition
+from data_tools.partition_memory import Counts, count, estimate_pairs, make_plan, predict
 from data_tools.partition_options import Options, StaticOptions
 from data_tools.partition_source import open_source
 from data_tools.synthesize import synthesize_events
@@ -65,7 +66,7 @@ def test_a_limit_is_kept(graphs, tmp_path):
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(graphs, tmp_path, capsys):
     arguments = [str(graphs / "static.h5"), str(tmp_path / "p"), "--parts", "4"]
-    limit = (memory.status_bytes("VmRSS") >> 20) + 180
+    limit = (status_bytes("VmRSS") >> 20) + 180
     with pytest.raises(ValueError, match=r"method metis takes about .* are allowed; choose --method ldg"):
         main([*arguments, "--memory", f"{limit}MiB"])
     with pytest.raises(ValueError, match="raise --memory"):
@@ -80,9 +81,9 @@ def test_the_memory_that_is_allowed_does_not_change_the_set(graphs, tmp_path):
     source = graphs / "static.h5"
     with (opened := open_source(source)).file:
         options = StaticOptions(4, "ldg", ("nodes", "edges", "train"))
-        least = max(predict(count(opened, options), options, memory.LEAST_WORK).values())
+        least = max(predict(count(opened, options), options, partition_memory.LEAST_WORK).values())
     books = []
-    for name, allowed in (("large", None), ("small", memory.status_bytes("VmRSS") + least + (20 << 20))):
+    for name, allowed in (("large", None), ("small", status_bytes("VmRSS") + least + (20 << 20))):
         partition(source, tmp_path / name, 4, "ldg", passes=2, memory=allowed)
         books.append((tmp_path / name / "book.h5").read_bytes())
     assert books[0] == books[1]
@@ -103,7 +104,7 @@ def test_more_of_anything_takes_no_less():
         after = predict(Counts(**{**values, name: 10 * values[name]}), options, 1 << 20)
         assert all(after[stage] >= before[stage] for stage in before)
     plan = make_plan(least, options, None)
-    assert memory.LEAST_WORK <= plan.work <= memory.MOST_WORK
+    assert partition_memory.LEAST_WORK <= plan.work <= partition_memory.MOST_WORK
 
 
 @pytest.mark.parametrize(
