@@ -5,17 +5,19 @@ N nodes of all types numbered together, P parts.
 
 from __future__ import annotations
 
+import os
 import pathlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.given_parts import file_parts, kaminpar_parts, user_parts
 from data_tools.metis import metis_partition
 from data_tools.node_weights import node_weights
 from data_tools.pair_graph import PairGraph, build_pair_graph
 from data_tools.pair_spool import SpooledGraph, build_spooled_graph
 from data_tools.part_order import order_parts
-from data_tools.partition_options import DEFAULT_PASSES, STREAMED, Options
+from data_tools.partition_options import DEFAULT_PASSES, GIVEN, STREAMED, Options
 from data_tools.partition_source import Source
 from data_tools.rebalance import rebalance
 from data_tools.streaming import order_streamed, stream
@@ -25,10 +27,12 @@ NODES_PER_PART = 4  # METIS needs some room: with fewer nodes it leaves parts em
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What a method may use besides a few numbers a node: a folder for scratch files and bytes of memory."""
+    """What a method may use besides a few numbers a node: a folder for scratch files and bytes of memory; the file with
+    the assignment, if one is given."""
 
     folder: pathlib.Path
     memory: int
+    assignment: str | os.PathLike | None = None
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
@@ -80,6 +84,33 @@ def idle_nodes(graph: PairGraph | SpooledGraph, weights: np.ndarray) -> np.ndarr
     return (graph.degrees() == 0) & (weights.sum(axis=1) == 0)
 
 
+def kaminpar(source: Source, options: Options, place: Workplace) -> np.ndarray:
+    """Part per node by KaMinPar, which knows one constraint, then evened out greedily."""
+    graph = build_pair_graph(source)
+    weights = weight_table(source, options, graph)
+    part = kaminpar_parts(graph, weights[:, 0], options.parts, options.seed, place.folder)
+    part = spread_idle(part, idle_nodes(graph, weights), options.parts)
+    part = rebalance(graph, part, weights, options.parts)
+    return order_parts(graph, part, options.parts, options.seed)
+
+
+def given(source: Source, options: Options, place: Workplace) -> np.ndarray:
+    """Part per node as a file says."""
+    return file_parts(source, place.assignment, options.parts)
+
+
+def users_own(source: Source, options: Options, place: Workplace) -> np.ndarray:
+    """Part per node by a class or function of the user's, as it is."""
+    graph = build_pair_graph(source)
+    weights = node_weights(source, options.balance or ("nodes",), graph)
+    return user_parts(options.method, graph, weights, options.parts, options.seed)
+
+
+def assign(source: Source, options: Options, place: Workplace) -> np.ndarray:
+    """Part per node by the method of the options."""
+    return METHODS.get(options.method, users_own)(source, options, place)
+
+
 def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed: int, objective: str) -> np.ndarray:
     """METIS where there are enough nodes; else nodes in the order of a coarser partition are dealt out evenly."""
     if graph.num_nodes >= NODES_PER_PART * num_parts:
@@ -104,4 +135,10 @@ def spread_idle(part: np.ndarray, idle: np.ndarray, num_parts: int) -> np.ndarra
     return part
 
 
-METHODS = {"metis": metis_parts, "random": random_parts, **dict.fromkeys(STREAMED, streamed_parts)}
+METHODS = {
+    "metis": metis_parts,
+    "random": random_parts,
+    **dict.fromkeys(STREAMED, streamed_parts),
+    "kaminpar": kaminpar,
+    GIVEN: given,
+}

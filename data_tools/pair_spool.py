@@ -29,7 +29,7 @@ LEAST_ENTRIES = 1 << 16  # of a bucket: smaller ones would cost more than they s
 class SpooledGraph:
     """Symmetric weighted graph in CSR form, rows in the order ``order`` of nodes; neighbours and ties lie in files."""
 
-    order: np.ndarray  # [N] int64, nodes by decreasing number of edges
+    order: np.ndarray  # [N] int64, nodes
     indptr: np.ndarray  # [N + 1] int64
     neighbor: IO[bytes]  # [A] of dtype, nodes
     tie: IO[bytes]  # [A] of dtype
@@ -100,11 +100,11 @@ def count_entries(source: Source) -> np.ndarray:
     return counts
 
 
-def build_spooled_graph(source: Source, folder: pathlib.Path, memory: int) -> SpooledGraph:
+def build_spooled_graph(source: Source, folder: pathlib.Path, memory: int, by_degree: bool = True) -> SpooledGraph:
     """Write the pair graph of a source to unnamed files in a folder, within about ``memory`` bytes besides a few
-    numbers a node."""
+    numbers a node; by_degree: those with most edges first, else in their own order."""
     counts = count_entries(source)
-    order = np.argsort(-counts, kind="stable")
+    order = np.argsort(-counts, kind="stable") if by_degree else np.arange(len(counts))
     indptr = np.r_[0, np.cumsum(counts[order])]
     starts = run_starts(indptr, max(LEAST_ENTRIES, memory // ENTRY_BYTES))
     with tempfile.TemporaryFile(dir=folder) as spool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.assignment import METHODS, Workplace
+from data_tools.assignment import METHODS, Workplace, assign
 from data_tools.cli import run_command
 from data_tools.journal import Journal
 from data_tools.memory import parse_bytes
@@ -28,6 +28,7 @@ from data_tools.partition_options import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_FANOUTS,
     DEFAULT_PASSES,
+    GIVEN,
     HOTNESS_CACHE,
     OBJECTIVES,
     Options,
@@ -41,7 +42,7 @@ from data_tools.snapshot_quality import measure_snapshots
 from hpcgnn.store import files
 
 DEFAULT_BALANCE = ("events", "time")
-HOTNESS = "hotness"
+METIS, HOTNESS = "metis", "hotness"
 STATIC_METHODS = (*METHODS, HOTNESS)
 
 
@@ -67,9 +68,9 @@ def static_options(source: Source, common: dict, extra: dict) -> Options:
 def assign_static(source: Source, options: StaticOptions, place: Workplace) -> np.ndarray:
     """Part per node [N] int32 of a static graph."""
     if options.method != HOTNESS:
-        return METHODS[options.method](source, options, place)
+        return assign(source, options, place)
     # Hotness moves nodes of a METIS partition, whose training seeds stay where they are.
-    return hotness_parts(source, METHODS["metis"](source, options, place), options)
+    return hotness_parts(source, METHODS[METIS](source, options, place), options)
 
 
 def measure_by_destination(source: Source, layout: Layout, options: StaticOptions) -> dict:
@@ -87,7 +88,7 @@ def write_temporal(source: Source, layout: Layout, journal: Journal, options: Op
 
 
 TEMPORAL = Stages(
-    assign=lambda source, options, place: METHODS[options.method](source, options, place),
+    assign=assign,
     measure=lambda source, layout, options: measure(source, layout, options.balance),
     write=write_temporal,
 )
@@ -116,24 +117,26 @@ def partition(
     path: str | os.PathLike,
     folder: str | os.PathLike,
     parts: int = 64,
-    method: str = "metis",
+    method: str = METIS,
     balance: tuple[str, ...] | list[str] | None = None,
     seed: int = 0,
     objective: str = "cut",
     overwrite: bool = False,
     passes: int | None = None,
+    assignment: str | os.PathLike | None = None,
     memory: int | None = None,
     report: Callable[[str], None] | None = None,
     **static,
 ) -> dict:
     """Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
-    method: metis, ldg, fennel, random or (static) hotness; balance: names of constraints (default: events and time of a
-    temporal graph, nodes, edges and, with a split, train of a static one, nodes and time of snapshots); objective: cut
-    or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that are allowed (default: a share of
-    what is free), whose use ``report`` is told; static: the further options of StaticOptions. What an interrupted call
-    with the same arguments has finished is taken over. Raises ValueError for a bad option, an existing set or too
-    little memory, FileFormatError for a file that cannot be used.
+    method: metis, ldg, fennel, kaminpar, random, (static) hotness, or the path of a class (`given_parts.user_parts`);
+    assignment: instead, a file with the part of every node (`given_parts.file_parts`); balance: names of constraints
+    (default: events and time of a temporal graph, nodes, edges and, with a split, train of a static one, nodes and time
+    of snapshots); objective: cut or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that
+    are allowed (default: a share of what is free), whose use ``report`` is told; static: the further options of
+    StaticOptions. What an interrupted call with the same arguments has finished is taken over. Raises ValueError for a
+    bad option, an existing set or too little memory, FileFormatError for a file that cannot be used.
     """
     folder = pathlib.Path(folder)
     source = open_source(path)
@@ -142,6 +145,8 @@ def partition(
             raise ValueError(f"{path}: kind {source.kind} is not supported yet by partition")
         kind = KINDS[source.kind]
         common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+        if assignment is not None:
+            common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
         common["balance"] = None if balance is None else tuple(balance)
         options = kind.options(source, common, static)
         plan = make_plan(count(source, options), options, memory)
@@ -151,7 +156,7 @@ def partition(
         journal = Journal(folder, make_set_id(source_hash, options), source_hash)
         if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
             raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
-        return write_set(source, journal, options, kind.stages, Workplace(folder, plan.work))
+        return write_set(source, journal, options, kind.stages, Workplace(folder, plan.work, assignment))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -160,7 +165,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("graph", help="graph file")
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument("--parts", type=int, default=64)
-    parser.add_argument("--method", choices=STATIC_METHODS, default="metis", help="hotness is for static graphs")
+    parser.add_argument(
+        "--method", default=METIS, metavar="METHOD",
+        help=f"{', '.join(name for name in STATIC_METHODS if name != GIVEN)} (hotness: static graphs only), or a class "
+        "or function of your own as package.module.name (default metis)",
+    )  # fmt: skip
+    parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
     parser.add_argument(
         "--balance",
         type=names,

@@ -15,7 +15,7 @@ from data_tools.node_weights import columns_of
 from data_tools.pair_spool import ENTRY_BYTES
 from data_tools.part_access import TABLE_BYTES
 from data_tools.part_writer import HISTORY_BYTES, PARTS_AT_ONCE
-from data_tools.partition_options import STREAMED, Options
+from data_tools.partition_options import OUT_OF_CORE, STREAMED, Options
 from data_tools.partition_source import Source, endpoint_slabs
 from data_tools.quality import HALO_BYTES
 
@@ -40,7 +40,7 @@ class Counts:
 
 def count(source: Source, options: Options) -> Counts:
     """The counts of a graph; pairs are estimated from a sample."""
-    in_memory = options.method not in (*STREAMED, "random")
+    in_memory = options.method not in OUT_OF_CORE
     pairs = estimate_pairs(source) if in_memory else 0
     return Counts(
         source.num_nodes, source.num_edges, pairs, len(columns_of(source, options.balance or ("nodes",))), source.kind
@@ -75,10 +75,10 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
 
 def assignment_bytes(counts: Counts, options: Options, weights: int, work: int) -> int:
     """Bytes of the stage that assigns nodes to parts, slabs aside."""
-    if options.method == "random":
-        return 24 * counts.nodes
     if options.method in STREAMED:
         return 60 * counts.nodes + 3 * weights + min(work, 2 * ENTRY_BYTES * counts.edges)
+    if options.method in OUT_OF_CORE:
+        return 24 * counts.nodes
     taken = PAIR_BYTES * counts.pairs + 32 * counts.nodes + 2 * weights
     if options.method == "hotness":
         taken = max(taken, (4 * options.parts + 64) * counts.nodes + 3 * weights + TABLE_BYTES)
@@ -124,7 +124,7 @@ def make_plan(counts: Counts, options: Options, limit: int | None) -> Plan:
 
 def remedy(counts: Counts, options: Options, left: int) -> str:
     """What would fit into ``left`` bytes."""
-    if options.method not in (*STREAMED, "random"):
+    if options.method not in OUT_OF_CORE:
         needed = 60 * counts.nodes + 24 * counts.nodes * counts.weights + 4 * partition_source.SLAB_BYTES + LEAST_WORK
         if needed <= left:
             return "choose --method ldg, which reads the edges from disk, or raise --memory"

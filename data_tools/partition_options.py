@@ -8,13 +8,16 @@ OBJECTIVES = ("cut", "volume")
 DEFAULT_FANOUTS = (15, 10, 5)
 DEFAULT_BATCH_SIZE = 1024
 STREAMED = ("ldg", "fennel")
+GIVEN = "given"  # the method of an assignment from a file
+OUT_OF_CORE = ("random", *STREAMED, GIVEN)  # methods that do not hold all edges
 DEFAULT_PASSES = 10  # over the nodes, of a streamed method; more gain little
 HOTNESS_CACHE = 0.2  # share of the nodes in the cache ranking that comes with the method hotness
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of every kind of graph. passes: over the nodes, of streamed methods only (None: DEFAULT_PASSES)."""
+    """Options of every kind of graph. passes: over the nodes, of streamed methods only (None: DEFAULT_PASSES);
+    assignment: hash of the file that the method given reads."""
 
     parts: int = 64
     method: str = "metis"
@@ -22,6 +25,7 @@ class Options:
     seed: int = 0
     objective: str = "cut"
     passes: int | None = None
+    assignment: str | None = None
 
     def __post_init__(self):
         if self.parts < 1:
@@ -33,14 +37,17 @@ class Options:
             raise ValueError(
                 f"passes={self.passes}, method={self.method}: a positive number, for {' and '.join(STREAMED)}"
             )
-        if self.objective != "cut" and self.method in STREAMED:
+        if self.objective != "cut" and self.method in (*STREAMED, "kaminpar"):
             raise ValueError(f"objective={self.objective}: the method {self.method} knows the objective cut only")
         if len(set(self.balance)) != len(self.balance):
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 
     def check(self, methods, constraints) -> None:
         """ValueError unless method and balance are among those that the graph at hand allows."""
-        check_choice("method", self.method, methods)
+        if "." not in self.method:  # else the path of a class
+            check_choice("method", self.method, methods)
+        if (self.method == GIVEN) != (self.assignment is not None):
+            raise ValueError(f"method={self.method}: needs --assignment FILE, which no other method takes")
         for name in self.balance:
             check_choice("balance", name, constraints)
 

@@ -1,0 +1,62 @@
+"""Write the graph that METIS and ParMETIS are to partition, from a graph file, as the text that their programs read.
+
+Line 1 + i is node i: the types of nodes one after the other, each in the order of its rows. What the programs answer is
+taken by ``python -m data_tools.partition ... --assignment FILE``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+from data_tools.cli import run_command
+from data_tools.metis_file import LINE_ENTRIES, write_metis
+from data_tools.node_weights import node_weights
+from data_tools.pair_spool import build_spooled_graph
+from data_tools.partition import KINDS, METIS, names
+from data_tools.partition_source import open_source, validate
+
+SPOOL_BYTES = 256 << 20
+
+
+def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[str, ...] | None = None) -> str:
+    """Write ``output``; returns what was written. balance: constraints (default: those of partition).
+
+    Needs memory for a few numbers a node; the edges go by way of the disk. Raises ValueError for a bad constraint,
+    FileFormatError for a file that cannot be used.
+    """
+    source, output = open_source(path), pathlib.Path(output)
+    with source.file:
+        options = KINDS[source.kind].options(source, {"method": METIS, "balance": balance}, {})
+        validate(source)
+        graph = build_spooled_graph(source, output.parent, SPOOL_BYTES, by_degree=False)
+        weights = node_weights(source, options.balance or ("nodes",), graph)
+        temporary = output.with_name(output.name + ".tmp")
+        num_pairs = int(graph.indptr[-1]) // 2
+        write_metis(temporary, num_pairs, graph.slabs(LINE_ENTRIES), np.stack(list(weights.values()), axis=1))
+        temporary.replace(output)
+        return f"{output}: {graph.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m data_tools.export_metis", description=__doc__.splitlines()[0])
+    parser.add_argument("graph", help="graph file")
+    parser.add_argument("output", help="text file to write")
+    parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
+    args = make_parser().parse_args(argv)
+    print(export(args.graph, args.output, args.balance))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
