@@ -5,12 +5,16 @@ P parts; of R ranks, rank r takes the parts r P // R .. (r + 1) P // R - 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 
-from data_tools.node_weights import node_weights
+from data_tools.node_weights import columns_of, node_weights
 from data_tools.part_layout import Layout
 from data_tools.partition_source import Relation, Source, endpoint_slabs
 
+ROUNDING = 1e-4  # of the stored measures
 HALO_BYTES = 256 << 20  # of the table of (node, group) pairs that halo_size fills at once
 
 
@@ -32,13 +36,40 @@ def relation_pairs(source: Source, relation: Relation, layout: Layout) -> np.nda
     return counts.reshape(num_parts, num_parts)
 
 
-def part_loads(weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int) -> dict[str, np.ndarray]:
-    """Load of every part [P] int64 by constraint."""
-    loads = {}
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Loads of the parts by constraint, and by what single nodes weigh."""
+
+    asked: tuple[str, ...]  # columns that the partition was to balance
+    by_part: dict[str, np.ndarray]  # [P] int64
+    heaviest: dict[str, int]  # node
+
+    def balance(self, names: Iterable[str], rank: np.ndarray, num_ranks: int) -> dict[str, float]:
+        """Heaviest rank over the mean, with the ranks [P] of the parts."""
+        sums = {name: np.bincount(rank, weights=self.by_part[name], minlength=num_ranks) for name in names}
+        return {name: round(float(load.max() / load.mean()), 4) if load.any() else 1.0 for name, load in sums.items()}
+
+    def ideal(self, rank: np.ndarray, num_ranks: int) -> dict[str, float]:
+        """What balance could be at best: nodes are whole, and ranks take whole parts."""
+        ragged = float(np.bincount(rank, minlength=num_ranks).max()) * num_ranks / len(rank)
+        found = {}
+        for name in self.asked:
+            mean = self.by_part[name].sum() / num_ranks
+            unit = max(self.heaviest[name], np.ceil(mean)) / mean if mean else 1.0
+            found[name] = round(max(ragged, float(unit)), 4)
+        return found
+
+
+def measure_loads(source: Source, layout: Layout, balance: tuple[str, ...]) -> Loads:
+    """Loads by the constraints asked for, by nodes, and by events or edges."""
+    always = ("nodes", "events" if source.kind == "temporal" else "edges")
+    weights = node_weights(source, tuple(dict.fromkeys((*balance, *always))))
+    by_part = {}
     for name, weight in weights.items():
-        loads[name] = np.zeros(num_parts, np.int64)
-        np.add.at(loads[name], part, weight)
-    return loads
+        by_part[name] = np.zeros(layout.num_parts, np.int64)
+        np.add.at(by_part[name], layout.part, weight)
+    heaviest = {name: int(weight.max(initial=0)) for name, weight in weights.items()}
+    return Loads(tuple(columns_of(source, balance)), by_part, heaviest)
 
 
 def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
@@ -47,38 +78,45 @@ def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
     return np.searchsorted(first_part, np.arange(num_parts), side="right") - 1
 
 
-def measures(pairs: np.ndarray, loads: dict[str, np.ndarray], num_ranks: int) -> dict:
-    """Quality when ``num_ranks`` ranks take contiguous runs of the parts of pairs [P, P] and loads [P]."""
+def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
+    """Quality when ``num_ranks`` ranks take contiguous runs of the parts of pairs [P, P].
+
+    balance: of the constraints asked for; ideal: what it could be at best; further: balance of what was not asked for.
+    """
     rank = rank_of_parts(len(pairs), num_ranks)
     total, cut = int(pairs.sum()), int(pairs[rank[:, None] != rank[None, :]].sum())
-    balance = {}
-    for name, load in loads.items():
-        by_rank = np.bincount(rank, weights=load, minlength=num_ranks)
-        balance[name] = round(float(by_rank.max() / by_rank.mean()), 4) if load.any() else 1.0
     return {
         "ranks": num_ranks,
         "cut": cut,
         "cut_fraction": round(cut / max(1, total), 6),
         "replication": round((total + cut) / max(1, total), 6),
-        "balance": balance,
+        "balance": loads.balance(loads.asked, rank, num_ranks),
+        "ideal": loads.ideal(rank, num_ranks),
+        "further": loads.balance((name for name in loads.by_part if name not in loads.asked), rank, num_ranks),
     }
 
 
 def measure(source: Source, layout: Layout, balance: tuple[str, ...]) -> dict:
-    """Quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks."""
-    loads = part_loads(node_weights(source, balance), layout.part, layout.num_parts)
+    """Quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks; volume: (node, foreign
+    rank) pairs with events between them."""
+    loads = measure_loads(source, layout, balance)
     pairs = pair_counts(source, layout)
-    runs = [measures(pairs, loads, 1 << power) for power in range(layout.num_parts.bit_length())]
-    return {**measures(pairs, loads, layout.num_parts), "events": int(pairs.sum()), "runs": runs}
+
+    def with_volume(num_ranks: int) -> dict:
+        rank = rank_of_parts(layout.num_parts, num_ranks)[layout.part]
+        return {**measures(pairs, loads, num_ranks), "volume": halo_size(source, rank, num_ranks, both_ends=True)}
+
+    runs = [with_volume(1 << power) for power in range(layout.num_parts.bit_length())]
+    return {**with_volume(layout.num_parts), "events": int(pairs.sum()), "runs": runs}
 
 
 def measure_static(source: Source, layout: Layout, balance: tuple[str, ...]) -> dict:
     """Quality of a layout of a static graph: as `measure`, but replication counts nodes.
 
-    halo: remote sources of in-edges, summed over parts; replication: rows that the parts hold with their halo, over
-    nodes; relations: cut of each.
+    halo: remote sources of in-edges, summed over parts, which is the volume of communication; replication: rows that
+    the parts hold with their halo, over nodes; relations: cut of each.
     """
-    loads = part_loads(node_weights(source, balance), layout.part, layout.num_parts)
+    loads = measure_loads(source, layout, balance)
     pairs = [relation_pairs(source, relation, layout) for relation in source.relations]
     total = sum(pairs, np.zeros((layout.num_parts, layout.num_parts), np.int64))
 
@@ -99,29 +137,46 @@ def measure_static(source: Source, layout: Layout, balance: tuple[str, ...]) -> 
     }
 
 
-def halo_size(source: Source, group: np.ndarray, num_groups: int) -> int:
-    """Number of (node, foreign group) pairs such that an edge leads from the node into the group; group [N]."""
+def halo_size(source: Source, group: np.ndarray, num_groups: int, both_ends: bool = False) -> int:
+    """Number of (node, foreign group) pairs such that an edge leads from the node into the group; group [N].
+
+    both_ends: edges lead both ways.
+    """
+    if num_groups == 1:
+        return 0
     width = max(1, min(num_groups, HALO_BYTES // max(1, source.num_nodes)))
     count = 0
     for first in range(0, num_groups, width):
         reached = np.zeros(source.num_nodes * width, bool)
         for relation in source.relations:
             for _, src, dst in endpoint_slabs(source, relation):
-                into = group[dst] - first
-                chosen = (into >= 0) & (into < width) & (group[src] != group[dst])
-                reached[src[chosen] * width + into[chosen]] = True
+                for node, other in ((src, dst), (dst, src)) if both_ends else ((src, dst),):
+                    into = group[other] - first
+                    chosen = (into >= 0) & (into < width) & (group[node] != group[other])
+                    reached[node[chosen] * width + into[chosen]] = True
         count += int(np.count_nonzero(reached))
     return count
 
 
 def unmet(quality: dict, target: float) -> list[str]:
-    """One line for every constraint whose balance is above the target."""
-    return [
-        f"balance of {name} is {value:.3f}, above the target {target}: a few nodes weigh more than a part, or the "
-        "constraints contradict each other; ask for fewer constraints or fewer parts"
-        for name, value in quality["balance"].items()
-        if value > target
-    ]
+    """One line for every constraint that is farther from its ideal than the target, and for every one whose ideal is
+    that far from even, telling why."""
+    lines = []
+    for found in (quality, *(run for run in quality["runs"] if 1 < run["ranks"] < quality["ranks"])):
+        for name, value in found["balance"].items():
+            ideal, ranks = found.get("ideal", {}).get(name, 1.0), found["ranks"]
+            where = f"balance of {name} among {ranks} {'parts' if found is quality else 'ranks'} is {value:.3f}"
+            if value > target * ideal + ROUNDING:
+                lines.append(
+                    f"{where}, above {target} times the best possible, {ideal:.3f}: the constraints contradict each "
+                    "other; ask for fewer of them or for fewer parts"
+                )
+            elif ideal > target:
+                lines.append(
+                    f"{where} and cannot be below {ideal:.3f}: a single node weighs that much of the mean, or there "
+                    "are too few units for so many; ask for fewer parts"
+                )
+    return lines
 
 
 def summary(quality: dict) -> str:
@@ -130,12 +185,17 @@ def summary(quality: dict) -> str:
     rows = [*quality["runs"]]
     if rows[-1]["ranks"] != quality["ranks"]:
         rows.append(quality)
-    names = list(quality["balance"])
-    lines.append("".join(f"{title:>10}" for title in ("ranks", "cut", "fraction", "replic.", *names)))
+    columns = {name: "balance" for name in quality["balance"]} | {
+        name: "further" for name in quality.get("further", {})
+    }
+    traffic = "halo" if "halo" in quality else "volume"
+    wide = max(10, 2 + max(map(len, columns), default=0))
+    lines.append("".join(f"{title:>10}" for title in ("ranks", "cut", "fraction", traffic, "replic.")))
+    lines[-1] += "".join(f"{name:>{wide}}" for name in columns)
     for row in rows:
-        values = [f"{row['ranks']}", f"{row['cut']}", f"{row['cut_fraction']:.4f}", f"{row['replication']:.4f}"]
-        values += [f"{row['balance'][name]:.3f}" for name in names]
+        values = [row["ranks"], row["cut"], f"{row['cut_fraction']:.4f}", row[traffic], f"{row['replication']:.4f}"]
         lines.append("".join(f"{value:>10}" for value in values))
+        lines[-1] += "".join(f"{row[kind][name]:>{wide}.3f}" for name, kind in columns.items())
     return "\n".join(lines)
 
 
