@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import h5py
 import numpy as np
 
@@ -28,9 +30,17 @@ def assert_same_content(left, right):
             np.testing.assert_array_equal(one[name], other[name])
 
 
+@contextlib.contextmanager
+def changing_book(folder):
+    """The open book of a set, to be changed; it is sealed anew."""
+    with h5py.File(files.book_path(folder), "r+") as book:
+        yield book
+    files.seal(files.book_path(folder))
+
+
 def refresh(folder):
     """Make the book's hashes and sizes fit the part files, so that only their content can give them away."""
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         for part in range(book.attrs["num_parts"]):
             path = files.part_path(folder, part)
             book["parts/hash"][part] = files.file_hash(path).encode()

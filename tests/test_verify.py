@@ -7,7 +7,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from partition_sets import each_column, offsets_of, refresh, replace
+from partition_sets import changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_graph
 
 from data_tools import verify_rows
@@ -272,7 +272,7 @@ def test_a_node_moved_to_another_part_is_found(planted):
         place = int(np.searchsorted(file["nodes/a/row"][:], moved["row"][0]))
         for name in list(file["nodes/a"]):
             replace(file["nodes/a"], name, np.insert(file["nodes/a"][name][:], place, moved[name], axis=0))
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book["nodes/a/offsets"][1] -= 1
     refresh(folder)
     assert any("/history/" in line for line in verify(folder))
@@ -310,10 +310,10 @@ def test_a_lost_copy_is_found_even_if_the_history_fits(planted):
 
 def test_wrong_offsets_in_the_book_are_found(planted):
     _, folder = planted
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book["nodes/a/offsets"][2] += 1
     assert any("part-1.h5: /nodes/a/" in line for line in verify(folder))
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book["nodes/a/offsets"][2] = 10_000
     assert any("/nodes/a/offsets: row 3: " in line for line in verify(folder))
 
@@ -330,7 +330,7 @@ def test_wrong_offsets_in_the_book_are_found(planted):
 )
 def test_wrong_attributes_of_the_book_are_found(planted, name, value, message):
     graph, folder = planted
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book.attrs[name] = value
     assert any(message in line for line in verify(folder, graph))
 

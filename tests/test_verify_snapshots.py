@@ -6,7 +6,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from partition_sets import refresh
+from partition_sets import changing_book, refresh
 from snapshot_runs import random_graph
 
 from data_tools.inspect import main as inspect
@@ -151,9 +151,9 @@ def test_planted_errors_are_found(planted, change, alone, message):
 @pytest.mark.parametrize(("name", "value"), [("num_snapshots", 13), ("splits", "{}")])
 def test_a_book_that_tells_otherwise(planted, name, value):
     path, folder = planted
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book.attrs[name] = value
     assert any(f"book.h5: {name}: {value}, but" in line for line in verify(folder, path))
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         del book.attrs["num_snapshots"]
     assert "attributes are missing: num_snapshots" in verify(folder)[0]

@@ -6,7 +6,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from partition_sets import each_column, offsets_of, refresh, replace
+from partition_sets import changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_static
 
 from data_tools import verify_spool
@@ -302,7 +302,7 @@ def test_an_edge_in_two_parts_is_found(planted):
 @pytest.mark.parametrize("name", ["cut", "halo", "relations"])
 def test_wrong_measures_in_the_book_are_found(planted, name):
     _, folder = planted
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book.attrs["quality"] = json.dumps({**json.loads(book.attrs["quality"]), name: -1})
     (line,) = verify(folder)
     assert f"quality: {name} is -1" in line
@@ -310,7 +310,7 @@ def test_wrong_measures_in_the_book_are_found(planted, name):
 
 def test_a_set_that_claims_another_kind_is_found(planted):
     _, folder = planted
-    with h5py.File(files.book_path(folder), "r+") as book:
+    with changing_book(folder) as book:
         book.attrs["kind"] = "temporal"
     assert verify(folder) != []
 

@@ -21,7 +21,8 @@ and last snapshot of train, val, test) where the source has any::
 partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
-                 source_name, source_hash, quality (JSON), num_snapshots?, splits?
+                 source_name, source_hash, quality (JSON), num_snapshots?, splits?; its first SEAL_BYTES (HDF5's user
+                 block) have the sha256 of all that follows, and are checked whenever it is opened
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
@@ -80,6 +81,8 @@ GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20
+SEAL_BYTES = 512  # HDF5's user block of a book
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class FileFormatError(ValueError):
@@ -94,6 +97,8 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileFormatError(f"{path}: no such file")
+    if expected == BOOK:
+        check_seal(path)
     try:
         file = h5py.File(path, "r", locking=False)
     except OSError as error:
@@ -136,18 +141,24 @@ def check_format(file: h5py.File, expected: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator[h5py.File]:
-    """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception."""
+    """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception.
+
+    A book is sealed: it has the hashes of the parts, but no other file has its own.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with h5py.File(temporary, "w", locking=False) as file:
+        room = {"userblock_size": SEAL_BYTES} if file_format == BOOK else {}
+        with h5py.File(temporary, "w", locking=False, **room) as file:
             file.attrs["format"] = file_format
             file.attrs["format_version"] = VERSION
             file.attrs["created_by"] = f"hpcgnn {__version__}"
             for name, value in attributes.items():
                 file.attrs[name] = value
             yield file
+        if file_format == BOOK:
+            seal(temporary)
         commit(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -174,13 +185,37 @@ def fsync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def file_hash(path: str | os.PathLike) -> str:
-    """sha256 of a whole file, hex."""
+def file_hash(path: str | os.PathLike, first: int = 0) -> str:
+    """sha256 of a whole file, or of its bytes from ``first`` on, hex."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
+        file.seek(first)
         while block := file.read(8 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def seal_of(path: str | os.PathLike) -> bytes:
+    """What the first SEAL_BYTES of a book must be: they have the hash of all that follows."""
+    return f"{BOOK} sha256 {file_hash(path, SEAL_BYTES)}\n".encode().ljust(SEAL_BYTES, b"\0")
+
+
+def seal(path: str | os.PathLike) -> None:
+    """Write the hash of a closed book into its user block."""
+    text = seal_of(path)
+    with open(path, "r+b") as file:
+        file.write(text)
+
+
+def check_seal(path: str | os.PathLike) -> None:
+    """FileFormatError when a book is not what was sealed; one without a user block has no seal."""
+    with open(path, "rb") as file:
+        head = file.read(SEAL_BYTES)
+    if not head.startswith(HDF5_SIGNATURE) and head != seal_of(path):
+        raise FileFormatError(
+            f"{os.fspath(path)}: not a book, or damaged: it does not fit the hash in its first {SEAL_BYTES} bytes; "
+            "copy it again or partition again"
+        )
 
 
 def slabs(num_rows: int, row_bytes: int, limit: int = SLAB_BYTES) -> Iterator[tuple[int, int]]:
