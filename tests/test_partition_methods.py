@@ -1,0 +1,56 @@
+"""A run learns the same from partition sets of every method: parts say where rows lie, and nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+from static_runs import open_graph_trainer, plain, static_config
+from training_runs import bipartite, make_config, on_rank_0, record_epoch
+
+from data_tools.assignment import METHODS
+from data_tools.partition import STATIC_METHODS, partition
+
+FURTHER = {
+    "seed": {"method": "random", "seed": 9},
+    "constraints": {"method": "metis", "balance": ("nodes", "degree", "train", "val", "types")},
+    "volume": {"method": "metis", "objective": "volume"},
+}
+TEMPORAL = {name: {"method": name} for name in METHODS} | FURTHER
+STATIC = {name: {"method": name} for name in STATIC_METHODS} | FURTHER
+PARTS = 6
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """What the first method gave, by kind."""
+    return {}
+
+
+def make(comm, graph, folder, options) -> None:
+    """Collective. A graph and its set."""
+
+    def write() -> None:
+        graph(folder / "graph.h5")
+        partition(folder / "graph.h5", folder / "parts", PARTS, **options)
+
+    on_rank_0(comm, write)
+
+
+@pytest.mark.parametrize("method", STATIC)
+def test_static_graphs(comm, mpi_tmp_path, reference, method):
+    make(comm, plain, mpi_tmp_path, STATIC[method])
+    open_graph_trainer(comm, mpi_tmp_path / "parts", mpi_tmp_path, static_config()).run()
+    text = on_rank_0(comm, (mpi_tmp_path / "metrics.jsonl").read_text)
+    losses = [line["loss"] for line in map(json.loads, text.splitlines()) if "loss" in line]
+    assert len(losses) > 4
+    np.testing.assert_allclose(losses, reference.setdefault("static", losses), rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", TEMPORAL)
+def test_temporal_graphs(comm, mpi_tmp_path, reference, method):
+    make(comm, bipartite, mpi_tmp_path, TEMPORAL[method])
+    record = record_epoch(comm, mpi_tmp_path / "parts", make_config())
+    losses, scores = comm.bcast((record.losses, record.scores) if comm.rank == 0 else None)
+    expected = reference.setdefault("temporal", (losses, scores))
+    np.testing.assert_allclose(losses, expected[0], rtol=1e-9)
+    np.testing.assert_allclose(scores, expected[1], rtol=1e-9)
