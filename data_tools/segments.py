@@ -14,6 +14,7 @@ import pyarrow as pa
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # odd: has an inverse modulo 2**64
 INVERSE = pow(MULTIPLIER, -1, 1 << 64)
+HASH_BYTES = 1 << 15
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -44,12 +45,27 @@ def text_parts(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def hash_text(text: pa.Array) -> np.ndarray:
     """Hash of strings [n], uint64: a polynomial of all bytes, from differences of a running sum."""
     bounds, data = text_parts(text)
-    powers = np.ones(len(data) + 1, np.uint64)
-    powers[1:] = MULTIPLIER
-    sums = np.zeros(len(data) + 1, np.uint64)
-    np.cumsum((data.astype(np.uint64) + np.uint64(1)) * np.cumprod(powers)[:-1], out=sums[1:])
-    powers[1:] = INVERSE
-    return mix((sums[bounds[1:]] - sums[bounds[:-1]]) * np.cumprod(powers)[bounds[:-1]])
+    hashes = np.zeros(len(text), np.uint64)
+    longest = max(HASH_BYTES, int(np.diff(bounds).max(initial=0)))
+    powers, inverses = (running_products(factor, longest) for factor in (MULTIPLIER, INVERSE))
+    sums = np.zeros(longest + 1, np.uint64)
+    start = 0
+    while start < len(text):
+        # As many strings as fit into the processor's cache, at least one.
+        stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + longest, "right")) - 1)
+        here = bounds[start : stop + 1] - bounds[start]
+        piece = data[bounds[start] : bounds[stop]].astype(np.uint64) + np.uint64(1)
+        np.cumsum(piece * powers[: len(piece)], out=sums[1 : len(piece) + 1])
+        hashes[start:stop] = (sums[here[1:]] - sums[here[:-1]]) * inverses[here[:-1]]
+        start = stop
+    return mix(hashes)
+
+
+def running_products(factor: int, count: int) -> np.ndarray:
+    """1, factor, factor**2, ... [count + 1] modulo 2**64."""
+    products = np.full(count + 1, factor, np.uint64)
+    products[0] = 1
+    return np.cumprod(products)
 
 
 def to_buckets(hashes: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
