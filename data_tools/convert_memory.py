@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.parquet
 
-from data_tools.source_spec import EdgeSpec, FileSpec, NodeSpec, SourceSpec, table_files
+from data_tools.file_spec import FileSpec
+from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from data_tools.tables import SUFFIXES
 from data_tools.text_stream import Source
 from hpcgnn.store.files import FileFormatError, split_relation

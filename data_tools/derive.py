@@ -25,8 +25,8 @@ import numpy as np
 import scipy.sparse
 
 from data_tools.cli import run_command
+from data_tools.file_spec import SPLITS
 from data_tools.rewrite import find_table, integer_column, rewriting
-from data_tools.source_spec import SPLITS
 from data_tools.spool import Spool
 from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError

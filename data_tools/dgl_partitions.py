@@ -16,8 +16,8 @@ import numpy as np
 
 from data_tools.chunks_dgl import MASKS, local_name, stored_dtype
 from data_tools.dgl_files import PartGraph, read_graph, read_tensors
+from data_tools.file_spec import SPLITS
 from data_tools.schema import items
-from data_tools.source_spec import SPLITS
 from data_tools.spec_file import RESERVED
 from hpcgnn.store.files import FileFormatError, relation_name
 

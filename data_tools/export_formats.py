@@ -13,7 +13,7 @@ import pyarrow.parquet
 import yaml
 
 from data_tools.export_tables import Column, Table, Tables
-from data_tools.source_spec import DTYPES
+from data_tools.file_spec import DTYPES
 from hpcgnn.store.files import row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18

@@ -12,10 +12,11 @@ import h5py
 import numpy as np
 
 from data_tools.edge_rows import EdgeRows, choose_rows
+from data_tools.file_spec import FileSpec
 from data_tools.relation_types import EdgeTable
 from data_tools.scatter import scattered
 from data_tools.source_reader import NodeTable
-from data_tools.source_spec import FileSpec, SourceSpec
+from data_tools.source_spec import SourceSpec
 from data_tools.spool import forget
 from hpcgnn.store.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
 

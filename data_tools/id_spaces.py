@@ -231,24 +231,3 @@ def sorted_unique(values: np.ndarray) -> np.ndarray:
     first = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     return values[first]
-
-
-def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
-    """As `duplicate_row`, for row ids [n] below ``num_nodes``, of which only a slab is in memory."""
-    seen = np.zeros(num_nodes, bool)
-    for start in range(0, len(rows), MAP_ROWS):
-        piece = rows[start : start + MAP_ROWS]
-        again = seen[piece]
-        order = np.argsort(piece, kind="stable")
-        again[order[1:][piece[order[1:]] == piece[order[:-1]]]] = True
-        if again.any():
-            return start + int(np.flatnonzero(again)[0])
-        seen[piece] = True
-    return None
-
-
-def duplicate_row(codes: np.ndarray) -> int | None:
-    """Position of the first code that occurred before, None if there is none."""
-    order = np.argsort(codes, kind="stable")
-    repeated = order[1:][codes[order[1:]] == codes[order[:-1]]]
-    return int(repeated.min()) if len(repeated) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from data_tools.source_spec import Reference
+from data_tools.file_spec import Reference
 from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError
 

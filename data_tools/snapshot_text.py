@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from data_tools.file_spec import FileSpec
 from data_tools.id_spaces import IntegerIds, RowIds, make_id_space
 from data_tools.parallel_edges import merge_parallel
 from data_tools.snapshot_graph import SnapshotGraph
-from data_tools.source_spec import FileSpec
 from data_tools.tables import open_table
 from data_tools.text_stream import CleanText, Source
 from data_tools.values import Raw, parse_ids, parse_numbers

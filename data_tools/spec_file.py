@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from data_tools.file_spec import ColumnSpec, FileColumn, FileSpec
 from data_tools.schema import build, items, one_of
-from data_tools.source_spec import ColumnSpec, EdgeSpec, FileColumn, FileSpec, NodeSpec, SourceSpec
+from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
 DEFAULT_DTYPES = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}

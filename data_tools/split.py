@@ -25,9 +25,9 @@ import numpy as np
 
 from data_tools.assignment import splitmix64
 from data_tools.cli import run_command
+from data_tools.file_spec import SPLITS
 from data_tools.order_statistic import select_keys
 from data_tools.rewrite import find_table, integer_column, rewriting
-from data_tools.source_spec import SPLITS
 from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 

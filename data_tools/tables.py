@@ -17,9 +17,9 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from data_tools.arrays import ArraysTable, load_arrays
+from data_tools.file_spec import FileSpec, Reference
 from data_tools.lists import ListsTable, load_id_lists
 from data_tools.selection import pick, select_all
-from data_tools.source_spec import FileSpec, Reference
 from data_tools.text_stream import CleanText, Source
 from data_tools.triples import TriplesTable
 from data_tools.turtle import TurtleTable

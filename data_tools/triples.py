@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from data_tools.file_spec import Reference
 from data_tools.selection import pick, select_all
-from data_tools.source_spec import Reference
 from data_tools.text_stream import CleanText, Source
 from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError

@@ -13,8 +13,8 @@ from itertools import islice
 
 import pyarrow as pa
 
+from data_tools.file_spec import Reference
 from data_tools.selection import pick, select_all
-from data_tools.source_spec import Reference
 from data_tools.text_stream import Source
 from data_tools.triples import COLUMNS, WRITTEN, shorten
 from data_tools.values import Raw

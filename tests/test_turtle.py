@@ -6,7 +6,7 @@ import pytest
 from convert_sources import refused
 
 from data_tools.convert import main
-from data_tools.source_spec import FileSpec
+from data_tools.file_spec import FileSpec
 from data_tools.tables import open_table
 from hpcgnn.store.files import FileFormatError, relations
 
