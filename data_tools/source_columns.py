@@ -19,7 +19,7 @@ from data_tools.file_spec import SPLITS, ColumnSpec, FileSpec, Reference, TableF
 from data_tools.relation_types import Origin
 from data_tools.source_spec import SourceSpec, table_files
 from data_tools.spool import Spool
-from data_tools.tables import open_table
+from data_tools.tables import is_empty, open_table
 from data_tools.values import Place, Raw, parse_numbers, parse_times
 from hpcgnn.store.files import FileFormatError, row_bytes, slabs
 
@@ -48,7 +48,8 @@ def read_fields(
         here = [field for field in fields if field.file == file]
         spools = {field.name: Spool(folder) for field in here}
         for piece in spec.files[file].pieces():
-            num_rows = read_piece(piece, here, spools)
+            # A chunk of text may be empty, and then lacks even the names of its columns.
+            num_rows = 0 if spec.files[file].chunks and is_empty(piece) else read_piece(piece, here, spools)
             if origin is not None and file == fields[0].file:
                 origin.add(pathlib.Path(piece.path).name, num_rows)
         columns |= {name: spool.column() for name, spool in spools.items()}

@@ -69,6 +69,13 @@ def open_table(spec: FileSpec) -> Table:
     return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))
 
 
+def is_empty(spec: FileSpec) -> bool:
+    """Whether nothing at all is in a file."""
+    source = Source(pathlib.Path(spec.path), spec.member)
+    with source.open() as file:
+        return not file.read(1)
+
+
 class TextTable:
     """Delimited text, read by Arrow in a stream; every value stays text until its column is parsed."""
 

@@ -1,11 +1,14 @@
 """Chunked input: the graph does not depend on the number of chunks, their format, or whether ids fit into memory."""
 
 import dataclasses
+import gzip
 import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -16,6 +19,8 @@ from convert_sources import contents, refused
 from data_tools.chunk_folder import load_chunks
 from data_tools.convert import convert, main
 from data_tools.convert_memory import plan_conversion
+from data_tools.export import export
+from data_tools.spec_file import with_sorting
 from hpcgnn.store.files import file_hash
 
 pytestmark = pytest.mark.serial
@@ -340,3 +345,41 @@ def test_too_little_memory_is_refused(tmp_path, capsys):
     folder = write_chunks(tmp_path / "chunks", random_graph(), 2)
     assert "100 MiB are too few; the least is" in refused(tmp_path, capsys, "--chunks", str(folder), "--memory", "100M")
     assert "expected a number of bytes" in refused(tmp_path, capsys, "--chunks", str(folder), "--memory", "some")
+
+
+def test_mathoverflow_in_chunks(tmp_path, shared_data):
+    """A real list of events, cut into three csv files: the graph file is the same, but for the names of its sources;
+    so it is by way of the disk, and after an export to parquet."""
+    source = shared_data("sx-mathoverflow/sx-mathoverflow.txt.gz")
+    assert main(["--preset", "snap-temporal", "--set", f"events={source}", "--sort", str(tmp_path / "whole.h5")]) == 0
+    (tmp_path / "chunks").mkdir()
+    with gzip.open(source, "rb") as file:
+        lines = file.readlines()
+    for chunk, (start, stop) in enumerate(pieces(len(lines), 4)):
+        (tmp_path / "chunks" / f"part-{chunk * 5}.txt").write_bytes(b"".join(lines[start:stop]))
+    edges = {"files": "part-*.txt", "delimiter": "whitespace", "header": "none", "src": 0, "dst": 1, "time": 2}
+    data = {"nodes": {"node": {"ids": "int"}}, "edges": {"node.to.node": edges | {"rows": len(lines)}}}
+    with h5py.File(tmp_path / "whole.h5") as file:
+        assert [*file["nodes"], *file["edges"]] == [*data["nodes"], *data["edges"]]
+    (tmp_path / "chunks" / "metadata.yaml").write_text(yaml.safe_dump(data))
+    spec = with_sorting(load_chunks(tmp_path / "chunks"), True)
+    for buckets in (0, 6):
+        convert(spec, tmp_path / "graph.h5", buckets)
+        assert same_datasets(tmp_path / "graph.h5", tmp_path / "whole.h5")
+    export(tmp_path / "whole.h5", tmp_path / "exported", "parquet")
+    convert(load_chunks(tmp_path / "exported"), tmp_path / "graph.h5", 6)
+    assert same_datasets(tmp_path / "graph.h5", tmp_path / "whole.h5")
+
+
+def same_datasets(one: Path, other: Path) -> bool:
+    """Whether all datasets of two graph files are equal, types and values."""
+    with h5py.File(one) as first, h5py.File(other) as second:
+        names: list[str] = []
+        first.visit(names.append)
+        again: list[str] = []
+        second.visit(again.append)
+        datasets = [name for name in names if isinstance(first[name], h5py.Dataset)]
+        return names == again and all(
+            first[name].dtype == second[name].dtype and np.array_equal(first[name][:], second[name][:])
+            for name in datasets
+        )
