@@ -20,7 +20,7 @@ from data_tools.spool import Spool, forget
 from data_tools.values import Raw, parse_ids, parse_names
 from hpcgnn.store.files import slabs
 
-LOOKUP_ROWS = 1 << 20
+LOOKUP_ROWS = 1 << 18
 BLOCK_ROWS = 1 << 14
 
 
@@ -115,12 +115,14 @@ class DiskColumn:
         """The ids of a bucket, those of many batches together; and which batches."""
         batches: list[int] = []
         found: list[pa.Array] = []
+        count = 0
         for batch in range(self._ids.num_batches):
             batches.append(batch)
             found.append(self._ids.read(batch, bucket))
-            if sum(map(len, found)) >= LOOKUP_ROWS:
+            count += len(found[-1])
+            if count >= LOOKUP_ROWS:
                 yield batches, pa.concat_arrays(found)
-                batches, found = [], []
+                batches, found, count = [], [], 0
         if found:
             yield batches, pa.concat_arrays(found)
 

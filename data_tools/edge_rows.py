@@ -110,7 +110,9 @@ def loop_rows(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
 def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
     """Kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
     if not num_buckets:
-        yield later_of_equal(np.concatenate([np.empty((0, 4), np.int64), *keys(table, keep)]))
+        pieces = list(keys(table, keep))
+        if pieces:
+            yield later_of_equal(np.concatenate(pieces))
         return
     records = ArraySegments(folder)
     for piece in keys(table, keep):
@@ -121,18 +123,18 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
 
 
 def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
-    """Row, src, dst and time (0 where there is none) of the kept rows, [n, 4] int64."""
+    """Row, src, dst and, where there is one, time of the kept rows, [n, 3 or 4] int64."""
     for start, src, dst in scan(table):
         rows = np.flatnonzero(keep[start : start + len(src)])
         src, dst = src[rows], dst[rows]
         if table.spec.undirected:
             src, dst = np.minimum(src, dst), np.maximum(src, dst)
-        time = np.zeros(len(rows), np.int64) if table.time is None else table.time[start + rows]
-        yield np.stack([start + rows, src, dst, time], axis=1)
+        time = [] if table.time is None else [table.time[start + rows]]
+        yield np.stack([start + rows, src, dst, *time], axis=1)
 
 
 def later_of_equal(records: np.ndarray) -> np.ndarray:
-    """The rows of those records [n, 4] that equal an earlier one; they are in order of their rows."""
+    """The rows (first column) of those records [n, ...] that equal an earlier one; they are in order of their rows."""
     rows, *columns = records.T
     order = np.lexsort(columns)  # stable, so the first of equal rows is the earliest
     same = np.ones(max(len(order) - 1, 0), bool)

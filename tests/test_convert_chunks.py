@@ -383,3 +383,21 @@ def same_datasets(one: Path, other: Path) -> bool:
             first[name].dtype == second[name].dtype and np.array_equal(first[name][:], second[name][:])
             for name in datasets
         )
+
+
+@pytest.mark.parametrize("buckets", [0, 3])
+def test_ids_of_64_bits(tmp_path, buckets):
+    """Negative ids, and those beyond 2**63, are read as text; as integers they are refused."""
+    ids = np.array([2**64 - 1, 7, 2**63], np.uint64)
+    pyarrow.parquet.write_table(pa.table({"u": ids, "v": ids[[1, 2, 0]].astype(np.int64)}), tmp_path / "e.parquet")
+    edges = {"node.to.node": {"files": "e.parquet", "src": "u", "dst": "v"}}
+    data = {"nodes": {"node": {"ids": "string"}}, "edges": edges}
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(data))
+    convert(load_chunks(tmp_path), tmp_path / "graph.h5", buckets)
+    with h5py.File(tmp_path / "graph.h5") as file:
+        wanted = [b"-1", b"-9223372036854775808", b"18446744073709551615", b"7", b"9223372036854775808"]
+        assert file["nodes/node/id"][:].tolist() == wanted
+        assert file["edges/node.to.node/src"][:].tolist() == [2, 3, 4]
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(data | {"nodes": {"node": {"ids": "int"}}}))
+    with pytest.raises(ValueError, match=r"e.parquet: column 'u', row 1: 18446744073709551615 is not an integer"):
+        convert(load_chunks(tmp_path), tmp_path / "graph.h5", buckets)
