@@ -228,10 +228,10 @@ class Mpirun:
         if self.path is None:
             pytest.skip("needs mpirun, beside the Python in use or on PATH")
         version = subprocess.run([self.path, "--version"], capture_output=True, text=True, timeout=60).stdout
-        self.flags, self._environment = [], {}
+        self.flags, self.environment = [], {}
         if "Open MPI" in version:
             # Libfabric, of no use on one machine, sleeps a second in every start.
-            self._environment = {"OMPI_MCA_btl": "^ofi"}
+            self.environment = {"OMPI_MCA_btl": "^ofi"}
             # Not bound to cores: test machines are shared, and two jobs would be bound to the same first core.
             self.flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
         self._started: list[subprocess.Popen] = []
@@ -243,7 +243,7 @@ class Mpirun:
         """
         command = [self.path, "-np", str(np), *self.flags, sys.executable, *map(str, args)]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        environment = _clean_environment() | self._environment | (env or {})
+        environment = _clean_environment() | self.environment | (env or {})
         process = subprocess.Popen(command, env=environment, cwd=cwd, start_new_session=True, **options)
         self._started.append(process)
         return process

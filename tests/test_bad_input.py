@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from random_graphs import write_graph
+from run_commands import run
 from training_runs import bipartite
 
 from data_tools.partition import partition
@@ -297,15 +298,13 @@ def test_a_rank_that_hangs_is_named(mpirun, good, tmp_path):
     assert seconds < 50
 
 
-def test_copies_of_rank_0_are_refused(good, tmp_path):
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_copies_of_rank_0_are_refused(good, tmp_path, capsys, monkeypatch, variable):
     """A launcher that started four tasks, of which MPI knows nothing."""
-    arguments = [f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'run'}"]
-    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
-        result = subprocess.run(
-            [sys.executable, "-m", "hpcgnn.train", *SMALL, *arguments],
-            env=os.environ | {variable: "4"}, capture_output=True, text=True, timeout=LIMIT, check=False,
-        )  # fmt: skip
-        message = one_line(result, 2)
-        assert f"{variable}=4, but MPI sees a single rank" in message
-        assert "mpirun" in message
+    monkeypatch.setenv(variable, "4")
+    assert run([["train", *SMALL, f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'run'}"]]) == 2
+    message = capsys.readouterr().err.splitlines()[0]
+    assert message.startswith("error: ")
+    assert f"{variable}=4, but MPI sees a single rank" in message
+    assert "mpirun" in message
     assert not (tmp_path / "run").exists()

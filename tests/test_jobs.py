@@ -32,7 +32,7 @@ def start(mpirun, tmp_path):
         process = subprocess.Popen(
             ["bash", "tests/slurm/stub.slurm", str(tmp_path / "run"), *map(str, arguments)],
             cwd=REPOSITORY,
-            env={**kept, "HPCGNN_SITE": "workstation", **settings},
+            env={**kept, **mpirun.environment, "HPCGNN_SITE": "workstation", **settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

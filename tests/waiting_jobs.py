@@ -56,6 +56,10 @@ class Job:
         self._mpirun.kill(self._process)
         self._fail(f"ran past {timeout} s with {command}")
 
+    def hang_up(self) -> None:
+        """No command comes any more: the ranks leave."""
+        self._connection.close()
+
     def _end(self) -> None:
         """Wait for mpirun, which the closed connection ends; kill it if it stays."""
         try:
@@ -89,7 +93,9 @@ class Jobs:
         return ended
 
     def close(self) -> None:
-        """End them all."""
+        """End them all, side by side."""
+        for job in self._jobs.values():
+            job.hang_up()
         while self._jobs:
             self._jobs.popitem()[1].close()
 
