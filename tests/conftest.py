@@ -294,7 +294,7 @@ def mpirun():
 
 @pytest.fixture(scope="module")
 def jobs(mpirun):
-    """A callable `jobs(ranks, *command, check=True, timeout=120)`; see `waiting_jobs.Jobs`."""
+    """A callable `jobs(ranks, *command, check=True, timeout=300)`; see `waiting_jobs.Jobs`."""
     from waiting_jobs import Jobs
 
     started = Jobs(mpirun)

@@ -79,7 +79,7 @@ class Jobs:
     def __init__(self, mpirun):
         self._mpirun, self._jobs = mpirun, {}
 
-    def __call__(self, ranks: int, *command, check: bool = True, timeout: float = 120):
+    def __call__(self, ranks: int, *command, check: bool = True, timeout: float = 300):
         """How a command such as "train", "--train.epochs=1" ended on so many ranks; with ``check`` it may not fail."""
         job = self._jobs.pop(ranks, None) or Job(self._mpirun, ranks)
         words = [str(word) for word in command]
