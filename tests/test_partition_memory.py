@@ -83,7 +83,8 @@ def test_the_memory_that_is_allowed_does_not_change_the_set(graphs, tmp_path):
         options = StaticOptions(4, "ldg", ("nodes", "edges", "train"))
         least = max(predict(count(opened, options), options, partition_memory.LEAST_WORK).values())
     books = []
-    for name, allowed in (("large", None), ("small", status_bytes("VmRSS") + least + (20 << 20))):
+    for name in ("large", "small"):
+        allowed = None if name == "large" else status_bytes("VmRSS") + least + (20 << 20)
         partition(source, tmp_path / name, 4, "ldg", passes=2, memory=allowed)
         books.append((tmp_path / name / "book.h5").read_bytes())
     assert books[0] == books[1]

