@@ -308,7 +308,7 @@ def test_command_line_prints_the_quality(tmp_path, capsys):
     assert main([str(graph), str(tmp_path / "p"), "--parts", "4", "--balance", "nodes,events"]) == 0
     printed = capsys.readouterr().out.splitlines()
     lines = printed[printed.index("600 events in 4 parts") :]
-    assert lines[1].split() == ["ranks", "cut", "fraction", "halo", "replic.", "nodes", "events"]
+    assert lines[1].split() == ["ranks", "cut", "fraction", "volume", "replic.", "nodes", "events"]
     assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "4"]
 
 
