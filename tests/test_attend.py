@@ -12,6 +12,8 @@ from hpcgnn.native import temporal_attention
 from hpcgnn.native.attention import plain_attention
 from hpcgnn.nn.time_encoding import TimeEncoding
 
+pytestmark = pytest.mark.serial
+
 # (roots, slots, unique, node width, edge width, time width, heads)
 SHAPES = pytest.mark.parametrize(
     "shape", [(300, 10, 250, 100, 0, 100, 2), (37, 3, 20, 7, 5, 9, 3), (19, 1, 11, 0, 4, 16, 1),

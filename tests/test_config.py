@@ -6,6 +6,8 @@ from hpcgnn import config as configuration
 from hpcgnn.config import RunConfig
 from hpcgnn.sample.protocol import EvalConfig
 
+pytestmark = pytest.mark.serial
+
 
 @pytest.fixture
 def parser():

@@ -9,6 +9,8 @@ import torch
 from hpcgnn import native
 from hpcgnn.native import Random, Stream
 
+pytestmark = pytest.mark.serial
+
 
 def random_history(rng, num_nodes=40, num_entries=600):
     """A T-CSR with equal times and empty nodes: (indptr, time, event)."""

@@ -12,6 +12,8 @@ from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.nn.updater import GruUpdater, RnnUpdater
 
+pytestmark = pytest.mark.serial
+
 PRECISIONS = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-10)])
 
 

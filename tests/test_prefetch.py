@@ -7,6 +7,8 @@ import pytest
 
 from hpcgnn.sample.prefetch import Prefetcher
 
+pytestmark = pytest.mark.serial
+
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 100])
 def test_plans_come_in_order(depth):
