@@ -120,6 +120,7 @@ def test_predict_refuses_the_run_of_a_baseline(folder, evaluated, capsys):
     assert "is a run of baseline unlimited" in capsys.readouterr().err
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_keys_of_a_recipe_exist(recipe):
     given = ["--config", str(RECIPES[recipe])]
@@ -130,6 +131,7 @@ def test_keys_of_a_recipe_exist(recipe):
             assert resolved[section][key] == value
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_job_scripts_differ_by_name_only(recipe):
     def commands(name: str) -> list[str]:
