@@ -54,12 +54,12 @@ def random_parts(source: Source, options: Options, place: Workplace) -> np.ndarr
 
 
 def metis_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node by METIS on the pairs of nodes with events between them, then evened out greedily."""
+    """Part per node by METIS on the pairs of nodes with events between them, then evened out."""
     graph = build_pair_graph(source)
     weights = weight_table(source, options, graph)
     part = partition_graph(graph, options.parts, weights, options.seed, options.objective)
     part = spread_idle(part, idle_nodes(graph, weights), options.parts)
-    part = rebalance(graph, part, weights, options.parts)
+    part = rebalance(graph, part, weights, options.parts, near=options.objective == "cut")
     return order_parts(graph, part, options.parts, options.seed) if options.objective == "volume" else part
 
 

@@ -2,6 +2,7 @@
 
     python -m data_tools.inspect wikipedia.h5
     python -m data_tools.inspect parts/ --json
+    python -m data_tools.inspect parts/ --ranks 4 --plot parts.png
 
 To make a further format known, add its functions to `FILES` (by the root attribute ``format``) or `FOLDERS` (by a file
 that the folder holds). Only shapes, attributes and first and last times are read, so it is quick for files of any size.
@@ -19,7 +20,10 @@ from dataclasses import dataclass
 import h5py
 
 from data_tools.cli import run_command
+from data_tools.part_plot import plot_set
+from data_tools.partition_options import fanouts
 from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
+from data_tools.step_bytes import predict, render_step
 from hpcgnn.store import files
 
 Lines = list[str]
@@ -172,11 +176,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("paths", nargs="+", type=pathlib.Path, metavar="PATH", help="a file, or a folder with a set")
     parser.add_argument("--json", action="store_true", help="print one JSON object a path and line")
+    parser.add_argument(
+        "--plot", type=pathlib.Path, metavar="PNG", help="draw a partition set: sizes, balance, cut, halos"
+    )
+    parser.add_argument(
+        "--ranks", type=int, help="of a partition set, the bytes that a training step is expected to move"
+    )
+    parser.add_argument("--fanouts", type=fanouts, help="of the sampling that --ranks is about (default: the set's)")
+    parser.add_argument("--batch-size", type=int, help="likewise, seeds of a global batch")
     arguments = parser.parse_args(argv)
 
     def command() -> int:
         for path in arguments.paths:
             report, lines = inspect(path)
+            if arguments.ranks is not None:
+                found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
+                report, lines = report | {"step": found}, lines + render_step(found)
+            if arguments.plot is not None:
+                plot_set(path, arguments.plot)
             print(json.dumps(report) if arguments.json else "\n".join(lines))
         return 0
 

@@ -33,6 +33,8 @@ from data_tools.partition_options import (
     OBJECTIVES,
     Options,
     StaticOptions,
+    fanouts,
+    names,
 )
 from data_tools.partition_set import Stages, make_set_id, write_set
 from data_tools.partition_source import Source, open_source
@@ -200,22 +202,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def names(text: str) -> tuple[str, ...]:
-    """The items of a comma-separated list."""
-    return tuple(name for name in text.split(",") if name)
-
-
 def size(text: str) -> int:
     """Bytes, as argparse wants to hear of a bad size."""
     try:
         return parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def fanouts(text: str) -> tuple[int, ...]:
-    """The integers of a comma-separated list."""
-    return tuple(int(name) for name in names(text))
 
 
 def main(argv: list[str] | None = None) -> int:

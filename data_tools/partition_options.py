@@ -80,3 +80,13 @@ def check_choice(option: str, value: str, choices) -> None:
     """ValueError unless value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{option}={value!r}: expected one of {', '.join(choices)}")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The items of a comma-separated list."""
+    return tuple(name for name in text.split(",") if name)
+
+
+def fanouts(text: str) -> tuple[int, ...]:
+    """The integers of a comma-separated list."""
+    return tuple(int(name) for name in names(text))

@@ -1,0 +1,114 @@
+"""What the parts of a set need of each other, read from the part files.
+
+P parts, R ranks, N nodes of all types by global id.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from data_tools.findings import Findings
+from data_tools.quality import rank_of_parts
+from data_tools.verify_book import BookView, read_book
+from hpcgnn.store import files
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """edges [P, P]: by part of src and of dst; halo [P, P]: nodes of the second part that edges of the first need."""
+
+    edges: np.ndarray
+    halo: np.ndarray
+
+
+def open_book(folder: pathlib.Path) -> BookView:
+    """The book of a set; FileFormatError tells what is wrong with it."""
+    findings = Findings()
+    view = read_book(folder, findings)
+    if view is None:
+        raise files.FileFormatError(findings.lines[0])
+    return view
+
+
+def read_traffic(view: BookView) -> Traffic:
+    """Edges and halos of all parts; one part is in memory at a time."""
+    shape = (view.num_parts, view.num_parts)
+    edges, halo = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for part in range(view.num_parts):
+        needed = [np.empty(0, np.int64)]
+        with files.open_checked(view.part_path(part), files.PART) as file:
+            for relation in view.relations:
+                group = file["edges"][relation.name]
+                src = group["src"][:]
+                src_part = relation.src_type.owner(src)
+                needed.append(src[src_part != part])
+                if view.kind == "temporal":
+                    dst = group["dst"][:]
+                    dst_part = relation.dst_type.owner(dst)
+                    needed.append(dst[dst_part != part])
+                    edges[part] += np.bincount(dst_part[src_part == part], minlength=view.num_parts)
+                else:
+                    edges[:, part] += np.bincount(src_part, minlength=view.num_parts)
+        halo[part] = np.bincount(part_of(view, np.unique(np.concatenate(needed))), minlength=view.num_parts)
+    return Traffic(edges, halo)
+
+
+def part_of(view: BookView, ids: np.ndarray) -> np.ndarray:
+    """Part [n] of global ids [n] of any types."""
+    part = np.empty(len(ids), np.int64)
+    for node_type in view.types:
+        mine = (ids >= node_type.base) & (ids < node_type.base + node_type.num_nodes)
+        part[mine] = node_type.owner(ids[mine])
+    return part
+
+
+def expected_rows(view: BookView, num_ranks: int, fanouts: tuple[int, ...], batch_size: int) -> np.ndarray:
+    """Rows [R, T] of other ranks' nodes that a rank is expected to fetch in a training step of a static graph, by type:
+    the recursion of `data_tools.part_access`, for the seeds of each rank's run of parts."""
+    num_nodes = sum(node_type.num_nodes for node_type in view.types)
+    rank = rank_of_parts(view.num_parts, num_ranks)[part_of(view, np.arange(num_nodes))]
+    seeds = seed_nodes(view, num_nodes)
+    reached = np.where(rank == np.arange(num_ranks)[:, None], seeds * min(1.0, batch_size / max(1, seeds.sum())), 0.0)
+    for fanout in fanouts:
+        with np.errstate(divide="ignore"):  # a node that is reached for sure has log 0
+            missed = np.log1p(-reached)
+            for src, dst, degree in in_edges(view):
+                taken = np.ones(len(dst)) if fanout < 0 else np.minimum(1.0, fanout / degree)
+                for row, probability in zip(missed, reached, strict=True):
+                    active = np.flatnonzero(probability[dst])
+                    weight = np.log1p(-probability[dst[active]] * taken[active])
+                    np.add.at(row, src[active], weight)
+        reached = -np.expm1(missed)
+    reached[rank == np.arange(num_ranks)[:, None]] = 0
+    bounds = [node_type.base for node_type in view.types]
+    return np.add.reduceat(reached, bounds, axis=1)
+
+
+def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
+    """Which nodes [N] bool train: those of the split, or all where there is none."""
+    seeds, split = np.zeros(num_nodes, bool), False
+    for part in range(view.num_parts):
+        with files.open_checked(view.part_path(part), files.PART) as file:
+            for node_type in view.types:
+                group = file["nodes"][node_type.name]
+                if "split" in group:
+                    split = True
+                    begin = int(node_type.offsets[part])
+                    seeds[begin : begin + len(group["row"])] = group["split"][:] == 0
+    return seeds if split else np.ones(num_nodes, bool)
+
+
+def in_edges(view: BookView) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Edges of every part and relation: global ids of src and dst [m], and the in-edges of dst [m]."""
+    for part in range(view.num_parts):
+        with files.open_checked(view.part_path(part), files.PART) as file:
+            for relation in view.relations:
+                group: h5py.Group = file["edges"][relation.name]
+                degree = np.diff(group["indptr"][:])
+                dst = int(relation.dst_type.offsets[part]) + np.arange(len(degree))
+                yield group["src"][:], np.repeat(dst, degree), np.repeat(degree, degree)
