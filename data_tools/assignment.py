@@ -47,10 +47,15 @@ def random_parts(source: Source, options: Options, place: Workplace) -> np.ndarr
     """Part per node from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
     parts = [np.empty(0, np.int32)]
     for type_id, node_type in enumerate(source.types):
-        key = splitmix64(splitmix64(np.array([options.seed], np.uint64)) + np.uint64(type_id))
-        hashed = splitmix64(key ^ splitmix64(np.arange(node_type.num_nodes, dtype=np.uint64)))
-        parts.append(((hashed >> np.uint64(32)) * np.uint64(options.parts) >> np.uint64(32)).astype(np.int32))
+        parts.append(random_rows(type_id, np.arange(node_type.num_nodes), options.parts, options.seed))
     return np.concatenate(parts)
+
+
+def random_rows(type_id: int, rows: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
+    """Part [n] int32 of some rows of a node type, by `random_parts`."""
+    key = splitmix64(splitmix64(np.array([seed], np.uint64)) + np.uint64(type_id))
+    hashed = splitmix64(key ^ splitmix64(rows.astype(np.uint64)))
+    return ((hashed >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)).astype(np.int32)
 
 
 def metis_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:

@@ -65,7 +65,7 @@ class Owners:
     def slabs(self, row_bytes: int) -> Iterator[tuple[int, np.ndarray]]:
         """(first row, owning nodes of a slab)."""
         size = max(16, row_bytes)
-        for start, stop in files.slabs(self.relation.num_edges, size, partition_source.SLAB_BYTES):
+        for start, stop in self.source.edge_slabs(self.relation, size):
             yield start, self.read(start, stop)
 
     def indptr(self) -> np.ndarray:
@@ -86,7 +86,8 @@ def bucket_starts(indptr: np.ndarray, offsets: np.ndarray, limit: int) -> np.nda
     """First node of every bucket, and n [B + 1]: no bucket spans parts; with several nodes it has at most 2 * limit
     edges, and one node may have any number."""
     num_nodes = len(indptr) - 1
-    stretch = indptr[:-1] // limit
+    # Counted from the part's first edge: what a file looks like must not depend on the parts written beside it.
+    stretch = (indptr[:-1] - np.repeat(indptr[offsets[:-1]], np.diff(offsets))) // limit
     large = np.flatnonzero(np.diff(indptr) > limit)
     starts = (offsets, np.flatnonzero(np.diff(stretch)) + 1, large, large + 1, [0, num_nodes])
     return np.unique(np.concatenate(starts))
@@ -203,4 +204,5 @@ def out_columns(source: Source, layout: Layout, relation: Relation, other: str =
     """Columns of out-edges: global ids of the other endpoints, and rows."""
     ids = lambda start, stop: endpoint_ids(source, layout, relation, other, start, stop)  # noqa: E731
     int64 = np.dtype(np.int64)
-    return [Column(other, (), int64, ids), Column("row", (), int64, np.arange)]
+    rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
+    return [Column(other, (), int64, ids), Column("row", (), int64, rows)]

@@ -24,7 +24,7 @@ def write_static_parts(source: Source, layout: Layout, journal: Journal, options
     """Write the part files that are not finished; with a cache ranking, returns under ``cache`` which shares of the
     expected accesses are local and within the ranking."""
     accesses = np.zeros(3)
-    for parts in part_groups(layout):
+    for parts in part_groups(range(layout.num_parts)):
         found = journal.group(parts)
         if found is None:
             with open_group(layout, journal.folder, journal.set_id, parts) as opened:

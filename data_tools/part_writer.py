@@ -104,12 +104,13 @@ def write_node_columns(source: Source, layout: Layout, group: PartGroup) -> None
         offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
 
         def routes(row_bytes: int, node_type=node_type) -> Iterator[Routing]:
-            for start, stop in files.slabs(node_type.num_nodes, max(8, row_bytes), partition_source.SLAB_BYTES):
-                parts = layout.part[node_type.base + start : node_type.base + stop]
+            for start, stop in source.node_slabs(node_type, max(8, row_bytes)):
+                parts = source.node_parts(layout, node_type, start, stop)
                 yield group.route(start, stop, parts, np.arange(stop - start))
 
         counts, prefix = np.diff(offsets), f"nodes/{node_type.name}/"
-        scatter(group, prefix + "row", counts, ((), np.int64), np.arange, routes(8))
+        rows = lambda start, stop, node_type=node_type: source.node_rows(node_type, start, stop)  # noqa: E731
+        scatter(group, prefix + "row", counts, ((), np.int64), rows, routes(8))
         for name in node_type.columns:
             column = columns[name]
             read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
@@ -124,7 +125,7 @@ def write_edge_columns(
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
 
     def routes(row_bytes: int) -> Iterator[Routing]:
-        for start, stop in files.slabs(relation.num_edges, max(16, row_bytes), partition_source.SLAB_BYTES):
+        for start, stop in source.edge_slabs(relation, max(16, row_bytes)):
             src = columns["src"][start:stop].astype(np.int64) + src_base
             dst = columns["dst"][start:stop].astype(np.int64) + dst_base
             yield group.route(start, stop, *event_parts(layout, src, dst))
@@ -133,7 +134,8 @@ def write_edge_columns(
         return lambda start, stop: layout.global_id[columns[name][start:stop].astype(np.int64) + base]
 
     mine, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
-    scatter(group, prefix + "row", mine, ((), np.int64), np.arange, routes(8))
+    rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
+    scatter(group, prefix + "row", mine, ((), np.int64), rows, routes(8))
     scatter(group, prefix + "src", mine, ((), np.int64), endpoint("src", src_base), routes(8))
     scatter(group, prefix + "dst", mine, ((), np.int64), endpoint("dst", dst_base), routes(8))
     for name in relation.columns:
@@ -194,17 +196,17 @@ def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation
 def write_parts(source: Source, layout: Layout, journal: Journal, memory: int) -> None:
     """Write the part files that are not finished; ``memory``: about the bytes for sorting histories."""
     counts = [count_events(layout, endpoint_slabs(source, relation)) for relation in source.relations]
-    for parts in part_groups(layout):
+    for parts in part_groups(range(layout.num_parts)):
         if journal.group(parts) is None:
             with open_group(layout, journal.folder, journal.set_id, parts) as opened:
                 write_group(source, layout, opened, counts, memory)
             journal.note_group(parts, True)
 
 
-def part_groups(layout: Layout) -> Iterator[range]:
+def part_groups(parts: range) -> Iterator[range]:
     """Groups of parts whose files are written together."""
-    for first in range(0, layout.num_parts, PARTS_AT_ONCE):
-        yield range(first, min(first + PARTS_AT_ONCE, layout.num_parts))
+    for first in range(parts.start, parts.stop, PARTS_AT_ONCE):
+        yield range(first, min(first + PARTS_AT_ONCE, parts.stop))
 
 
 @contextlib.contextmanager

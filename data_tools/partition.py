@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_tools.assignment import METHODS, Workplace, assign
-from data_tools.cli import run_command
 from data_tools.journal import Journal
 from data_tools.memory import parse_bytes
 from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, constraints, default_balance
@@ -41,11 +40,13 @@ from data_tools.partition_source import Source, open_source
 from data_tools.quality import measure, measure_static, summary, unmet
 from data_tools.rebalance import TARGET
 from data_tools.snapshot_quality import measure_snapshots
+from data_tools.team import Ranks, Team, run_team
 from hpcgnn.store import files
 
 DEFAULT_BALANCE = ("events", "time")
 METIS, HOTNESS = "metis", "hotness"
 STATIC_METHODS = (*METHODS, HOTNESS)
+RANKS_METHODS = ("parmetis",)  # of several ranks, or of one that MPI runs on
 
 
 def temporal_options(source: Source, common: dict, extra: dict) -> Options:
@@ -170,9 +171,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--method", default=METIS, metavar="METHOD",
         help=f"{', '.join(name for name in STATIC_METHODS if name != GIVEN)} (hotness: static graphs only), or a class "
-        "or function of your own as package.module.name (default metis)",
+        "or function of your own as package.module.name (default metis); on several ranks (mpirun): parmetis, random",
     )  # fmt: skip
     parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
+    parser.add_argument(
+        "--parmetis", metavar="LIBRARY", default=argparse.SUPPRESS, help="path of ParMETIS's library, or PT-Scotch's"
+    )
     parser.add_argument(
         "--balance",
         type=names,
@@ -210,10 +214,19 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.partition graph.h5 parts/ --parts 16``."""
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``python -m data_tools.partition graph.h5 parts/ --parts 16``, or with ``mpirun -np 4`` before."""
+    team = team or Team()
     options = vars(make_parser().parse_args(argv))
-    quality = partition(options.pop("graph"), report=print, **options)
+    if team.size > 1 or options["method"] in RANKS_METHODS:
+        from data_tools.ranks_partition import partition_shared
+
+        quality = partition_shared(team if team.size > 1 else Ranks(), options.pop("graph"), **options)
+    else:
+        options.pop("parmetis", None)
+        quality = partition(options.pop("graph"), report=print, **options)
+    if team.rank:
+        return 0
     print(summary(quality))
     if options["method"] != "random":
         for line in unmet(quality, TARGET):
@@ -222,4 +235,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_team(lambda team: main(team=team)))

@@ -52,17 +52,28 @@ def write_set(source: Source, journal: Journal, options: Options, stages: Stages
         clear_folder(journal.folder)
         journal.note("cleared")
     quality = {**journal.get("quality"), **stages.write(source, layout, journal, options, place)}
-    path = pathlib.Path(source.file.filename)
-    attributes = {
-        "set_id": journal.set_id,
-        "options": json.dumps(asdict(options), sort_keys=True),
-        "source_name": path.name,
-        "source_hash": journal.source_hash,
-        "quality": json.dumps(quality, sort_keys=True),
-    }
-    write_book(files.book_path(journal.folder), source, layout, options, attributes)
+    attributes = book_attributes(source, journal.set_id, journal.source_hash, options, quality)
+    records = part_records(journal.folder, range(options.parts))
+    write_book(files.book_path(journal.folder), source, layout, options, attributes, records)
     journal.finish()
     return quality
+
+
+def book_attributes(source: Source, set_id: str, source_hash: str, options: Options, quality: dict) -> dict[str, str]:
+    """What the book tells of a set as text."""
+    return {
+        "set_id": set_id,
+        "options": json.dumps(asdict(options), sort_keys=True),
+        "source_name": pathlib.Path(source.file.filename).name,
+        "source_hash": source_hash,
+        "quality": json.dumps(quality, sort_keys=True),
+    }
+
+
+def part_records(folder: pathlib.Path, parts: range) -> list[tuple[str, int]]:
+    """Hash and size of some part files, which must be in place."""
+    paths = [files.part_path(folder, part) for part in parts]
+    return [(files.file_hash(path), path.stat().st_size) for path in paths]
 
 
 def clear_folder(folder: pathlib.Path) -> None:
@@ -74,11 +85,14 @@ def clear_folder(folder: pathlib.Path) -> None:
 
 
 def write_book(
-    path: pathlib.Path, source: Source, layout: Layout, options: Options, attributes: dict[str, str]
+    path: pathlib.Path,
+    source: Source,
+    layout: Layout,
+    options: Options,
+    attributes: dict[str, str],
+    records: list[tuple[str, int]],
 ) -> None:
-    """Write the book; the part files must be in place."""
-    folder = path.parent
-    parts = [files.part_path(folder, part) for part in range(options.parts)]
+    """Write the book; records: hash and size of every part file."""
     with files.writing(
         path,
         files.BOOK,
@@ -92,8 +106,8 @@ def write_book(
     ) as book:
         write_outline(book, source, layout)
         group = book.create_group("parts")
-        group["hash"] = np.array([files.file_hash(part).encode() for part in parts], "S64")
-        group["bytes"] = np.array([part.stat().st_size for part in parts], np.int64)
+        group["hash"] = np.array([digest.encode() for digest, _ in records], "S64")
+        group["bytes"] = np.array([size for _, size in records], np.int64)
 
 
 def write_outline(book: h5py.File, source: Source, layout: Layout) -> None:

@@ -79,6 +79,26 @@ class Source:
         """The group of a node type."""
         return self.file["nodes"][node_type.name]
 
+    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
+        """Positions (start, stop) of the edges of a relation, in slabs."""
+        return files.slabs(relation.num_edges, row_bytes, SLAB_BYTES)
+
+    def node_slabs(self, node_type: NodeType, row_bytes: int) -> Iterator[tuple[int, int]]:
+        """Positions (start, stop) of the nodes of a type, in slabs."""
+        return files.slabs(node_type.num_nodes, row_bytes, SLAB_BYTES)
+
+    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
+        """Row ids [stop - start] of edges at some positions."""
+        return np.arange(start, stop)
+
+    def node_rows(self, node_type: NodeType, start: int, stop: int) -> np.ndarray:
+        """Row ids [stop - start] of nodes at some positions."""
+        return np.arange(start, stop)
+
+    def node_parts(self, layout, node_type: NodeType, start: int, stop: int) -> np.ndarray:
+        """Parts [stop - start] of nodes at some positions."""
+        return layout.part[node_type.base + start : node_type.base + stop]
+
 
 def open_source(path: str | os.PathLike) -> Source:
     """Open a graph file and read its outline; the caller closes it. FileFormatError names what is wrong."""
@@ -154,26 +174,29 @@ def checked_count(group: h5py.Group, attribute: str) -> int:
     return count
 
 
-def validate(source: Source) -> None:
-    """Read every id, time, feature and weight once; FileFormatError names the first row that cannot be used."""
+def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:
+    """Read every id, time, feature and weight once; FileFormatError names the first row that cannot be used.
+
+    share: (rank, number of ranks): only that rank's contiguous share of every column is read.
+    """
     for node_type in source.types:
         for column in node_type.columns:
-            check_finite(source.nodes(node_type)[column])
+            check_finite(source.nodes(node_type)[column], share)
     for relation in source.relations:
         group = source.edges(relation)
-        check_ids(group["src"], source.types[relation.src_type])
-        check_ids(group["dst"], source.types[relation.dst_type])
+        check_ids(group["src"], source.types[relation.src_type], share)
+        check_ids(group["dst"], source.types[relation.dst_type], share)
         if source.kind == "temporal":
-            check_times(group["time"])
+            check_times(group["time"], share)
         if source.kind == "snapshots":
-            check_stamps(group, **source.snapshots)
+            check_stamps(group, share=share, **source.snapshots)
         for column in relation.columns:
-            check_finite(group[column])
+            check_finite(group[column], share)
 
 
-def check_ids(dataset: h5py.Dataset, node_type: NodeType) -> None:
+def check_ids(dataset: h5py.Dataset, node_type: NodeType, share: tuple[int, int] = (0, 1)) -> None:
     """Row ids must be in [0, num_nodes)."""
-    for start, ids in column_slabs(dataset):
+    for start, ids in column_slabs(dataset, share):
         bad = (ids < 0) | (ids >= node_type.num_nodes)
         if bad.any():
             row = int(np.argmax(bad))
@@ -181,16 +204,15 @@ def check_ids(dataset: h5py.Dataset, node_type: NodeType) -> None:
             refuse(dataset, start + row, f"{what}; number the rows from 0, or convert with the original ids")
 
 
-def check_times(dataset: h5py.Dataset) -> None:
+def check_times(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:
     """Times must not decrease."""
-    before = None
-    for start, times in column_slabs(dataset):
-        previous = np.r_[times[:1] if before is None else before, times[:-1]]
+    for start, times in column_slabs(dataset, share):
+        before = dataset[start - 1 : start] if start else times[:1]
+        previous = np.r_[before, times[:-1]]
         bad = times < previous
         if bad.any():
             row = int(np.argmax(bad))
             refuse(dataset, start + row, f"time {times[row]} comes after {previous[row]}; sort the events by time")
-        before = times[-1:]
 
 
 def check_snapshots(file: h5py.File) -> None:
@@ -203,10 +225,10 @@ def check_snapshots(file: h5py.File) -> None:
         )
 
 
-def check_stamps(group: h5py.Group, num_snapshots: int) -> None:
+def check_stamps(group: h5py.Group, num_snapshots: int, share: tuple[int, int] = (0, 1)) -> None:
     """Snapshots of edges: first must not decrease, and last not lie before it; both below ``num_snapshots``."""
-    check_times(group["first"])
-    for start, first in column_slabs(group["first"]):
+    check_times(group["first"], share)
+    for start, first in column_slabs(group["first"], share):
         last = group["last"][start : start + len(first)] if "last" in group else first
         bad = (first < 0) | (last < first) | (last >= num_snapshots)
         if bad.any():
@@ -215,11 +237,11 @@ def check_stamps(group: h5py.Group, num_snapshots: int) -> None:
             refuse(group["first"], start + row, f"{what}; write the file anew with data_tools.snapshots")
 
 
-def check_finite(dataset: h5py.Dataset) -> None:
+def check_finite(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:
     """Features and weights must be finite."""
     if dataset.dtype.kind != "f" or dataset.name.rsplit("/", 1)[1] not in FINITE_COLUMNS:
         return
-    for start, values in column_slabs(dataset):
+    for start, values in column_slabs(dataset, share):
         bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if bad.any():
             refuse(dataset, start + int(np.argmax(bad)), "NaN or infinite value; fill or drop it before converting")
@@ -230,10 +252,12 @@ def refuse(dataset: h5py.Dataset, row: int, what: str) -> None:
     raise FileFormatError(f"{dataset.file.filename}: {dataset.name}, row {row}: {what}")
 
 
-def column_slabs(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
-    """Rows of a column in slabs: (first row, values)."""
-    for start, stop in files.slabs(dataset.shape[0], files.row_bytes(dataset), SLAB_BYTES):
-        yield start, dataset[start:stop]
+def column_slabs(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows of a column, or of a rank's share of it, in slabs: (first row, values)."""
+    rank, size = share
+    first, last = (dataset.shape[0] * place // size for place in (rank, rank + 1))
+    for start, stop in files.slabs(last - first, files.row_bytes(dataset), SLAB_BYTES):
+        yield first + start, dataset[first + start : first + stop]
 
 
 def endpoint_slabs(source: Source, relation: Relation) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -241,5 +265,5 @@ def endpoint_slabs(source: Source, relation: Relation) -> Iterator[tuple[int, np
     group = source.edges(relation)
     src, dst = group["src"], group["dst"]
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
-    for start, stop in files.slabs(relation.num_edges, 16, SLAB_BYTES):
+    for start, stop in source.edge_slabs(relation, 16):
         yield start, src[start:stop].astype(np.int64) + src_base, dst[start:stop].astype(np.int64) + dst_base

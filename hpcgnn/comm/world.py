@@ -16,9 +16,9 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.comm.exchange import MAX_BYTES, Channel
+from hpcgnn.comm.launch import launched_tasks
 
 PLANS_AHEAD = 3
-LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @dataclass
@@ -135,16 +135,13 @@ class World:
         """
         if MPI.COMM_WORLD.size > 1:
             return
-        for variable in LAUNCHER_SIZES:
-            tasks = os.environ.get(variable, "")
-            if tasks.isdigit():
-                if int(tasks) > 1:
-                    raise ValueError(
-                        f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py "
-                        f"({MPI.Get_library_version().splitlines()[0]}) do not know each other; use the mpirun of that "
-                        "library, or srun with the --mpi plugin it supports (srun --mpi=list)"
-                    )
-                return
+        variable, tasks = launched_tasks()
+        if tasks > 1:
+            raise ValueError(
+                f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py "
+                f"({MPI.Get_library_version().splitlines()[0]}) do not know each other; use the mpirun of that "
+                "library, or srun with the --mpi plugin it supports (srun --mpi=list)"
+            )
 
     @property
     def can_prefetch(self) -> bool:

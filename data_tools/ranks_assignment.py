@@ -1,0 +1,98 @@
+"""Which part a node belongs to, found by several ranks together.
+
+A method is a function of a `Job` that returns the part [n] int32 of the nodes of this rank's block.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from data_tools.assignment import NODES_PER_PART, random_rows
+from data_tools.given_parts import file_parts
+from data_tools.pair_graph import PairGraph
+from data_tools.parmetis import Library, load_library, parmetis_partition
+from data_tools.partition_options import GIVEN, Options
+from data_tools.partition_source import Source
+from data_tools.ranks_graph import block_graph
+from data_tools.ranks_rebalance import Ghosts, order_blocks, rebalance_blocks
+from data_tools.ranks_weights import block_weights
+from data_tools.team import Team
+from hpcgnn.store.book import BlockOwnership
+
+
+@dataclass(slots=True)
+class Job:
+    """What the methods work on; the graph and the weights of this rank's block are made when they are asked for."""
+
+    team: Team
+    source: Source
+    options: Options
+    blocks: BlockOwnership
+    library: str | None = None
+    assignment: str | os.PathLike | None = None
+    _graph: PairGraph | None = field(default=None, init=False)
+
+    def graph(self) -> PairGraph:
+        """Collective. The adjacency of this rank's block."""
+        if self._graph is None:
+            self._graph = block_graph(self.team, self.source, self.blocks)
+        return self._graph
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Collective. Weights [n] of this rank's block by column name."""
+        balance = self.options.balance or ("nodes",)
+        graph = self.graph() if "degree" in balance else None
+        return block_weights(self.team, self.source, balance, self.blocks, graph)
+
+
+def random_blocks(job: Job) -> np.ndarray:
+    """As `random_parts`: the same on any number of ranks."""
+    first, last = (int(job.blocks.starts[job.team.rank + side]) for side in (0, 1))
+    parts = [np.empty(0, np.int32)]
+    for type_id, node_type in enumerate(job.source.types):
+        start, stop = (min(max(end - node_type.base, 0), node_type.num_nodes) for end in (first, last))
+        parts.append(random_rows(type_id, np.arange(start, stop), job.options.parts, job.options.seed))
+    return np.concatenate(parts)
+
+
+def parmetis_blocks(job: Job) -> np.ndarray:
+    """ParMETIS by the first constraint (all of them where the library can), then evened out by all of them; consecutive
+    parts are near. Depends on the number of ranks. Raises ValueError for a graph that is too small."""
+    team, options, num_nodes = job.team, job.options, job.source.num_nodes
+    library = shared_library(job)
+    if options.parts == 1:
+        return np.zeros(int(np.diff(job.blocks.starts)[team.rank]), np.int32)
+    if num_nodes < NODES_PER_PART * max(options.parts, team.size):
+        raise ValueError(
+            f"method parmetis: {num_nodes} nodes are too few for {options.parts} parts on {team.size} ranks; "
+            "use --method metis on one rank"
+        )
+    graph = job.graph()
+    weights = np.stack(list(job.weights().values()), axis=1)
+    part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
+    ghosts = Ghosts(team, job.blocks, graph)
+    part = rebalance_blocks(ghosts, part, weights, options.parts)
+    return order_blocks(ghosts, part, options.parts, options.seed)
+
+
+def given_blocks(job: Job) -> np.ndarray:
+    """The assignment of a file, which every rank reads: 8 bytes a node for a moment."""
+    part = None
+    with job.team.together("read the assignment"):
+        part = file_parts(job.source, job.assignment, job.options.parts)
+    first, last = (int(job.blocks.starts[job.team.rank + side]) for side in (0, 1))
+    return part[first:last].copy()
+
+
+def shared_library(job: Job) -> Library:
+    """Collective. The library, loaded on all ranks or refused on all."""
+    library = None
+    with job.team.together("load the library of ParMETIS"):
+        library = load_library(job.library)
+    return library
+
+
+METHODS = {"parmetis": parmetis_blocks, "random": random_blocks, GIVEN: given_blocks}

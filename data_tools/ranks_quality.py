@@ -1,0 +1,142 @@
+"""The quality of a layout, as `measure` and `measure_static` tell it, from what the ranks keep.
+
+P parts; a *halo key* is global id * P + part: the node has an edge into that part, which is not its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_tools.pair_graph import MERGE_AT_LEAST
+from data_tools.partition_source import Relation, endpoint_slabs
+from data_tools.quality import measures, rank_of_parts
+from data_tools.ranks_layout import SharedLayout
+from data_tools.ranks_shuffle import KeptSource
+from data_tools.snapshot_quality import count_cut, halo_rows
+from data_tools.team import Team
+
+
+def block_loads(team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int) -> dict[str, np.ndarray]:
+    """Collective. Load of every part [P] int64 by constraint; weights, part [n]: of this rank's block."""
+    loads = {}
+    for name, weight in weights.items():
+        load = np.zeros(num_parts, np.int64)
+        np.add.at(load, part, weight)
+        loads[name] = team.sum(load)
+    return loads
+
+
+def own_edges(kept: KeptSource, shared: SharedLayout, relation: Relation):
+    """Slabs (global ids of src, parts of src, parts of dst, positions) of the edges whose destination this rank has:
+    every edge is told by one rank."""
+    layout, parts = shared.layout, shared.parts
+    for start, src, dst in endpoint_slabs(kept, relation):
+        taker = layout.part[dst]
+        here = np.flatnonzero((taker >= parts.start) & (taker < parts.stop))
+        yield src[here], layout.part[src[here]], taker[here], start + here
+
+
+def part_pairs(team: Team, kept: KeptSource, shared: SharedLayout, relation: Relation) -> np.ndarray:
+    """Collective. As `relation_pairs` [P, P] int64."""
+    num_parts = shared.layout.num_parts
+    counts = np.zeros(num_parts * num_parts, np.int64)
+    for _, owner, taker, _ in own_edges(kept, shared, relation):
+        counts += np.bincount(owner.astype(np.int64) * num_parts + taker, minlength=len(counts))
+    return team.sum(counts).reshape(num_parts, num_parts)
+
+
+def measure_shared(team: Team, kept: KeptSource, shared: SharedLayout, loads: dict[str, np.ndarray]) -> dict:
+    """Collective. Quality of a layout, as `measure` or `measure_static` and `measure_snapshots` tell it."""
+    num_parts = shared.layout.num_parts
+    pairs = [part_pairs(team, kept, shared, relation) for relation in kept.relations]
+    total = sum(pairs, np.zeros((num_parts, num_parts), np.int64))
+    sizes = [1 << power for power in range(num_parts.bit_length())]
+    if kept.kind == "temporal":
+        runs = [measures(total, loads, size) for size in sizes]
+        return {**measures(total, loads, num_parts), "events": int(total.sum()), "runs": runs}
+    keys = halo_keys(team, kept, shared)
+
+    def with_halo(num_ranks: int) -> dict:
+        halo = halo_of(team, shared, keys, num_ranks)
+        replication = round((kept.num_nodes + halo) / max(1, kept.num_nodes), 6)
+        return {**measures(total, loads, num_ranks), "replication": replication, "halo": halo}
+
+    quality = {
+        **with_halo(num_parts),
+        "nodes": kept.num_nodes,
+        "edges": int(total.sum()),
+        "relations": {
+            relation.name: int(counts.sum() - np.trace(counts))
+            for relation, counts in zip(kept.relations, pairs, strict=True)
+        },
+        "runs": [with_halo(size) for size in sizes],
+    }
+    if kept.kind == "snapshots":
+        measure_snapshots(team, kept, shared, quality)
+    return quality
+
+
+def send_by_node(team: Team, shared: SharedLayout, nodes: np.ndarray, columns: list[np.ndarray]) -> list[np.ndarray]:
+    """Collective. Columns [k] to the ranks that have the blocks which global ids [k] would be in."""
+    rank = shared.global_id.blocks.locate(nodes)[0]
+    order = np.argsort(rank, kind="stable")
+    counts = np.bincount(rank, minlength=team.size)
+    return [team.exchange(column[order], counts)[0] for column in columns]
+
+
+def halo_keys(team: Team, kept: KeptSource, shared: SharedLayout) -> np.ndarray:
+    """Collective. The distinct halo keys [k] int64, increasing, of nodes whose ids are in this rank's block."""
+    num_parts = shared.layout.num_parts
+    found = []
+    for relation in kept.relations:
+        for src, owner, taker, _ in own_edges(kept, shared, relation):
+            cut = owner != taker
+            found.append(np.unique(src[cut] * num_parts + taker[cut]))
+            if sum(map(len, found[1:])) > max(MERGE_AT_LEAST, len(found[0])):
+                found = [np.unique(np.concatenate(found))]
+    mine = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+    (received,) = send_by_node(team, shared, mine // num_parts, [mine])
+    return np.unique(received)
+
+
+def halo_of(team: Team, shared: SharedLayout, keys: np.ndarray, num_ranks: int) -> int:
+    """Collective. As `halo_size`, where ``num_ranks`` ranks take runs of the parts."""
+    num_parts = shared.layout.num_parts
+    rank = rank_of_parts(num_parts, num_ranks)
+    node, taker = np.divmod(keys, num_parts)
+    taker = rank[taker]
+    foreign = taker != rank[shared.layout.part[node]]
+    node, taker = node[foreign], taker[foreign]
+    # Keys increase, and so does the rank with the part.
+    new = np.ones(len(node), bool)
+    new[1:] = (node[1:] != node[:-1]) | (taker[1:] != taker[:-1])
+    return int(team.sum(np.array([new.sum()], np.int64))[0])
+
+
+def measure_snapshots(team: Team, kept: KeptSource, shared: SharedLayout, quality: dict) -> None:
+    """Collective. As `measure_snapshots` of a whole file."""
+    (relation,) = kept.relations
+    group = kept.edges(relation)
+    counted = {"edges": 0, "cut": 0}
+    pieces: list[list[np.ndarray]] = []
+    for src, owner, taker, place in own_edges(kept, shared, relation):
+        stamp = lambda name, place=place: group[name][int(place[0]) : int(place[-1]) + 1][place - place[0]]  # noqa: E731
+        first = stamp("first").astype(np.int64) if len(place) else np.empty(0, np.int64)
+        last = stamp("last").astype(np.int64) if len(place) and "last" in relation.columns else first
+        for name, value in count_cut(owner != taker, first, last).items():
+            counted[name] += value
+        cut = np.flatnonzero(owner != taker)
+        pieces.append([column[cut] for column in (src, owner, taker, first, last)])
+    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)] or [np.empty(0, np.int64)] * 5
+    src, owner, taker, first, last = send_by_node(team, shared, columns[0], columns)
+    sums = team.sum(np.array(list(counted.values()), np.int64)).tolist()
+
+    def rows(num_ranks: int) -> int:
+        rank = rank_of_parts(shared.layout.num_parts, num_ranks)
+        found = halo_rows(src, rank[owner], rank[taker], first, last)
+        return int(team.sum(np.array([found], np.int64))[0])
+
+    told = dict(zip(counted, sums, strict=True))
+    quality["snapshots"] = {**kept.snapshots, **told, "halo_rows": rows(shared.layout.num_parts)}
+    for run in quality["runs"]:
+        run["halo_rows"] = rows(run["ranks"])

@@ -1,0 +1,143 @@
+"""The ranks that a command runs on: this process alone, or those that an MPI launcher started.
+
+R ranks. MPI is loaded only where there are several, or where a library needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from data_tools.cli import run_command
+from hpcgnn.comm.launch import launched_tasks
+from hpcgnn.store.book import BlockOwnership
+
+
+class SharedError(Exception):
+    """An error that all ranks leave with; ``user_error`` when the user's input caused it."""
+
+    def __init__(self, message: str, user_error: bool):
+        super().__init__(message)
+        self.user_error = user_error
+
+
+class Team:
+    """This process alone; what the methods say of all ranks is true of the one."""
+
+    rank, size = 0, 1
+
+    def everyone(self, value: Any) -> list:
+        """Collective. One picklable object a rank [R], on every rank."""
+        return [value]
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Collective. Sum over ranks, elementwise, on every rank."""
+        return values
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Collective. Maximum over ranks, elementwise, on every rank."""
+        return values
+
+    def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Collective. Send rows [n, ...], grouped by rank, counts [R] of them; returns what came, by source, and how
+        many rows from each."""
+        return rows, counts
+
+    def agree(self, error: Exception | None, stage: str) -> None:
+        """Collective. Raise on all ranks what one of them brings."""
+        if error is not None:
+            raise error
+
+    @contextlib.contextmanager
+    def together(self, stage: str):
+        """Collective. Run local code; a ValueError or OSError on any rank is raised on all."""
+        error = None
+        try:
+            yield
+        except (ValueError, OSError) as caught:
+            error = caught
+        self.agree(error, stage)
+
+    def blocks(self, total: int) -> BlockOwnership:
+        """``total`` ids in contiguous blocks of nearly equal length, one a rank."""
+        return BlockOwnership.even(total, self.size)
+
+    def share(self, start: int, stop: int) -> tuple[int, int]:
+        """This rank's contiguous share of start .. stop - 1."""
+        length = stop - start
+        return start + length * self.rank // self.size, start + length * (self.rank + 1) // self.size
+
+
+class Ranks(Team):
+    """Collective to create. The ranks of an MPI job."""
+
+    def __init__(self, world=None):
+        from hpcgnn.comm.world import CommConfig, World
+
+        World.check_singleton()
+        self.world = world or World(CommConfig(device="cpu"))
+        self.rank, self.size = self.world.rank, self.world.size
+        self._channel = self.world.channel()
+
+    def everyone(self, value: Any) -> list:
+        """See `Team`."""
+        return self.world.allgather(value)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """See `Team`."""
+        return self.world.reduce_array(values)
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """See `Team`."""
+        return self.world.reduce_array(values, "max")
+
+    def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Team`."""
+        received = self._channel.counts(counts)
+        return self._channel.array(rows, np.asarray(counts, np.int64), received), received
+
+    def agree(self, error: Exception | None, stage: str) -> None:
+        """See `Team`. Raises SharedError."""
+        from hpcgnn.comm.world import DistributedError
+
+        try:
+            self.world.agree(error, stage)
+        except DistributedError as caught:
+            raise SharedError(str(caught), caught.user_error) from error
+
+    def end(self) -> None:
+        """End all ranks at once."""
+        self.world.abort(1)
+
+
+def launched_team() -> Team:
+    """Collective. The ranks that a launcher started, or this process alone."""
+    return Ranks() if launched_tasks()[1] > 1 else Team()
+
+
+def run_team(main: Callable[[Team], int]) -> int:
+    """As `run_command`, of a command that runs on several ranks too: one of them tells of an error that all share, and
+    the exit code is the same on all. A rank that fails alone ends all."""
+
+    def run() -> int:
+        team = launched_team()
+        try:
+            return main(team)
+        except SharedError as error:
+            if team.rank == 0:
+                print(f"error: {error}", file=sys.stderr)
+            return 2 if error.user_error else 1
+        except BrokenPipeError:
+            raise
+        except BaseException:
+            if team.size > 1:
+                traceback.print_exc()
+                team.end()
+            raise
+
+    return run_command(run)

@@ -1,0 +1,33 @@
+"""What C libraries that speak MPI themselves need of a World."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpcgnn.comm.world import World
+
+MAPS = Path("/proc/self/maps")
+
+
+def communicator_address(world: World) -> int:
+    """Address of the world's MPI_Comm, for an argument ``MPI_Comm *``."""
+    return MPI._addressof(world.mpi)
+
+
+def check_one_mpi(library: str) -> None:
+    """Refuse a library that brought an MPI of its own into the process, as calling it would crash.
+
+    Raises ValueError. Where the system does not tell what is loaded, nothing is checked.
+    """
+    if not MAPS.exists():
+        return
+    loaded = {os.path.realpath(line.split()[-1]) for line in MAPS.read_text().splitlines() if "/libmpi" in line}
+    mpi = sorted(path for path in loaded if os.path.basename(path).startswith(("libmpi.so", "libmpich.so")))
+    if len(mpi) > 1:
+        raise ValueError(
+            f"{library} is built for another MPI than mpi4py ({MPI.Get_library_version().splitlines()[0]}): "
+            f"{' and '.join(mpi)} are loaded; install one that is built for mpi4py's, or mpi4py for the library's"
+        )

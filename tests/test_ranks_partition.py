@@ -1,0 +1,183 @@
+"""Partitioning on several ranks: the files of one process, byte for byte."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from random_graphs import random_graph, random_static, write_graph
+
+from data_tools import partition_source
+from data_tools.node_weights import node_weights
+from data_tools.pair_graph import build_pair_graph
+from data_tools.parmetis import find_library
+from data_tools.partition import partition
+from data_tools.partition_source import open_source
+from data_tools.ranks_graph import block_graph
+from data_tools.ranks_partition import partition_shared
+from data_tools.ranks_weights import block_weights
+from data_tools.rebalance import TARGET
+from data_tools.synthesize import main
+from data_tools.team import Ranks, SharedError
+from data_tools.verify import verify
+from hpcgnn.comm import foreign
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.store import files
+
+
+@pytest.fixture
+def team(comm):
+    """The ranks of the test."""
+    return Ranks(World(CommConfig(device="cpu"), comm))
+
+
+@pytest.fixture
+def parmetis():
+    """Skips without a library."""
+    try:
+        return find_library()
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def make(team, path, write):
+    """A graph file, written by rank 0."""
+    if team.rank == 0:
+        write(path)
+    team.world.barrier()
+    return path
+
+
+def assert_same_files(team, one, other):
+    """Two sets are the same files."""
+    if team.rank == 0:
+        names = sorted(path.name for path in one.iterdir())
+        assert names == sorted(path.name for path in other.iterdir())
+        for name in names:
+            assert files.file_hash(one / name) == files.file_hash(other / name), name
+
+
+KINDS = {
+    "temporal": (random_graph, {}),
+    "static": (random_static, {}),
+    "out edges": (random_static, {"out_edges": True, "balance": ("nodes", "edges", "train", "val", "type:b")}),
+}
+
+
+@pytest.mark.parametrize("slab_bytes", [partition_source.SLAB_BYTES, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind, slab_bytes):
+    monkeypatch.setattr(partition_source, "SLAB_BYTES", slab_bytes)
+    write, options = KINDS[kind]
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: write(name, seed=3))
+    quality = partition_shared(team, path, mpi_tmp_path / "shared", 5, "random", seed=7, **options)
+    if team.rank == 0:
+        assert partition(path, mpi_tmp_path / "alone", 5, "random", seed=7, **options) == quality
+    assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
+def test_assignments_from_elsewhere(team, mpi_tmp_path):
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed=3))
+    given = mpi_tmp_path / "given.npy"
+    if team.rank == 0:
+        np.save(given, np.random.default_rng(1).integers(0, 3, 42))
+    team.world.barrier()
+    quality = partition_shared(team, path, mpi_tmp_path / "shared", 3, assignment=given)
+    if team.rank == 0:
+        assert partition(path, mpi_tmp_path / "alone", 3, assignment=given) == quality
+    assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
+def test_snapshot_files_are_those_of_one_process(team, mpi_tmp_path):
+    path = make(team, mpi_tmp_path / "graph.h5", snapshot_file)
+    quality = partition_shared(team, path, mpi_tmp_path / "shared", 4, "random", seed=1)
+    if team.rank == 0:
+        assert partition(path, mpi_tmp_path / "alone", 4, "random", seed=1) == quality
+    assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
+def snapshot_file(path):
+    """A small snapshot graph with edges that stay."""
+    main(["--snapshots", "12", "--nodes", "40", "--seed", "2", str(path)])
+
+
+@pytest.mark.parametrize(("kind", "balance"), [
+    ("temporal", ("nodes", "events", "degree", "train", "time")),
+    ("static", ("nodes", "edges", "train", "val", "type:a")),
+    ("snapshots", ("nodes", "edges", "time")),
+])  # fmt: skip
+def test_graph_and_weights_of_blocks_are_those_of_the_whole(team, mpi_tmp_path, kind, balance, monkeypatch):
+    monkeypatch.setattr(partition_source, "SLAB_BYTES", 300)
+    write = {"temporal": lambda p: random_graph(p, 5), "static": lambda p: random_static(p, 5)}.get(kind, snapshot_file)
+    path = make(team, mpi_tmp_path / "graph.h5", write)
+    source = open_source(path)
+    with source.file:
+        whole, blocks = build_pair_graph(source), team.blocks(source.num_nodes)
+        graph = block_graph(team, source, blocks)
+        first, last = blocks.starts[team.rank], blocks.starts[team.rank + 1]
+        entries = slice(whole.indptr[first], whole.indptr[last])
+        np.testing.assert_array_equal(graph.indptr, whole.indptr[first : last + 1] - whole.indptr[first])
+        np.testing.assert_array_equal(graph.neighbor, whole.neighbor[entries])
+        np.testing.assert_array_equal(graph.weight, whole.weight[entries])
+        weights = block_weights(team, source, balance, blocks, graph)
+        expected = node_weights(source, balance)
+        assert list(weights) == list(expected)
+        for name, column in weights.items():
+            np.testing.assert_array_equal(column, expected[name][first:last], err_msg=name)
+
+
+def grid(path, side=60):
+    """A grid with edges in both directions, the nodes of its lower half in training."""
+    at = np.arange(side * side).reshape(side, side)
+    low, high = np.r_[at[1:].ravel(), at[:, 1:].ravel()], np.r_[at[:-1].ravel(), at[:, :-1].ravel()]
+    columns = {"src": np.r_[low, high], "dst": np.r_[high, low]}
+    split = (at.ravel() >= side * side // 2).astype(np.int8) * -1
+    return write_graph(path, {"n": {"split": split}}, {("n", "to", "n"): columns}, "static")
+
+
+# Training nodes are in one half of the grid: to spread them takes more cut.
+@pytest.mark.parametrize(
+    ("balance", "cut", "half"), [(("nodes",), 0.07, 0.02), (("nodes", "edges", "train"), 0.2, 0.1)]
+)
+def test_parmetis_cuts_little_and_evenly(team, mpi_tmp_path, parmetis, balance, cut, half):
+    path = make(team, mpi_tmp_path / "graph.h5", grid)
+    quality = partition_shared(team, path, mpi_tmp_path / "set", 8, "parmetis", balance)
+    assert max(quality["balance"].values()) <= TARGET
+    assert quality["cut"] < cut * quality["edges"]
+    assert quality["runs"][1]["cut"] < half * quality["edges"]  # consecutive parts are near
+    assert team.rank or verify(mpi_tmp_path / "set", path) == []
+
+
+def test_small_graphs_and_other_objectives_are_refused(team, mpi_tmp_path, parmetis):
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed=3))
+    for options, message in (
+        ({"parts": 30}, "too few for 30 parts"),
+        ({"objective": "volume"}, "minimises the cut"),
+        ({"method": "hotness"}, "expected one of"),
+        ({"cache_ranking": 0.5}, "needs? the whole graph"),
+        ({"parmetis": "/nowhere/lib.so"}, "no such file"),
+        ({"memory": 1 << 30}, "is not predicted"),
+    ):
+        options = {"parts": 2, **options}
+        with pytest.raises((ValueError, SharedError), match=message):
+            partition_shared(team, path, mpi_tmp_path / "set", **options)
+    assert not (mpi_tmp_path / "set").exists()
+
+
+def test_a_library_of_another_mpi_is_refused(monkeypatch, tmp_path):
+    maps = tmp_path / "maps"
+    lines = [f"0-1 r-xp 0 0:0 1 {tmp_path}/{name}/libmpi.so.40\n" for name in ("one", "other")]
+    maps.write_text("".join(lines))
+    monkeypatch.setattr(foreign, "MAPS", maps)
+    with pytest.raises(ValueError, match="built for another MPI"):
+        foreign.check_one_mpi("libparmetis.so")
+
+
+def test_bad_rows_are_refused_on_all_ranks(team, mpi_tmp_path):
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed=3))
+    if team.rank == 0:
+        with h5py.File(path, "r+") as file:
+            file["edges/a.cites.a/dst"][-1] = 1000
+    team.world.barrier()
+    with pytest.raises((ValueError, SharedError), match=r"row 89: id 1000 is outside"):
+        partition_shared(team, path, mpi_tmp_path / "set", 2, "random")
