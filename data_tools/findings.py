@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from data_tools.team import Team
 
 ROWS_SHOWN = 3
 # What h5py raises for damaged files, depending on which bytes are hit.
@@ -51,3 +54,23 @@ class Findings:
             self.add(file, "", f"cannot be read: {error}")
             if part is not None:
                 self.unusable.add(part)
+
+
+def each(team: Team, findings: Findings, units: Sequence, check: Callable[[Any, Findings], Any]) -> list:
+    """Collective. What check(unit, findings) returns of every unit, in their order, on every rank; every rank checks a
+    run of the units. A check knows the parts that were unusable before; what it finds comes in the order of the units.
+    """
+    mine, values = [], []
+    for unit in units[slice(*team.share(0, len(units)))]:
+        mine.append(Findings(unusable=set(findings.unusable)))
+        values.append(check(unit, mine[-1]))
+    put_together(team, findings, mine)
+    return [value for some in team.everyone(values) for value in some]
+
+
+def put_together(team: Team, findings: Findings, mine: list[Findings]) -> None:
+    """Collective. Add what the ranks have found, in rank order, to the findings on every rank."""
+    for some in team.everyone([(found.lines, found.unusable) for found in mine]):
+        for lines, unusable in some:
+            findings.lines += lines
+            findings.unusable |= unusable

@@ -14,13 +14,13 @@ import sys
 import h5py
 import numpy as np
 
-from data_tools.cli import run_command
-from data_tools.findings import Findings
+from data_tools.findings import Findings, each
+from data_tools.team import Team, run_team
 from data_tools.verify_book import BookView, check_files, read_book
+from data_tools.verify_edges import compare_static_edges, count_halo
 from data_tools.verify_part import Layout, check_part, layout_of, part_layouts
 from data_tools.verify_rows import compare_edges, compare_nodes
 from data_tools.verify_snapshots import check_snapshot_part, check_told, measured_snapshots
-from data_tools.verify_spool import compare_static_edges, count_halo
 from data_tools.verify_static import check_static_part, further_layouts
 from hpcgnn.store import files
 
@@ -32,47 +32,49 @@ COMPARED = ("/nodes/", "/edges/")  # groups with columns of the graph file
 CHECK_PART = {"temporal": check_part, "static": check_static_part, "snapshots": check_snapshot_part}
 
 
-def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None) -> list[str]:
-    """Problems of a partition set, one line each; empty when all is right.
+def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, team: Team | None = None) -> list[str]:
+    """Collective. Problems of a partition set, one line each; empty when all is right. The ranks of a team share the
+    work; the lines are the same on all of them, and on any number of ranks.
 
     Raises FileFormatError when there is no readable graph file at ``against``.
     """
-    findings = Findings()
-    view = read_book(pathlib.Path(folder), findings)
+    findings, team = Findings(), team or Team()
+    (view,) = each(team, findings, [pathlib.Path(folder)], read_book)
     if view is None:
         return findings.lines
-    check_files(view, findings)
+    check_files(team, view, findings)
     with contextlib.ExitStack() as stack:
         source = None
         if against is not None:
-            source = stack.enter_context(files.open_checked(against, files.GRAPH))
-            if not check_source(view, source, findings):
+            with team.together("open the graph file"):
+                source = stack.enter_context(files.open_checked(against, files.GRAPH))
+            (fine,) = each(team, findings, [view], lambda item, found: check_source(item, source, found))
+            if not fine:
                 return findings.lines
-        check_content(view, source, findings)
+        check_content(team, view, source, findings)
     return findings.lines
 
 
-def check_content(view: BookView, source: h5py.File | None, findings: Findings) -> None:
-    """Check all parts by themselves, then all rows across the parts."""
-    layouts = expected_layouts(view, source, findings)
-    for part in range(view.num_parts):
-        if part not in findings.unusable:
-            CHECK_PART[view.kind](view, part, layouts, findings)
+def check_content(team: Team, view: BookView, source: h5py.File | None, findings: Findings) -> None:
+    """Collective. Check all parts by themselves, then all rows across the parts."""
+    (layouts,) = each(team, findings, [view], lambda item, found: expected_layouts(item, source, found))
+    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    each(team, findings, usable, lambda part, found: CHECK_PART[view.kind](view, part, layouts, found))
     row_of, cuts = {}, {}
     for node_type in view.types:
         width = row_bytes(layouts[f"/nodes/{node_type.name}"])
-        row_of[node_type.name] = compare_nodes(view, node_type, source, width, findings)
+        row_of[node_type.name] = compare_nodes(team, view, node_type, source, width, findings)
     for relation in view.relations:
         if view.kind in files.BY_DESTINATION:
-            cuts[relation.name] = compare_static_edges(view, relation, row_of, source, findings)
+            cuts[relation.name] = compare_static_edges(team, view, relation, row_of, source, findings)
         else:
             width = row_bytes(layouts[f"/edges/{relation.name}"])
-            cuts[relation.name] = compare_edges(view, relation, row_of, source, width, findings)
+            cuts[relation.name] = compare_edges(team, view, relation, row_of, source, width, findings)
     measured = {"cut": sum(cuts.values())}
     if view.kind in files.BY_DESTINATION:
-        measured |= {"relations": cuts, "halo": count_halo(view, findings)}
+        measured |= {"relations": cuts, "halo": count_halo(team, view, findings)}
     if view.kind == "snapshots":
-        measured["snapshots"] = measured_snapshots(view, findings)
+        measured["snapshots"] = measured_snapshots(team, view, findings)
     for name, value in measured.items() if not findings.unusable else ():
         if view.quality.get(name) != value:
             findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
@@ -139,13 +141,16 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
     return fine
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.verify parts/ --against graph.h5``."""
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``python -m data_tools.verify parts/ --against graph.h5``, or with ``mpirun -np 4`` before."""
+    team = team or Team()
     parser = argparse.ArgumentParser(prog="python -m data_tools.verify", description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument("--against", metavar="GRAPH", help="graph file that the set was made from")
     args = parser.parse_args(argv)
-    lines = verify(args.folder, args.against)
+    lines = verify(args.folder, args.against, team)
+    if team.rank:
+        return 2 if lines else 0
     for line in lines:
         print(line)
     if lines:
@@ -160,4 +165,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_team(lambda team: main(team=team)))

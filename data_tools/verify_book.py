@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.findings import Findings
+from data_tools.findings import Findings, each
+from data_tools.team import Team
 from hpcgnn.store import files
 
 ATTRIBUTES = ("kind", "num_parts", "set_id", "seed", "method", "options", "source_name", "source_hash", "quality")
@@ -142,19 +143,28 @@ def check_book(view: BookView, findings: Findings) -> None:
         base += node_type.num_nodes
 
 
-def check_files(view: BookView, findings: Findings) -> None:
-    """Every part file must be there, belong to the set, and be the very bytes that the book describes."""
-    for part in range(view.num_parts):
-        path = view.part_path(part)
-        if not path.is_file():
-            findings.add(path, "", "no such file; copy it again or partition again")
+def check_files(team: Team, view: BookView, findings: Findings) -> None:
+    """Collective. Every part file must be there, belong to the set, and be the very bytes that the book describes."""
+    each(team, findings, range(view.num_parts), lambda part, found: check_file(view, part, found))
+    each(team, findings, [view], check_strangers)
+
+
+def check_file(view: BookView, part: int, findings: Findings) -> None:
+    """One part file."""
+    path = view.part_path(part)
+    if not path.is_file():
+        findings.add(path, "", "no such file; copy it again or partition again")
+        findings.unusable.add(part)
+        return
+    with findings.reading(path, part):
+        if check_bytes(view, path, part, findings):
+            check_header(view, path, part, findings)
+        else:
             findings.unusable.add(part)
-            continue
-        with findings.reading(path, part):
-            if check_bytes(view, path, part, findings):
-                check_header(view, path, part, findings)
-            else:
-                findings.unusable.add(part)
+
+
+def check_strangers(view: BookView, findings: Findings) -> None:
+    """No further part files may be there."""
     for path in sorted(view.path.parent.glob("part-*")):
         if path not in {view.part_path(part) for part in range(view.num_parts)}:
             findings.add(path, "", f"does not belong to this set of {view.num_parts} parts; remove it")

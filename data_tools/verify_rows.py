@@ -6,13 +6,15 @@ all parts are compared in bounded memory, every value by its bytes. W rows in a 
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import h5py
 import numpy as np
 
-from data_tools.findings import Findings
+from data_tools.findings import Findings, each
+from data_tools.team import Team
 from data_tools.verify_book import BookRelation, BookType, BookView
 from hpcgnn.store import files
 
@@ -66,7 +68,7 @@ class Cursors:
 
     def __init__(self, view: BookView, path: str):
         self._view, self._path = view, path
-        self._position = np.zeros(view.num_parts, np.int64)
+        self._position: dict[int, int] = {}  # by part, of those that a window was read from
 
     def slices(self, window: Window, findings: Findings) -> Iterator[tuple[int, h5py.Group, int, np.ndarray]]:
         """(part, its group, first position, rows relative to the window [k]) of every usable part."""
@@ -76,10 +78,12 @@ class Cursors:
             path = self._view.part_path(part)
             with findings.reading(path, part), files.open_checked(path, files.PART) as file:
                 group = file[self._path]
-                begin = int(self._position[part])
+                begin = self._position.get(part)
+                if begin is None:
+                    begin = bisect.bisect_left(group["row"], window.start)
                 rows = group["row"][begin : begin + window.stop - window.start]
                 rows = rows[: np.searchsorted(rows, window.stop)]
-                self._position[part] += len(rows)
+                self._position[part] = begin + len(rows)
                 yield part, group, begin, rows - window.start
 
 
@@ -111,9 +115,9 @@ def short(value) -> str:
 
 
 def compare_nodes(
-    view: BookView, node_type: BookType, source: h5py.File | None, width: int, findings: Findings
+    team: Team, view: BookView, node_type: BookType, source: h5py.File | None, width: int, findings: Findings
 ) -> np.ndarray:
-    """Every node is in exactly one part, with the graph file's values; width: bytes of a row.
+    """Collective. Every node is in exactly one part, with the graph file's values; width: bytes of a row.
 
     Returns row ids by global id, relative to the type's first [N_type] int64, -1 where no part has the node.
     """
@@ -121,7 +125,9 @@ def compare_nodes(
     row_of = np.full(node_type.num_nodes, -1, np.int64)
     cursors = Cursors(view, path)
     names = sorted(source[path]) if source else []
-    for start, stop in windows(node_type.num_nodes, width):
+
+    def check(bounds: tuple[int, int], findings: Findings) -> None:
+        start, stop = bounds
         window = Window(start, stop, {name: source[path][name][start:stop] for name in names}, trusted=True)
         for part, group, begin, index in cursors.slices(window, findings):
             with findings.reading(group.file.filename, part):
@@ -132,7 +138,9 @@ def compare_nodes(
                 row_of[first : first + len(index)] = index + start
                 window.seen(index, part)
         note_lost(view, path, window, "node", findings)
-    return row_of
+
+    each(team, findings, list(windows(node_type.num_nodes, width)), check)
+    return team.largest(row_of)
 
 
 def check_single(window: Window, group: h5py.Group, begin: int, index: np.ndarray, findings: Findings) -> None:
@@ -153,6 +161,7 @@ def note_lost(view: BookView, path: str, window: Window, what: str, findings: Fi
 
 
 def compare_edges(
+    team: Team,
     view: BookView,
     relation: BookRelation,
     row_of: dict[str, np.ndarray],
@@ -160,13 +169,16 @@ def compare_edges(
     width: int,
     findings: Findings,
 ) -> int:
-    """Every event is at the owners of its endpoints, with equal values everywhere; returns the number of cut events.
+    """Collective. Every event is at the owners of its endpoints, with equal values everywhere; returns the number of
+    cut events.
 
     row_of: row ids by global id, per node type, as compare_nodes returns them; width: bytes of a row.
     """
     path = f"/edges/{relation.name}"
-    cursors, cut = Cursors(view, path), 0
-    for start, stop in windows(relation.num_edges, width):
+    cursors = Cursors(view, path)
+
+    def check(bounds: tuple[int, int], findings: Findings) -> int:
+        start, stop = bounds
         window = Window(start, stop, source_edges(relation, source, start, stop), trusted=source is not None)
         owners = np.full((2, stop - start), -1, np.int64)
         for part, group, begin, index in cursors.slices(window, findings):
@@ -178,10 +190,11 @@ def compare_edges(
                         columns[name] = row_of[node_type.name][columns[name] - node_type.base]
                 compare_columns(window, group, begin, index, columns, findings)
                 window.seen(index, part)
-        cut += int((owners[0] != owners[1]).sum())
         note_lost(view, path, window, "event", findings)
         check_copies(view, path, window, owners, findings)
-    return cut
+        return int((owners[0] != owners[1]).sum())
+
+    return sum(each(team, findings, list(windows(relation.num_edges, width)), check))
 
 
 def source_edges(relation: BookRelation, source: h5py.File | None, start: int, stop: int) -> dict[str, np.ndarray]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from data_tools.findings import Findings
+from data_tools.findings import Findings, each
 from data_tools.snapshot_quality import count_cut, halo_rows, stamps
+from data_tools.team import Team
 from data_tools.verify_book import BookView
 from data_tools.verify_part import Layout
 from data_tools.verify_static import check_static_part
@@ -53,20 +54,19 @@ def check_told(view: BookView, source: h5py.File, findings: Findings) -> None:
             findings.add(view.path, name, f"{ours}, but {source.filename} has {theirs}")
 
 
-def measured_snapshots(view: BookView, findings: Findings) -> dict:
-    """What the quality tells of snapshots, from the parts that can be used."""
-    (relation,), (node_type,) = view.relations, view.types
-    found = {"num_snapshots": view.told["num_snapshots"], "edges": 0, "cut": 0, "halo_rows": 0}
-    for part in range(view.num_parts):
-        if part in findings.unusable:
-            continue
-        path = view.part_path(part)
-        with findings.reading(path, part), files.open_checked(path, files.PART) as file:
-            group = file["edges"][relation.name]
-            src, (first, last) = group["src"][:], stamps(group)
-            owner, here = node_type.owner(src), np.full(len(src), part)
-            counted = count_cut(owner != part, first, last)
-            counted["halo_rows"] = halo_rows(src, owner, here, first, last)
-            for name, value in counted.items():
-                found[name] += value
-    return found
+def measured_snapshots(team: Team, view: BookView, findings: Findings) -> dict:
+    """Collective. What the quality tells of snapshots, from the parts that can be used."""
+    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    counted = each(team, findings, usable, lambda part, found: _measured_part(view, part, found))
+    sums = {name: sum(some.get(name, 0) for some in counted) for name in ("edges", "cut", "halo_rows")}
+    return {"num_snapshots": view.told["num_snapshots"], **sums}
+
+
+def _measured_part(view: BookView, part: int, findings: Findings) -> dict[str, int]:
+    (relation,), (node_type,), path = view.relations, view.types, view.part_path(part)
+    with findings.reading(path, part), files.open_checked(path, files.PART) as file:
+        group = file["edges"][relation.name]
+        src, (first, last) = group["src"][:], stamps(group)
+        owner, here = node_type.owner(src), np.full(len(src), part)
+        return {**count_cut(owner != part, first, last), "halo_rows": halo_rows(src, owner, here, first, last)}
+    return {}

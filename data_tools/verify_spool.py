@@ -1,8 +1,5 @@
-"""Compare the edges of all parts of a static set with each other, and with the graph file when there is one.
-
-The parts hold edges by node, the graph file by row id. So records of all edges are first spooled to scratch files (in
-the system's temporary folder), one for each window of row ids, then compared window by window in bounded memory.
-W rows in a window, k records.
+"""Records of the edges of a static set's parts in scratch files (in the system's temporary folder), one for each window
+of row ids, so that windows can be compared in bounded memory. k records.
 """
 
 from __future__ import annotations
@@ -11,208 +8,98 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 
-import h5py
 import numpy as np
 
-from data_tools.findings import Findings
+from data_tools.findings import Findings, put_together
+from data_tools.team import Team
 from data_tools.verify_book import BookRelation, BookView
-from data_tools.verify_rows import same_rows, short
-from data_tools.verify_static import sides
 from hpcgnn.store import files
 
 PART, POSITION = "#part", "#position"  # fields of a record that no column can be named like
 HEAD = [("row", "<i8"), (PART, "<i4"), (POSITION, "<i8"), ("src", "<i8"), ("dst", "<i8")]
-MAX_WINDOWS = 200  # scratch files open together
 
 
 class Spool:
-    """Records of edges by windows of row ids."""
+    """Records of edges by windows of row ids, those of some of the windows."""
 
-    def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, num_rows: int, window: int):
-        self.dtype, self._num_rows, self._window = dtype, num_rows, window
-        self._files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(0, num_rows, window)]
+    def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, mine: range, window: int):
+        self.dtype, self.window, self._mine = dtype, window, mine
+        self._files = {index: stack.enter_context(tempfile.TemporaryFile(buffering=0)) for index in mine}
 
     def add(self, records: np.ndarray) -> None:
         """Put records [k] away."""
-        window = records["row"] // self._window
+        window = records["row"] // self.window
         order = np.argsort(window, kind="stable")
-        bounds = np.searchsorted(window[order], np.arange(len(self._files) + 1))
+        bounds = np.searchsorted(window[order], np.arange(self._mine.start, self._mine.stop + 1))
         for index in np.flatnonzero(np.diff(bounds)):
-            records[order[bounds[index] : bounds[index + 1]]].tofile(self._files[index])
+            records[order[bounds[index] : bounds[index + 1]]].tofile(self._files[self._mine[index]])
 
-    def windows(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(start, stop, records of these rows)."""
-        for index, file in enumerate(self._files):
-            file.seek(0)
-            start = index * self._window
-            yield start, min(start + self._window, self._num_rows), np.fromfile(file, self.dtype)
-
-
-def compare_static_edges(
-    view: BookView,
-    relation: BookRelation,
-    row_of: dict[str, np.ndarray],
-    source: h5py.File | None,
-    findings: Findings,
-) -> int:
-    """Every edge is at the owner of its destination once, with the graph file's values, and with out-edges at the owner
-    of its source too; returns the number of cut edges.
-
-    row_of: row ids by global id, per node type, as compare_nodes returns them.
-    """
-    columns = column_types(view, relation, source, findings)
-    dtype = np.dtype([*HEAD, *columns])
-    window = max(files.SLAB_BYTES // 2 // dtype.itemsize, -(-relation.num_edges // MAX_WINDOWS), 1)
-    layouts = {f"/out/{relation.name}": {}} if view.options.get("out_edges") else {}
-    with contextlib.ExitStack() as stack:
-        spools = []
-        for path, _, _, other in sides(relation, layouts):
-            names = [name for name, *_ in columns] if other == "src" else []
-            kept = dtype if other == "src" else np.dtype(HEAD)
-            spools.append(Spool(stack, kept, relation.num_edges, window))
-            spool_parts(view, relation, path, other, names, spools[-1], findings)
-        cut = 0
-        inside = f"/edges/{relation.name}"
-        for windows in zip(*(spool.windows() for spool in spools), strict=True):
-            start, stop, records = windows[0]
-            check_once(view, inside, start, stop, records, findings)
-            if source is not None:
-                reference = source_edges(relation, source, row_of, start, stop)
-                compare_records(view, inside, start, records, reference, "the graph file", findings)
-            for _, _, out in windows[1:]:
-                check_once(view, f"/out/{relation.name}", start, stop, out, findings)
-                expected = by_row(records, start, stop)
-                compare_records(view, f"/out/{relation.name}", start, out, expected, "the in-edges", findings)
-            cut += int((relation.src_type.owner(records["src"]) != records[PART]).sum())
-    return cut
-
-
-def column_types(view: BookView, relation: BookRelation, source: h5py.File | None, findings: Findings) -> list[tuple]:
-    """(name, dtype, row shape) of the columns of a relation, from the graph file or the first usable part."""
-    if source is not None:
-        group = source["edges"][relation.name]
-        return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
-    for part in range(view.num_parts):
-        if part not in findings.unusable:
-            with files.open_checked(view.part_path(part), files.PART) as file:
-                group = file["edges"][relation.name]
-                return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
-    return []
+    def records(self, index: int) -> np.ndarray:
+        """The records of a window, by part and position."""
+        file = self._files[index]
+        file.seek(0)
+        found = np.fromfile(file, self.dtype)
+        return found[np.lexsort((found[POSITION], found[PART]))]
 
 
 def spool_parts(
-    view: BookView, relation: BookRelation, path: str, other: str, names: list[str], spool: Spool, findings: Findings
+    team: Team,
+    view: BookView,
+    relation: BookRelation,
+    path: str,
+    other: str,
+    names: list[str],
+    spool: Spool,
+    num_windows: int,
+    findings: Findings,
 ) -> None:
-    """Put the edges of a group of all usable parts away; ``other`` is the endpoint that the group has as a column."""
+    """Collective. Put the edges of a group of all usable parts away, every rank reading some of the parts, with the
+    rank that has their window; ``other`` is the endpoint that the group has as a column."""
+    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    mine = [(part, Findings()) for part in usable[slice(*team.share(0, len(usable)))]]
+    pieces = (
+        records
+        for part, found in mine
+        for records in part_records(view, relation, path, other, part, names, spool.dtype, found)
+    )
+    bounds = np.arange(team.size + 1) * num_windows // team.size
+    records = next(pieces, None)
+    while any(team.everyone(records is not None)):
+        records = np.empty(0, spool.dtype) if records is None else records
+        window = np.clip(records["row"] // max(1, spool.window), 0, max(0, num_windows - 1))
+        rank = np.searchsorted(bounds, window, side="right") - 1
+        order = np.argsort(rank, kind="stable")
+        spool.add(team.exchange(records[order], np.bincount(rank, minlength=team.size))[0])
+        records = next(pieces, None)
+    put_together(team, findings, [found for _, found in mine])
+
+
+def part_records(
+    view: BookView,
+    relation: BookRelation,
+    path: str,
+    other: str,
+    part: int,
+    names: list[str],
+    dtype: np.dtype,
+    findings: Findings,
+) -> Iterator[np.ndarray]:
+    """Records of the edges of a group of one part, in slabs."""
     owners = relation.dst_type if other == "src" else relation.src_type
-    for part in range(view.num_parts):
-        if part in findings.unusable:
-            continue
-        file_name = view.part_path(part)
-        with findings.reading(file_name, part), files.open_checked(file_name, files.PART) as file:
-            group = file[path]
-            indptr = group["indptr"][:]
-            for start, stop in files.slabs(len(group["row"]), spool.dtype.itemsize, files.SLAB_BYTES // 2):
-                records = np.zeros(stop - start, spool.dtype)
-                records["row"], records[PART], records[POSITION] = (
-                    group["row"][start:stop],
-                    part,
-                    np.arange(start, stop),
-                )
-                records[other] = group[other][start:stop]
-                own = np.searchsorted(indptr, np.arange(start, stop), side="right") - 1 + owners.offsets[part]
-                records["dst" if other == "src" else "src"] = own
-                for name in names:
-                    records[name] = group[name][start:stop]
-                spool.add(records)
-
-
-def check_once(view: BookView, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
-    """Every row of a window has one record."""
-    order = np.argsort(records["row"], kind="stable")
-    rows = records["row"][order]
-    again = np.flatnonzero(rows[1:] == rows[:-1]) + 1
-    for position in again[:1]:
-        one, other = records[order[position - 1]], records[order[position]]
-        text = f"row {other[POSITION]}: edge {other['row']} is in part-{one[PART]}.h5 too"
-        more = f" (and {len(again) - 1} more such edges)" if len(again) > 1 else ""
-        findings.add(view.part_path(int(other[PART])), f"{path}/row", text + more)
-    if not findings.unusable:
-        lost = np.setdiff1d(np.arange(start, stop), rows)
-        findings.add_rows(view.path.parent, path, lost, lambda i: "the edge is in no part")
-
-
-def source_edges(
-    relation: BookRelation, source: h5py.File, row_of: dict[str, np.ndarray], start: int, stop: int
-) -> dict[str, np.ndarray]:
-    """The graph file's columns of a window, endpoints as global ids (-1 where no part has the node)."""
-    group = source["edges"][relation.name]
-    columns = {name: group[name][start:stop] for name in relation.columns}
-    for name, node_type in (("src", relation.src_type), ("dst", relation.dst_type)):
-        rows = group[name][start:stop].astype(np.int64)
-        columns[name] = global_of(row_of[node_type.name])[rows]
-        columns[name] += np.where(columns[name] >= 0, node_type.base, 0)
-    return columns
-
-
-def global_of(row_of: np.ndarray) -> np.ndarray:
-    """Global ids by row id from row ids by global id, both relative to the type; -1 where there is none."""
-    place = np.full(len(row_of), -1, np.int64)
-    held = np.flatnonzero(row_of >= 0)
-    place[row_of[held]] = held
-    return place
-
-
-def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Endpoints [W] of the edges of a window, -1 where there is no record."""
-    found = {}
-    for name in ("src", "dst"):
-        found[name] = np.full(stop - start, -1, np.int64)
-        found[name][records["row"] - start] = records[name]
-    return found
-
-
-def compare_records(
-    view: BookView, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
-) -> None:
-    """Compare the values of records [k] with those of a window, columns [W, ...], bit by bit; endpoints of -1 are not
-    known."""
-    index = records["row"] - start
-    for name, values in reference.items():
-        expected = values[index]
-        differs = ~same_rows(records[name], expected)
-        if name in ("src", "dst"):
-            differs &= expected >= 0
-        bad = np.flatnonzero(differs)
-        for part in np.unique(records[PART][bad]):
-            mine = bad[records[PART][bad] == part]
-
-            def text(i: int, name=name, mine=mine, expected=expected) -> str:
-                found, wanted = short(records[name][mine[i]]), short(expected[mine[i]])
-                return f"{name} {found}, expected {wanted} as in {what} (edge {records['row'][mine[i]]})"
-
-            dataset = f"{path}/{name}" if name != owner_of(path) else f"{path}/indptr"
-            findings.add_rows(view.part_path(int(part)), dataset, records[POSITION][mine], text)
-
-
-def owner_of(path: str) -> str:
-    """The endpoint that a group has no column for, as it follows from the index pointer."""
-    return "src" if path.startswith("/out/") else "dst"
-
-
-def count_halo(view: BookView, findings: Findings) -> int:
-    """Distinct remote sources of in-edges, summed over the usable parts."""
-    count = 0
-    for part in range(view.num_parts):
-        if part in findings.unusable:
-            continue
-        reached = np.zeros(sum(node_type.num_nodes for node_type in view.types), bool)
-        with findings.reading(view.part_path(part), part):
-            with files.open_checked(view.part_path(part), files.PART) as file:
-                for relation in view.relations:
-                    ids = file["edges"][relation.name]["src"]
-                    for start, stop in files.slabs(len(ids), 16):
-                        some = ids[start:stop]
-                        reached[some[relation.src_type.owner(some) != part]] = True
-            count += int(np.count_nonzero(reached))
-    return count
+    file_name = view.part_path(part)
+    with findings.reading(file_name, part), files.open_checked(file_name, files.PART) as file:
+        group = file[path]
+        indptr = group["indptr"][:]
+        for start, stop in files.slabs(len(group["row"]), dtype.itemsize, files.SLAB_BYTES // 2):
+            records = np.zeros(stop - start, dtype)
+            records["row"], records[PART], records[POSITION] = (
+                group["row"][start:stop],
+                part,
+                np.arange(start, stop),
+            )
+            records[other] = group[other][start:stop]
+            own = np.searchsorted(indptr, np.arange(start, stop), side="right") - 1 + owners.offsets[part]
+            records["dst" if other == "src" else "src"] = own
+            for name in names:
+                records[name] = group[name][start:stop]
+            yield records

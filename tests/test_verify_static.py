@@ -9,7 +9,7 @@ import pytest
 from partition_sets import changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_static
 
-from data_tools import verify_spool
+from data_tools import verify_edges
 from data_tools.inspect import main as inspect
 from data_tools.partition import partition
 from data_tools.verify import main, verify
@@ -45,7 +45,7 @@ def test_random_sets_pass(tmp_path, monkeypatch, seed):
     num_parts, method = int(rng.choice([1, 2, 7, 15])), ["random", "metis", "hotness"][seed % 3]
     partition(graph, tmp_path / "p", num_parts, method, out_edges=bool(rng.integers(2)))
     monkeypatch.setattr(files, "SLAB_BYTES", int(rng.choice([400, 5000, 1 << 26])))
-    monkeypatch.setattr(verify_spool, "MAX_WINDOWS", int(rng.choice([1, 5, 200])))
+    monkeypatch.setattr(verify_edges, "MAX_WINDOWS", int(rng.choice([1, 5, 200])))
     assert verify(tmp_path / "p") == []
     assert verify(tmp_path / "p", graph) == []
 
