@@ -36,8 +36,8 @@ from hpcgnn.tasks.snapshot_config import SnapshotTaskConfig
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
              "sampling.in_flight", "sampling.topology", "sampling.routes", "comm.", "memory.placement",
-             "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path", "features.cache_ratio",
-             "features.cache")  # fmt: skip
+             "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path", "data.stage_to",
+             "features.cache_ratio", "features.cache")  # fmt: skip
 
 
 @dataclass

@@ -23,6 +23,7 @@ from hpcgnn.sample.remote_draw import Leave, Request, Samplers, pack_drawn, read
 from hpcgnn.sample.replica import make_neighbors, make_replica
 from hpcgnn.sample.seeds import epoch_shuffle
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
+from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks.graph_config import LINK
 
 Train = Callable[[World, Samplers | None], int]
@@ -67,6 +68,7 @@ class SamplerRank:
         """Collective over the samplers. One for each lane, all of the same edges."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         channels = [world.channel(polite=True) for _ in lanes]
+        path = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
             out = config.sampling.direction == OUT
             partition = open_graph_partition(

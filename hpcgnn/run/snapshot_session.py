@@ -28,6 +28,7 @@ from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.store.sequence_rows import SequenceRows
 from hpcgnn.store.snapshot_partition import DEGREE, open_snapshot_partition
+from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks import snapshot_config as tasks
 from hpcgnn.tasks.snapshot_task import SnapshotTask
 
@@ -48,6 +49,7 @@ class SnapshotSession(GoalSession):
 
     def __init__(self, config: SnapshotConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
+        path = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
             self.partition = open_snapshot_partition(path, world.rank, world.size, config.data.check_hash)
             if config.task.target == DEGREE:

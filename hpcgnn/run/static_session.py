@@ -20,6 +20,7 @@ from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.store.embeddings import EmbeddingConfig, EmbeddingStore, SparseEmbedding
 from hpcgnn.store.features import FEATURE, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
+from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks.graph_config import LINK, NODE
 
 GOALS: dict[str, type[Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
@@ -38,6 +39,7 @@ class StaticSession(GoalSession):
     def _open(self, path: str, needs_edges: bool) -> None:
         """Collective. Read the partition set, and what is learnt of it."""
         config, world = self.config, self.world
+        path = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
             out = config.sampling.direction == OUT
             partition = open_graph_partition(

@@ -15,6 +15,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.native import Random, Stream
 from hpcgnn.store.partition import History, TemporalPartition, open_partition
+from hpcgnn.store.stage import stage_path
 
 SPLITS = ("train", "val", "test")
 
@@ -29,6 +30,7 @@ class DataConfig:
         test_fraction: likewise for the test, at the end.
         new_node_fraction: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
         synthetic_events: size of the built-in graph.
     """
 
@@ -37,6 +39,7 @@ class DataConfig:
     test_fraction: float = 0.15
     new_node_fraction: float = 0.0
     check_hash: bool = True
+    stage_to: str = ""
     synthetic_events: int = 20_000
 
     def __post_init__(self):
@@ -71,6 +74,7 @@ def open_splits(
 
     Raises DistributedError for a partition set or splits that cannot be used.
     """
+    path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
         partition = open_partition(path, world.rank, world.size, config.check_hash)
     found = world.total(len(partition.events))

@@ -16,6 +16,7 @@ class SnapshotDataConfig:
         val_snapshots: so many instead; -1: by fraction.
         test_snapshots: likewise.
         check_hash: compare every part with its hash in the book before use.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
         synthetic_nodes: size of the built-in graph.
         synthetic_snapshots: its snapshots.
     """
@@ -26,6 +27,7 @@ class SnapshotDataConfig:
     val_snapshots: int = -1
     test_snapshots: int = -1
     check_hash: bool = True
+    stage_to: str = ""
     synthetic_nodes: int = 400
     synthetic_snapshots: int = 40
 

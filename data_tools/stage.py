@@ -1,0 +1,35 @@
+"""Copy a partition set to a disk of each node, checked; training finds it there with ``--data.stage_to`` of the same
+folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from data_tools.team import Ranks, SharedError, Team, run_team
+
+
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``python -m data_tools.stage parts/ /local/scratch``; with mpirun or srun before it every rank
+    stages the parts that it would train on."""
+    parser = argparse.ArgumentParser(prog="python -m data_tools.stage", description=__doc__.replace("\n", " "))
+    parser.add_argument("folder", help="folder of the partition set")
+    parser.add_argument("stage_to", help="folder on a disk of the node")
+    args = parser.parse_args(argv)
+    from hpcgnn.comm.world import DistributedError
+    from hpcgnn.store.stage import stage
+
+    ranks = team if isinstance(team, Ranks) else Ranks()
+    try:
+        staged = stage(args.folder, args.stage_to, ranks.world)
+    except DistributedError as error:
+        raise SharedError(str(error), error.user_error) from error
+    everyone = ranks.everyone((staged.files, staged.bytes))
+    if ranks.rank == 0:
+        copied, size = (sum(column) for column in zip(*everyone, strict=True))
+        print(f"{staged.folder}: {copied} files copied, {size} bytes; what else is needed was there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_team(lambda team: main(team=team)))
