@@ -102,8 +102,8 @@ def snapshot_file(path):
 
 
 @pytest.mark.parametrize(("kind", "balance"), [
-    ("temporal", ("nodes", "events", "degree", "train", "time")),
-    ("static", ("nodes", "edges", "train", "val", "type:a")),
+    ("temporal", ("nodes", "events", "degree", "train", "val", "time", "types")),
+    ("static", ("nodes", "edges", "degree", "train", "val", "types")),
     ("snapshots", ("nodes", "edges", "time")),
 ])  # fmt: skip
 def test_graph_and_weights_of_blocks_are_those_of_the_whole(team, mpi_tmp_path, kind, balance, monkeypatch):
