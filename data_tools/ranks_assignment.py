@@ -12,6 +12,7 @@ import numpy as np
 
 from data_tools.assignment import NODES_PER_PART, random_rows
 from data_tools.given_parts import file_parts
+from data_tools.node_weights import columns_of
 from data_tools.pair_graph import PairGraph
 from data_tools.parmetis import Library, load_library, parmetis_partition
 from data_tools.partition_options import GIVEN, Options
@@ -42,8 +43,10 @@ class Job:
         return self._graph
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Collective. Weights [n] of this rank's block by column name."""
-        balance = self.options.balance or ("nodes",)
+        """Collective. Weights [n] of this rank's block by column name, of the constraints asked for first; then of
+        nodes, and of events or edges."""
+        always = ("nodes", "events" if self.source.kind == "temporal" else "edges")
+        balance = tuple(dict.fromkeys((*self.options.balance, *always)))
         graph = self.graph() if "degree" in balance else None
         return block_weights(self.team, self.source, balance, self.blocks, graph)
 
@@ -71,7 +74,8 @@ def parmetis_blocks(job: Job) -> np.ndarray:
             "use --method metis on one rank"
         )
     graph = job.graph()
-    weights = np.stack(list(job.weights().values()), axis=1)
+    asked = columns_of(job.source, options.balance or ("nodes",))
+    weights = np.stack([weight for name, weight in job.weights().items() if name in asked], axis=1)
     part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
     ghosts = Ghosts(team, job.blocks, graph)
     part = rebalance_blocks(ghosts, part, weights, options.parts)

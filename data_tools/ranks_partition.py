@@ -68,7 +68,7 @@ def partition_shared(
             validate(source, (team.rank, team.size))
         job = Job(team, source, options, team.blocks(source.num_nodes), parmetis, assignment)
         part = METHODS[options.method](job)
-        loads = block_loads(team, job.weights() if options.balance else {}, part, parts)
+        loads = block_loads(team, source, job.weights(), part, options)
         shared = shared_layout(team, source, job.blocks, part, parts)
         del job, part
         both_ends = source.kind == "temporal" or options.out_edges

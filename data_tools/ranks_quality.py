@@ -7,54 +7,60 @@ from __future__ import annotations
 
 import numpy as np
 
+from data_tools.node_weights import columns_of
 from data_tools.pair_graph import MERGE_AT_LEAST
-from data_tools.partition_source import Relation, endpoint_slabs
-from data_tools.quality import measures, rank_of_parts
+from data_tools.partition_options import Options
+from data_tools.partition_source import Relation, Source, endpoint_slabs
+from data_tools.quality import Loads, measures, rank_of_parts
 from data_tools.ranks_layout import SharedLayout
 from data_tools.ranks_shuffle import KeptSource
 from data_tools.snapshot_quality import count_cut, halo_rows
 from data_tools.team import Team
 
 
-def block_loads(team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int) -> dict[str, np.ndarray]:
-    """Collective. Load of every part [P] int64 by constraint; weights, part [n]: of this rank's block."""
-    loads = {}
+def block_loads(
+    team: Team, source: Source, weights: dict[str, np.ndarray], part: np.ndarray, options: Options
+) -> Loads:
+    """Collective. As `measure_loads`; weights, part [n]: of this rank's block."""
+    by_part, heaviest = {}, {}
     for name, weight in weights.items():
-        load = np.zeros(num_parts, np.int64)
+        load = np.zeros(options.parts, np.int64)
         np.add.at(load, part, weight)
-        loads[name] = team.sum(load)
-    return loads
+        by_part[name] = team.sum(load)
+        heaviest[name] = int(team.largest(np.array([weight.max(initial=0)], np.int64))[0])
+    return Loads(tuple(columns_of(source, options.balance)), by_part, heaviest)
 
 
 def own_edges(kept: KeptSource, shared: SharedLayout, relation: Relation):
-    """Slabs (global ids of src, parts of src, parts of dst, positions) of the edges whose destination this rank has:
-    every edge is told by one rank."""
+    """Slabs (global ids of src and of dst, parts of src and of dst, positions) of the edges whose destination this rank
+    has: every edge is told by one rank."""
     layout, parts = shared.layout, shared.parts
     for start, src, dst in endpoint_slabs(kept, relation):
         taker = layout.part[dst]
         here = np.flatnonzero((taker >= parts.start) & (taker < parts.stop))
-        yield src[here], layout.part[src[here]], taker[here], start + here
+        yield src[here], dst[here], layout.part[src[here]], taker[here], start + here
 
 
 def part_pairs(team: Team, kept: KeptSource, shared: SharedLayout, relation: Relation) -> np.ndarray:
     """Collective. As `relation_pairs` [P, P] int64."""
     num_parts = shared.layout.num_parts
     counts = np.zeros(num_parts * num_parts, np.int64)
-    for _, owner, taker, _ in own_edges(kept, shared, relation):
+    for _, _, owner, taker, _ in own_edges(kept, shared, relation):
         counts += np.bincount(owner.astype(np.int64) * num_parts + taker, minlength=len(counts))
     return team.sum(counts).reshape(num_parts, num_parts)
 
 
-def measure_shared(team: Team, kept: KeptSource, shared: SharedLayout, loads: dict[str, np.ndarray]) -> dict:
+def measure_shared(team: Team, kept: KeptSource, shared: SharedLayout, loads: Loads) -> dict:
     """Collective. Quality of a layout, as `measure` or `measure_static` and `measure_snapshots` tell it."""
     num_parts = shared.layout.num_parts
     pairs = [part_pairs(team, kept, shared, relation) for relation in kept.relations]
     total = sum(pairs, np.zeros((num_parts, num_parts), np.int64))
     sizes = [1 << power for power in range(num_parts.bit_length())]
+    keys = halo_keys(team, kept, shared, kept.kind == "temporal")
     if kept.kind == "temporal":
-        runs = [measures(total, loads, size) for size in sizes]
-        return {**measures(total, loads, num_parts), "events": int(total.sum()), "runs": runs}
-    keys = halo_keys(team, kept, shared)
+        with_volume = lambda size: {**measures(total, loads, size), "volume": halo_of(team, shared, keys, size)}  # noqa: E731
+        runs = [with_volume(size) for size in sizes]
+        return {**with_volume(num_parts), "events": int(total.sum()), "runs": runs}
 
     def with_halo(num_ranks: int) -> dict:
         halo = halo_of(team, shared, keys, num_ranks)
@@ -84,14 +90,16 @@ def send_by_node(team: Team, shared: SharedLayout, nodes: np.ndarray, columns: l
     return [team.exchange(column[order], counts)[0] for column in columns]
 
 
-def halo_keys(team: Team, kept: KeptSource, shared: SharedLayout) -> np.ndarray:
-    """Collective. The distinct halo keys [k] int64, increasing, of nodes whose ids are in this rank's block."""
+def halo_keys(team: Team, kept: KeptSource, shared: SharedLayout, both_ends: bool) -> np.ndarray:
+    """Collective. The distinct halo keys [k] int64, increasing, of nodes whose ids are in this rank's block; both_ends:
+    edges lead both ways."""
     num_parts = shared.layout.num_parts
     found = []
     for relation in kept.relations:
-        for src, owner, taker, _ in own_edges(kept, shared, relation):
+        for src, dst, owner, taker, _ in own_edges(kept, shared, relation):
             cut = owner != taker
-            found.append(np.unique(src[cut] * num_parts + taker[cut]))
+            keys = src[cut] * num_parts + taker[cut]
+            found.append(np.unique(np.r_[keys, dst[cut] * num_parts + owner[cut]] if both_ends else keys))
             if sum(map(len, found[1:])) > max(MERGE_AT_LEAST, len(found[0])):
                 found = [np.unique(np.concatenate(found))]
     mine = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
@@ -119,7 +127,7 @@ def measure_snapshots(team: Team, kept: KeptSource, shared: SharedLayout, qualit
     group = kept.edges(relation)
     counted = {"edges": 0, "cut": 0}
     pieces: list[list[np.ndarray]] = []
-    for src, owner, taker, place in own_edges(kept, shared, relation):
+    for src, _, owner, taker, place in own_edges(kept, shared, relation):
         stamp = lambda name, place=place: group[name][int(place[0]) : int(place[-1]) + 1][place - place[0]]  # noqa: E731
         first = stamp("first").astype(np.int64) if len(place) else np.empty(0, np.int64)
         last = stamp("last").astype(np.int64) if len(place) and "last" in relation.columns else first

