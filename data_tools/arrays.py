@@ -14,6 +14,8 @@ import scipy.io
 import scipy.sparse
 from scipy.io.matlab import MatReadError
 
+from data_tools.npz_arrays import NpzArrays
+from data_tools.spool import forget
 from data_tools.values import Raw
 from hpcgnn.store.files import FileFormatError, slabs
 
@@ -36,11 +38,12 @@ def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
             return split_sparse(scipy.io.loadmat(path))
         if kind == "pt":
             return load_tensors(path)
+        if kind == "npz":
+            return NpzArrays(path)
         # allow_pickle stays off: loading data must not run code.
-        loaded = np.load(path, mmap_mode="r" if kind == "npy" else None)
+        return {"array": np.lib.format.open_memmap(path, mode="r")}
     except (ValueError, OSError, NotImplementedError, zipfile.BadZipFile, MatReadError) as error:
         raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
-    return {"array": loaded} if isinstance(loaded, np.ndarray) else loaded
 
 
 def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -94,6 +97,8 @@ class ArraysTable:
                 key: Raw([part := column.rows(start, stop)], [str(references[key])], part.ndim == 1, stop - start)
                 for key, column in columns.items()
             }
+            for column in columns.values():
+                column.forget()
 
     def array(self, reference: str) -> np.ndarray:
         """One array, after its index; FileFormatError naming the arrays there are when it is missing."""
@@ -153,6 +158,10 @@ class DenseColumn:
         """Rows start .. stop-1."""
         return self._array[start:stop]
 
+    def forget(self) -> None:
+        """Let go of the pages of a file that have been read."""
+        forget(self._array)
+
 
 class CsrColumn:
     """Dense rows of a CSR matrix, made when they are asked for."""
@@ -172,3 +181,8 @@ class CsrColumn:
         row = np.repeat(np.arange(stop - start), np.diff(self._indptr[start : stop + 1]))
         np.add.at(dense, (row, self._indices[low:high]), self._data[low:high])
         return dense
+
+    def forget(self) -> None:
+        """See `DenseColumn`."""
+        forget(self._indices)
+        forget(self._data)

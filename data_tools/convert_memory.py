@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet
 
 from data_tools.file_spec import FileSpec
+from data_tools.npz_arrays import loaded_bytes
 from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from data_tools.tables import SUFFIXES
 from data_tools.text_stream import Source
@@ -141,7 +142,9 @@ def file_bytes(spec: SourceSpec) -> int:
         for piece in file.pieces():
             source = Source(pathlib.Path(piece.path), piece.member)
             kind = kind_of(piece, source)
-            if kind in ("npz", "mat", "pt", "idlists") and source.path.is_file():
+            if kind == "npz" and source.path.is_file():
+                largest = max(largest, loaded_bytes(source.path))
+            elif kind in ("mat", "pt", "idlists") and source.path.is_file():
                 largest = max(largest, 4 * os.path.getsize(source.path))
             elif kind == "parquet" and source.path.is_file():
                 footer = pyarrow.parquet.read_metadata(source.path)

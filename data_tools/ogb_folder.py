@@ -11,12 +11,12 @@ from __future__ import annotations
 import csv
 import gzip
 import pathlib
-import zipfile
 from typing import Any
 
 import numpy as np
 
 from data_tools.arrays import load_arrays
+from data_tools.npz_arrays import NpzArrays
 from data_tools.schema import one_of
 from data_tools.source_spec import SourceSpec
 from data_tools.spec_file import build_spec
@@ -86,22 +86,13 @@ def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[d
         for name in load_arrays(path := pathlib.Path(entry["path"]), "npz"):
             kind, _, column = name.partition("_")
             if kind in found and column not in ("index", ""):
-                shape, dtype = array_header(path, name)
+                shape, dtype = NpzArrays(path).header(name)
                 reference = f"{name}[:,0]" if shape[1:] == (1,) and column != "feat" else name
                 found[kind][column] = {"file": file, "column": reference} | dtype_of(column, dtype.kind == "f")
     count = int(np.sum(load_arrays(raw / "data.npz", "npz")["num_nodes_list"]))
     node = {"type": "node", "ids": "row", "count": count, "columns": found["node"]}
     edge = {"relation": "node.to.node", "file": "data", "src": "edge_index[0]", "dst": "edge_index[1]"}
     return [node], [edge | {"columns": found["edge"]}]
-
-
-def array_header(path: pathlib.Path, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of an array of an npz file, without reading it."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-        return shape, dtype
 
 
 def typed(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:

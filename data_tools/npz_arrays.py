@@ -1,0 +1,73 @@
+"""The arrays of an npz file by name; large ones that are stored as they are become maps of the file."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+MAPPED_BYTES = 16 << 20
+BLOCK_BYTES = 4 << 20
+LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file: ends with the lengths of the name and of the extra field
+
+
+class NpzArrays(Mapping):
+    """What np.load gives for an npz file, but for the large arrays. Loading runs no code."""
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        with zipfile.ZipFile(path) as archive:
+            self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        info = self._members[name]
+        with zipfile.ZipFile(self._path) as archive, archive.open(info) as file:
+            if not is_mapped(info):
+                return np.lib.format.read_array(file, allow_pickle=False)
+            while file.read(BLOCK_BYTES):  # to its end, where zipfile compares the checksum
+                pass
+        return self._map(info)
+
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype of an array, which is not read."""
+        with zipfile.ZipFile(self._path) as archive, archive.open(self._members[name]) as file:
+            shape, _, dtype = read_header(file)
+        return shape, dtype
+
+    def _map(self, info: zipfile.ZipInfo) -> np.ndarray:
+        with open(self._path, "rb") as file:
+            file.seek(info.header_offset)
+            file.seek(info.header_offset + LOCAL_HEADER.size + sum(LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))))
+            shape, fortran, dtype = read_header(file)
+            order = "F" if fortran else "C"
+            return np.memmap(self._path, dtype, "r", file.tell(), shape, order)
+
+
+def is_mapped(info: zipfile.ZipInfo) -> bool:
+    """Whether an array is large and not compressed."""
+    return info.compress_type == zipfile.ZIP_STORED and info.file_size >= MAPPED_BYTES
+
+
+def loaded_bytes(path: pathlib.Path) -> int:
+    """Bytes of the arrays of a file that are read as a whole."""
+    with zipfile.ZipFile(path) as archive:
+        return sum(info.file_size for info in archive.infolist() if not is_mapped(info))
+
+
+def read_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether in the order of Fortran, and dtype, from the begin of an npy file. ValueError for objects."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("arrays of objects are not read: that could run code")
+    return shape, fortran, dtype
