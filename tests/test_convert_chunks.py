@@ -305,14 +305,12 @@ def test_refused_folders(tmp_path, capsys):
 def run_measured(folder, output, memory: str) -> tuple[str, int]:
     """Convert in a process of its own; what it prints, and its peak memory in bytes."""
     # Not ru_maxrss, which a process takes over from the one that starts it.
-    script = "import sys; from data_tools.convert import main; code = main(sys.argv[1:]); "
-    script += (
-        "print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))); sys.exit(code)"
-    )
+    script = "import sys; from data_tools.convert import main; from data_tools.memory import status_bytes; "
+    script += "code = main(sys.argv[1:]); print(status_bytes('VmHWM')); sys.exit(code)"
     command = [sys.executable, "-c", script, "--chunks", str(folder), "--memory", memory, str(output)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     lines = done.stdout.splitlines()
-    return lines[0], int(lines[-1]) * 1024
+    return lines[0], int(lines[-1])
 
 
 def test_memory_is_predicted_and_held(tmp_path):
