@@ -20,7 +20,7 @@ from data_tools.chunk_folder import load_chunks
 from data_tools.convert import convert, main
 from data_tools.convert_memory import plan_conversion
 from data_tools.export import export
-from data_tools.spec_file import with_sorting
+from data_tools.spec_file import PRESETS, load_spec, with_sorting
 from hpcgnn.store.files import file_hash
 
 pytestmark = pytest.mark.serial
@@ -402,3 +402,13 @@ def test_ids_of_64_bits(tmp_path, buckets):
     (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(data | {"nodes": {"node": {"ids": "int"}}}))
     with pytest.raises(ValueError, match=r"e.parquet: column 'u', row 1: 18446744073709551615 is not an integer"):
         convert(load_chunks(tmp_path), tmp_path / "graph.h5", buckets)
+
+
+def test_triples_by_way_of_the_disk(tmp_path, shared_data):
+    """AIFB: text ids that tables of nodes and edges share, relations made by a column, classes as labels."""
+    names = {"triples": "aifb_stripped.nt.gz", "train": "trainingSet.tsv.gz", "test": "testSet.tsv.gz"}
+    sources = {name: str(shared_data(f"aifb/{file}")) for name, file in names.items()}
+    spec = load_spec(PRESETS / "rdf.yaml", sources | {"id": "person", "label": "label_affiliation"})
+    for buckets in (0, 5):
+        convert(spec, tmp_path / f"{buckets}.h5", buckets)
+    assert file_hash(tmp_path / "0.h5") == file_hash(tmp_path / "5.h5")
