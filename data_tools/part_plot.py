@@ -13,6 +13,7 @@ from data_tools.reports import Report, describe_set
 def plot_set(folder: pathlib.Path, out: pathlib.Path) -> None:
     """Write the picture, of the kind that the suffix of ``out`` names. ValueError without matplotlib."""
     try:
+        from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("--plot needs matplotlib: pip install 'hpcgnn[plot]'") from None
@@ -23,7 +24,7 @@ def plot_set(folder: pathlib.Path, out: pathlib.Path) -> None:
     figure.suptitle(f"{folder.name}: {report['num_parts']} parts by {report.get('method')}, {cut:.1%} of the edges cut")
     draw_sizes(axes[0, 0], report)
     draw_balance(axes[0, 1], report["quality"])
-    draw_cut(axes[1, 0], figure, traffic)
+    draw_cut(axes[1, 0], figure, traffic, LogNorm)
     draw_halos(axes[1, 1], traffic, report)
     figure.savefig(out, dpi=110)
 
@@ -36,7 +37,8 @@ def draw_sizes(axes, report: Report) -> None:
         axes.bar(parts + place, sizes / max(1.0, sizes.mean()), 0.4, label=f"{kind}, mean {sizes.mean():,.0f}")
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set(title="Sizes of the parts", xlabel="part", ylabel="size / mean")
-    axes.legend(loc="lower right")
+    axes.margins(y=0.2)
+    axes.legend(loc="upper right", ncols=2)
 
 
 def draw_balance(axes, quality: Report) -> None:
@@ -57,11 +59,13 @@ def draw_balance(axes, quality: Report) -> None:
         axes.legend()
 
 
-def draw_cut(axes, figure, traffic: Traffic) -> None:
-    """Edges from part to part; those inside a part are left out."""
+def draw_cut(axes, figure, traffic: Traffic, scale) -> None:
+    """Edges from part to part, none where it is white; those inside a part are left out."""
     between = traffic.edges.astype(float)
-    np.fill_diagonal(between, np.nan)
-    image = axes.imshow(between, cmap="viridis", interpolation="nearest")
+    np.fill_diagonal(between, 0)
+    between[between == 0] = np.nan
+    norm = scale(vmin=1, vmax=max(2.0, np.nanmax(between, initial=1)))
+    image = axes.imshow(between, cmap="viridis", interpolation="nearest", norm=norm)
     figure.colorbar(image, ax=axes, label="edges")
     axes.set(title="Edges between parts", xlabel="part of dst", ylabel="part of src")
 
