@@ -7,16 +7,17 @@ import pytest
 from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 
-from data_tools.assignment import METHODS
-from data_tools.partition import STATIC_METHODS, partition
+from data_tools.assignment import GIVEN, METHODS
+from data_tools.partition import HOTNESS, partition
 
 FURTHER = {
     "seed": {"method": "random", "seed": 9},
     "constraints": {"method": "metis", "balance": ("nodes", "degree", "train", "val", "types")},
     "volume": {"method": "metis", "objective": "volume"},
 }
-TEMPORAL = {name: {"method": name} for name in METHODS} | FURTHER
-STATIC = {name: {"method": name} for name in STATIC_METHODS} | FURTHER
+NAMED = {name: {"method": name} for name in METHODS if name not in (GIVEN, "kaminpar")}
+TEMPORAL = NAMED | FURTHER
+STATIC = TEMPORAL | {HOTNESS: {"method": HOTNESS}}
 PARTS = 6
 
 
