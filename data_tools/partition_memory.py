@@ -22,7 +22,7 @@ from data_tools.quality import HALO_BYTES
 FREE_SHARE = 0.8  # of the memory that is free: the limit unless one is given
 WORK_SHARE = 0.5  # of what is left of the limit: for tables whose size can be chosen
 LEAST_WORK, MOST_WORK = 8 << 20, 512 << 20
-PAIR_BYTES = 260  # METIS, and the pair graph that it is given
+PAIR_BYTES = 300  # METIS, and the pair graph that it is given
 FILE_BYTES = 3 << 20  # a part file that is open
 SAMPLED = 16  # every so many pairs are counted
 
