@@ -85,6 +85,7 @@ def test_slabs_and_open_files_do_not_change_the_content(tmp_path, monkeypatch, m
     partition(graph, tmp_path / "one", 6, method)
     monkeypatch.setattr(partition_source, "SLAB_BYTES", 100)
     monkeypatch.setattr(part_writer, "PARTS_AT_ONCE", 4)
+    monkeypatch.setattr(part_writer, "HISTORY_BYTES", 1 << 40)  # one node at a time
     partition(graph, tmp_path / "two", 6, method)
     assert_same_content(content(tmp_path / "one", 6), content(tmp_path / "two", 6))
 

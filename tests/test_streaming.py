@@ -12,6 +12,7 @@ from data_tools.pair_spool import build_spooled_graph
 from data_tools.partition import partition
 from data_tools.partition_source import open_source
 from data_tools.streaming import order_streamed, stream
+from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 from data_tools.verify import main as verify
 from hpcgnn import native
@@ -120,7 +121,13 @@ def spooled(path, tmp_path):
     return tables
 
 
-@pytest.mark.parametrize("make", [random_graph, random_static])
+def random_snapshots(path, seed: int, **_):
+    """A graph of snapshots, whose edges stay for a while."""
+    synthesize_snapshots(path, 60, 12, seed)
+    return path
+
+
+@pytest.mark.parametrize("make", [random_graph, random_static, random_snapshots])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_graph_on_disk_equals_the_one_in_memory(tmp_path, monkeypatch, make, seed):
     monkeypatch.setattr(pair_spool, "LEAST_ENTRIES", 20)
@@ -130,7 +137,7 @@ def test_the_graph_on_disk_equals_the_one_in_memory(tmp_path, monkeypatch, make,
 
 
 @pytest.mark.parametrize("method", ["ldg", "fennel"])
-@pytest.mark.parametrize("make", [random_graph, random_static])
+@pytest.mark.parametrize("make", [random_graph, random_static, random_snapshots])
 def test_sets_are_exact_and_do_not_depend_on_slabs(tmp_path, monkeypatch, make, method):
     graph = make(tmp_path / "g.h5", 1, sizes=(60, 30, 9), num_edges=300)
     first = partition(graph, tmp_path / "one", 5, method)
