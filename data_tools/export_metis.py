@@ -18,7 +18,8 @@ from data_tools.metis_file import LINE_ENTRIES, write_metis
 from data_tools.node_weights import node_weights
 from data_tools.pair_spool import build_spooled_graph
 from data_tools.partition import KINDS, METIS, names
-from data_tools.partition_source import open_source, validate
+from data_tools.partition_source import open_source
+from data_tools.source_checks import validate
 
 SPOOL_BYTES = 256 << 20
 

@@ -15,7 +15,8 @@ from data_tools.assignment import Workplace
 from data_tools.journal import Journal
 from data_tools.part_layout import Layout, make_layout
 from data_tools.partition_options import Options
-from data_tools.partition_source import Source, validate
+from data_tools.partition_source import Source
+from data_tools.source_checks import validate
 from hpcgnn.store import files
 
 

@@ -17,11 +17,12 @@ from data_tools.journal import Journal
 from data_tools.partition import KINDS
 from data_tools.partition_options import GIVEN, Options, check_choice
 from data_tools.partition_set import book_attributes, clear_folder, make_set_id, part_records, write_book
-from data_tools.partition_source import Source, endpoint_slabs, open_source, validate
+from data_tools.partition_source import Source, endpoint_slabs, open_source
 from data_tools.ranks_assignment import METHODS, Job
 from data_tools.ranks_layout import SharedLayout, shared_layout
 from data_tools.ranks_quality import block_loads, measure_shared
 from data_tools.ranks_shuffle import KeptSource, shuffle
+from data_tools.source_checks import validate
 from data_tools.team import Team
 from hpcgnn.store import files
 

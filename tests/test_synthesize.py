@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data_tools import synthesize, synthetic_static
-from data_tools.partition_source import open_source, validate
+from data_tools.partition_source import open_source
+from data_tools.source_checks import validate
 from data_tools.synthesize import main, synthesize_events
 from data_tools.synthetic_static import synthesize_static
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from data_tools import synthetic_rmat
-from data_tools.partition_source import open_source, validate
+from data_tools.partition_source import open_source
+from data_tools.source_checks import validate
 from data_tools.synthesize import main
 from data_tools.synthetic_rmat import draw_places, place_to_row, row_to_place, synthesize_rmat
 
