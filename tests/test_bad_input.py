@@ -135,6 +135,8 @@ def flip_byte(path: Path) -> None:
 def change_version(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file.attrs["format_version"] = 999
+    if path == files.book_path(path.parent):
+        files.seal(path)
 
 
 def drop_time(path: Path) -> None:
@@ -145,7 +147,7 @@ def drop_time(path: Path) -> None:
 SET_CASES = {
     "truncated part": ("part-4.h5", truncate, [], ["damaged"]),
     "truncated part, no hashes": ("part-4.h5", truncate, ["--data.check_hash=false"], ["truncated"]),
-    "truncated book": ("book.h5", truncate, [], ["truncated"]),
+    "truncated book": ("book.h5", truncate, [], ["damaged", "partition again"]),
     "flipped byte": ("part-4.h5", flip_byte, [], ["hash", "damaged", "data_tools.verify"]),
     "missing part": ("part-4.h5", Path.unlink, [], ["no such file"]),
     "missing book": ("book.h5", Path.unlink, [], ["no such file"]),
