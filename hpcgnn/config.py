@@ -34,7 +34,8 @@ from hpcgnn.tasks.graph_config import GraphTaskConfig
 from hpcgnn.tasks.snapshot_config import SnapshotTaskConfig
 
 # What a resumed run may change: nothing that its answer depends on.
-RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "sampling.prefetch",
+RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "train.leave_seconds",
+             "sampling.prefetch", "output.keep",
              "sampling.in_flight", "sampling.topology", "sampling.routes", "comm.", "memory.placement",
              "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path", "data.stage_to",
              "features.cache_ratio", "features.cache")  # fmt: skip
@@ -46,9 +47,15 @@ class OutputConfig:
 
     Attributes:
         dir: the run folder; empty: runs/tgn-<date>-<time>.
+        keep: how many checkpoints to go on from stay, the newest ones; the best epoch's stays in any case.
     """
 
     dir: str = ""
+    keep: int = 2
+
+    def __post_init__(self):
+        if self.keep < 1:
+            raise ValueError(f"output.keep must be at least 1, got {self.keep}")
 
 
 class Sections:

@@ -81,6 +81,10 @@ def _groups(config: Sections) -> int:
 def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Start or resume, and run to the end; returns the exit code."""
     session.watchdog.at("build the trainer")
+    with together(session.world.job, "read the end of the job's time"):
+        told = stop.leave_before_end(session.config.train.leave_seconds)
+    if told:
+        log(told)
     trainer = Trainer(session, folder, log, stop)
     if resume:
         session.watchdog.at("resume")

@@ -12,7 +12,7 @@ from unittest import mock
 
 from hpcgnn import train
 from hpcgnn.comm.world import World
-from hpcgnn.run import checkpoint, launch
+from hpcgnn.run import checkpoint_writer, launch
 from hpcgnn.run.logs import MetricsFile
 from hpcgnn.run.trainer import Trainer
 from hpcgnn.store import files
@@ -21,12 +21,12 @@ from hpcgnn.tasks.temporal_link import TemporalLinkTask
 POINTS = {
     "step": (Trainer, "train_step"),
     "evaluation": (TemporalLinkTask, "evaluate"),
-    "checkpoint": (checkpoint, "save"),
-    "file": (checkpoint, "_write_file"),
-    "manifest": (checkpoint, "_write_manifest"),
+    "checkpoint": (checkpoint_writer.CheckpointWriter, "add"),
+    "file": (checkpoint_writer, "_write_file"),
+    "manifest": (checkpoint_writer, "_write_manifest"),
     "rename": (files, "commit"),
-    "prune": (checkpoint, "prune"),
-    "folder removal": (checkpoint.shutil, "rmtree"),
+    "prune": (checkpoint_writer, "prune"),
+    "folder removal": (checkpoint_writer.shutil, "rmtree"),
     "metrics": (MetricsFile, "write"),
 }
 

@@ -243,16 +243,30 @@ def test_half_written_checkpoints_are_not_read(runs, reference, finished):
     assert_same(finished, reference)
 
 
-def test_damaged_checkpoint_is_refused(runs, finished):
-    """A flipped byte: named, with what to do; nothing is overwritten."""
-    state = checkpoints(finished)[-1] / "state.safetensors"
-    content = bytearray(state.read_bytes())
+def flip_byte(path):
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    state.write_bytes(content)
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_passed_over(runs, reference, finished):
+    """A flipped byte in the newest one: said, and the run goes on from the one before, to the same end."""
+    newest, before = checkpoints(finished)[-1], checkpoints(finished)[-2]
+    flip_byte(newest / "state.safetensors")
+    result = runs.start(finished, 2, check=True)
+    assert f"{newest.name} is damaged and passed over: {newest / 'state.safetensors'}" in result.stdout
+    assert f"resumed from {before.name}" in result.stdout
+    assert_same(finished, reference)
+
+
+def test_nothing_but_damaged_checkpoints(runs, finished):
+    """Refused, and nothing is overwritten."""
+    for folder in checkpoints(finished):
+        flip_byte(sorted(folder.glob("*.safetensors"))[0])
     lines = read(finished)
     result = runs.start(finished, 2)
     assert result.returncode == 2
-    assert f"{state}: missing or damaged; remove {state.parent}" in result.stderr
+    assert "none of 2 checkpoints is whole" in result.stderr
     assert "Traceback" not in result.stderr
     assert read(finished) == lines
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, read on any number of ranks.
+"""Checkpoints: whole or none at all, read on any number of ranks; `checkpoint_writer` writes them.
 
 A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer), ``memory-<r>.safetensors``
 (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (the same of the w-th write that
@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from hpcgnn import __version__
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store import files
 from hpcgnn.store.saved_rows import NodeRowStore, RowOwner, SavedRows
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 1
 STATE = "state.safetensors"
-KEEP = 2
+MANIFEST = "manifest.json"
 
 
 @dataclass
@@ -59,7 +56,39 @@ class State:
 
 def find_latest(folder: Path) -> Path | None:
     """The newest whole step checkpoint of a run's ``checkpoints`` folder."""
-    return _newest(folder, "step-")
+    found = step_checkpoints(folder)
+    return found[-1] if found else None
+
+
+def step_checkpoints(folder: Path) -> list[Path]:
+    """The whole step checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path | None:
+    """Collective. The newest step checkpoint whose files are all as they were written; None where there is no
+    checkpoint. Says what it passes over. Raises DistributedError when every one is damaged."""
+    found = world.broadcast(step_checkpoints(folder))
+    for path in reversed(found):
+        problem = find_damage(path, world)
+        if problem is None:
+            return path
+        log(f"{path.name} is damaged and passed over: {problem}")
+    if found:
+        raise DistributedError(f"{folder}: none of {len(found)} checkpoints is whole; see the log", user_error=True)
+    return None
+
+
+def find_damage(path: Path, world: World) -> str | None:
+    """Collective. What is wrong with the files of a checkpoint; the ranks share them out."""
+    problem, entries = None, []
+    try:
+        entries = read_manifest(path)["files"]
+        for entry in entries[world.rank :: world.size]:
+            _check_hash(path / entry["name"], entry)
+    except (ValueError, OSError) as error:
+        problem = str(error)
+    return next((text for text in world.allgather(problem) if text), None)
 
 
 def find_best(folder: Path) -> Path | None:
@@ -68,7 +97,7 @@ def find_best(folder: Path) -> Path | None:
     if latest is None:
         return None
     best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
-    return best if (best / "manifest.json").is_file() else None
+    return best if (best / MANIFEST).is_file() else None
 
 
 def best_tag(epoch: int) -> str:
@@ -81,91 +110,12 @@ def step_tag(progress: Progress) -> str:
     return f"step-{progress.global_step:010d}-{progress.epoch:05d}-{progress.step:07d}"
 
 
-def _newest(folder: Path, prefix: str) -> Path | None:
-    found = sorted(p for p in folder.glob(f"{prefix}*") if (p / "manifest.json").is_file())
-    return found[-1] if found else None
-
-
-def save(
-    folder: Path, tag: str, state: State, memory: list[SavedRows], flat_row: np.ndarray, graph: str, world: World
-) -> None:
-    """Collective. Write a checkpoint; a step checkpoint that is there and whole is this very state and stays.
-
-    Raises DistributedError, leaving the others as they are, when any rank cannot write.
-    """
-    target = folder / tag
-    if world.broadcast(tag.startswith("step-") and (target / "manifest.json").is_file()):
-        return
-    with together(world, "checkpoint"):
-        if world.rank == 0:
-            _remove(target)
-            target.mkdir(parents=True)
-    try:
-        with together(world, "checkpoint"):
-            written = _write_files(target, state, memory, flat_row, world.rank)
-        listed = world.gather(written)
-        with together(world, "checkpoint"):
-            if world.rank == 0:
-                _write_manifest(target, listed, state.progress, graph)
-    except Exception:
-        if world.rank == 0:
-            shutil.rmtree(target, ignore_errors=True)
-        raise
-
-
-def _write_files(target: Path, state: State, memory: list[SavedRows], flat_row, rank: int) -> list[dict]:
-    contents: dict[str, dict[str, torch.Tensor]] = {}
-    if rank == 0:
-        contents[STATE] = state.tensors
-    for number, saved in enumerate(memory):
-        columns = saved.columns | {"flat_row": torch.from_numpy(flat_row)[saved.rows.cpu()]}
-        contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
-    return [_write_file(target / name, tensors) for name, tensors in contents.items()]
-
-
-def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
-    try:
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
-        files.fsync(path)
-    except SafetensorError as error:
-        raise OSError(f"{path}: cannot write the checkpoint: {error}") from error
-    except OSError as error:
-        raise OSError(f"{path}: cannot write the checkpoint: {error.strerror or error}") from error
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
-
-
-def _write_manifest(target: Path, listed: list[list[dict]], progress: Progress, graph: str) -> None:
-    manifest = {
-        "format": FORMAT, "format_version": VERSION, "created_by": f"hpcgnn {__version__}", "graph": graph,
-        "files": [entry for entries in listed for entry in entries], "progress": asdict(progress),
-    }  # fmt: skip
-    temporary = target / "manifest.json.tmp"
-    temporary.write_text(json.dumps(manifest, indent=1))
-    files.commit(temporary, target / "manifest.json")
-    files.fsync(target.parent)
-
-
-def prune(folder: Path, best_epoch: int) -> None:
-    """Keep the newest whole step checkpoints and the best one; drop older ones and what was never finished."""
-    whole = sorted(p for p in folder.glob("step-*") if (p / "manifest.json").is_file())
-    keep = {*whole[-KEEP:], folder / best_tag(best_epoch)}
-    for path in (*folder.glob("step-*"), *folder.glob("best-*")):
-        if path not in keep:
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    """The manifest first: what is left after a kill is no checkpoint."""
-    (path / "manifest.json").unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
-
-
 def read_manifest(path: Path) -> dict:
     """The manifest of a checkpoint whose files are all there with their sizes. Raises ValueError."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = json.loads((path / MANIFEST).read_text())
     except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}/manifest.json: {error}; not a whole checkpoint") from error
+        raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
     if manifest.get("format") != FORMAT or manifest.get("format_version") != VERSION:
         found = f"{manifest.get('format')} version {manifest.get('format_version')}"
         raise ValueError(f"{path}: {found}, expected {FORMAT} {VERSION}")
@@ -177,14 +127,18 @@ def read_manifest(path: Path) -> dict:
 
 
 def _damaged(name: Path) -> str:
-    return f"{name}: missing or damaged; remove {name.parent} to fall back to an older checkpoint"
+    return f"{name}: missing or damaged"
 
 
 def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
     name = path / entry["name"]
+    _check_hash(name, entry)
+    return load_file(name)
+
+
+def _check_hash(name: Path, entry: dict) -> None:
     if files.file_hash(name) != entry["sha256"]:
         raise ValueError(_damaged(name))
-    return load_file(name)
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.world import World
 from hpcgnn.run.settings import TrainConfig
 
-LOSS, STOP = 0, 1  # extras that travel with the gradients
+LOSS, STOP, BUSY = 0, 1, 2  # extras that travel with the gradients
 MOMENTUM = 0.9
 CHUNK = 1024
 
@@ -54,7 +54,7 @@ class FlatOptimizer:
     """Collective to create, to sum, to save and to close. Optimizes one flat parameter, the same on all ranks."""
 
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
-        self.flat = FlatParameters(model, num_extras=2)
+        self.flat = FlatParameters(model, num_extras=3)
         self._config, self._num_steps = config, num_steps
         self._groups = -(-num_steps // config.accumulate)  # of every epoch, for the schedule
         self._sum = GradientSum(world)
@@ -69,17 +69,17 @@ class FlatOptimizer:
         if step % self._config.accumulate == 0:
             self.flat.zero()
 
-    def sum(self, step: int, loss: torch.Tensor, stop: bool) -> tuple[float, bool]:
-        """Collective. The step's loss over all ranks, and whether any rank asks to stop; with the last step of a group
-        the gradient is summed in the same message."""
+    def sum(self, step: int, loss: torch.Tensor, stop: bool, busy: bool = False) -> tuple[float, bool, bool]:
+        """Collective. The step's loss over all ranks, and whether any rank asks to stop, or is busy with a checkpoint;
+        with the last step of a group the gradient is summed in the same message."""
         self.flat.extras[LOSS] = loss
-        self.flat.extras[STOP] = float(stop)
+        self.flat.extras[STOP], self.flat.extras[BUSY] = float(stop), float(busy)
         if self._ends_group(step):
             self.flat.sum(self._sum)
         else:
             self.flat.sum_extras(self._sum)
-        total, stops = self.flat.extras.tolist()
-        return total / self._config.epoch_parallel, stops > 0
+        total, stops, writers = self.flat.extras.tolist()
+        return total / self._config.epoch_parallel, stops > 0, writers > 0
 
     def step(self, epoch: int, step: int) -> None:
         """With the last step of a group: move the weights."""

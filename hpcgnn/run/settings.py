@@ -13,7 +13,7 @@ SCHEDULES = ("constant", "cosine", "linear", "step")
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
     "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
-    "checkpoint_every": 0,
+    "checkpoint_every": 0, "leave_seconds": 0,
 }  # fmt: skip
 
 
@@ -48,6 +48,8 @@ class TrainConfig:
         train_metrics: also report metrics of the training scores, those that the loss was computed from.
         log_every: steps between two step lines in metrics.jsonl; 0: none.
         checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
+        leave_seconds: how long before the end of the job's time (as SLURM_JOB_END_TIME or HPCGNN_JOB_END tell it) the
+            run leaves with a checkpoint, to go on in the next job; 0: it does not look at the clock.
     """
 
     epochs: int = 10
@@ -72,6 +74,7 @@ class TrainConfig:
     train_metrics: bool = False
     log_every: int = 50
     checkpoint_every: int = 200
+    leave_seconds: float = 60.0
 
     def __post_init__(self):
         check_choices("train", self, {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS})

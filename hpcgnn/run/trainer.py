@@ -14,6 +14,7 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.run import checkpoint
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.checkpoint import Progress, State
+from hpcgnn.run.checkpoint_writer import CheckpointWriter
 from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE
 from hpcgnn.run.logs import MetricsFile, RunLog
 from hpcgnn.run.optimizer import FlatOptimizer
@@ -41,6 +42,8 @@ class Trainer:
         self._metric_names = session.metric_names()
         _check(self._config, num_steps, self._metric_names)
         self._folder, self._stop, self._watchdog = folder / "checkpoints", stop, session.watchdog
+        keep, graph = session.config.output.keep, session.partition.graph
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world)
         self._metrics_path = folder / "metrics.jsonl"
         self._metrics: MetricsFile | None = None
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
@@ -63,10 +66,12 @@ class Trainer:
             self._test()
             self._close_metrics()
         except Stopped:
-            self.log(f"stopped by a signal at epoch {self.progress.epoch}, step {self.progress.step}; --resume goes on")
+            self._settle()
+            self.log(f"asked to leave at epoch {self.progress.epoch}, step {self.progress.step}; --resume goes on")
             return EXIT_REQUEUE
         except DistributedError:
             self.session.memory.settle()  # all ranks leave, and leave no exchange under way
+            self._writer.close()
             raise
         return EXIT_DONE
 
@@ -131,7 +136,9 @@ class Trainer:
         loss = sum(self._losses)
         self._losses.clear()
         with timers("gradient sum"):
-            total, stop = self.optimizer.sum(plan.step, loss, self._stop.requested)
+            total, stop, busy = self.optimizer.sum(plan.step, loss, self._stop.requested, self._writer.is_busy)
+        if self._writer.has_waiting and not busy:
+            self._settle()
         if not np.isfinite(total):
             message = f"the loss is {total} in epoch {plan.epoch}, step {plan.step}; lower train.lr"
             raise DistributedError(message, user_error=False)  # the sum is the same on all ranks: they leave together
@@ -198,6 +205,7 @@ class Trainer:
 
     def _test(self) -> None:
         """Validation, then test, from the best epoch's weights and memory."""
+        self._settle()
         epoch = self.progress.best_epoch
         if epoch < 0:
             return
@@ -231,8 +239,8 @@ class Trainer:
     # checkpoints
 
     def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
-        """Collective. ``memory`` empty: the next epoch starts with empty memory. Every group's is the same: the first
-        one writes it."""
+        """Collective. Begin a checkpoint. ``memory`` empty: the next epoch starts with empty memory. Every group's is
+        the same: the first one writes it."""
         if tag is None and not self.session.can_resume(self.progress.epoch, self.progress.step):
             return
         self._watchdog.at("checkpoint", self.progress.global_step)
@@ -241,10 +249,13 @@ class Trainer:
         progress = replace(self.progress, train_seconds=seconds)
         is_step, tag = tag is None, tag or checkpoint.step_tag(progress)
         state = State(progress, self._tensors(is_step))
-        partition, memory = self.session.partition, memory if self.session.world.group == 0 else []
-        checkpoint.save(self._folder, tag, state, memory, partition.flat_row, partition.graph, self.world)
-        if is_step and self.world.rank == 0:
-            checkpoint.prune(self._folder, progress.best_epoch)
+        memory = memory if self.session.world.group == 0 else []
+        self._writer.add(tag, state, memory, self.session.partition.flat_row)
+
+    def _settle(self) -> None:
+        """Collective. Wait until all checkpoints are whole."""
+        self._watchdog.at("checkpoint", self.progress.global_step)
+        self._writer.settle()
 
     def _tensors(self, resumable: bool) -> dict[str, torch.Tensor]:
         """Collective. Weights and optimizer; in a checkpoint to resume from, the epoch's training scores too."""
@@ -260,13 +271,13 @@ class Trainer:
 
     def resume(self) -> None:
         """Collective. Continue from the newest checkpoint; a run without one starts anew."""
-        latest = self.world.broadcast(checkpoint.find_latest(self._folder))
-        if latest is None:
+        newest = checkpoint.find_sound(self._folder, self.world, self.log)
+        if newest is None:
             self.log("no checkpoint to resume from: starting anew")
             self.start()
             return
-        self._restore(latest)
-        self.log(f"resumed from {latest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
+        self._restore(newest)
+        self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
 
     def _restore(self, path: Path) -> None:
         state = load(self.session, path)
@@ -276,6 +287,8 @@ class Trainer:
 
     def close(self) -> None:
         """Collective."""
+        self._settle()
+        self._writer.close()
         self.optimizer.close()
 
 

@@ -1,0 +1,163 @@
+"""Writes checkpoints while training goes on: what belongs into one is copied, a thread of every rank writes its files,
+and the manifest, which makes a folder a checkpoint, follows once all ranks have theirs on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from hpcgnn import __version__
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.run.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
+from hpcgnn.store import files
+from hpcgnn.store.saved_rows import SavedRows
+
+MOST_WAITING = 2  # copies of the run's state in memory; an epoch's end leaves two
+
+
+@dataclass(slots=True)
+class _Job:
+    """A checkpoint whose files are being written."""
+
+    target: Path
+    progress: Progress
+    is_step: bool
+    files: Future
+
+
+class CheckpointWriter:
+    """Collective but for ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph.
+
+    What a rank cannot write raises DistributedError on all of them, with the next ``add`` or ``settle``;
+    whole checkpoints are left as they are, those that wait are given up.
+    """
+
+    def __init__(self, folder: Path, graph: str, keep: int, world: World):
+        self._folder, self._graph, self._keep, self._world = folder, graph, keep, world
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._jobs: list[_Job] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this rank still writes."""
+        return any(not job.files.done() for job in self._jobs)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether files have been written, or will be, that make no checkpoint yet; the same on all ranks."""
+        return bool(self._jobs)
+
+    def add(self, tag: str, state: State, memory: list[SavedRows], flat_row: np.ndarray) -> None:
+        """Begin a checkpoint of a copy of ``state``; ``memory`` is a copy already. A step checkpoint that is there, whole
+        or on its way, is this very state and stays."""
+        target, is_step = self._folder / tag, tag.startswith("step-")
+        if any(job.target == target for job in self._jobs):
+            return
+        if self._world.broadcast(is_step and (target / MANIFEST).is_file()):
+            return
+        if len(self._jobs) >= MOST_WAITING:
+            self.settle()
+        with together(self._world, "checkpoint"):
+            if self._world.rank == 0:
+                remove(target)
+                target.mkdir(parents=True)
+        contents = _contents(state, memory, flat_row, self._world.rank)
+        job = _Job(target, state.progress, is_step, self._thread.submit(_write_files, target, contents))
+        self._jobs.append(job)
+
+    def settle(self) -> None:
+        """Turn what has been written into checkpoints, waiting for what has not."""
+        while self._jobs:
+            try:
+                self._finish(self._jobs[0])
+            except Exception:
+                self._give_up()
+                raise
+            self._jobs.pop(0)
+
+    def close(self) -> None:
+        """Not collective. Give up what waits; of no effect after ``settle``."""
+        self._give_up()
+        self._thread.shutdown()
+
+    def _finish(self, job: _Job) -> None:
+        with together(self._world, "checkpoint"):
+            written = job.files.result()
+        listed = self._world.gather(written)
+        with together(self._world, "checkpoint"):
+            if self._world.rank == 0:
+                _write_manifest(job.target, listed, job.progress, self._graph)
+                if job.is_step:
+                    prune(self._folder, job.progress.best_epoch, self._keep, {later.target for later in self._jobs})
+
+    def _give_up(self) -> None:
+        for job in self._jobs:
+            job.files.cancel()
+        for job in self._jobs:
+            if not job.files.cancelled():
+                job.files.exception()  # a file that is being written is not removed under way
+            if self._world.rank == 0:
+                shutil.rmtree(job.target, ignore_errors=True)
+        self._jobs.clear()
+
+
+def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank: int) -> dict[str, dict]:
+    """Tensors by file."""
+    contents: dict[str, dict[str, torch.Tensor]] = {}
+    if rank == 0:
+        contents[STATE] = {name: tensor.detach().clone() for name, tensor in state.tensors.items()}
+    for number, saved in enumerate(memory):
+        columns = saved.columns | {"flat_row": torch.from_numpy(flat_row)[saved.rows.cpu()]}
+        contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
+    return contents
+
+
+def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]]) -> list[dict]:
+    return [_write_file(target / name, tensors) for name, tensors in contents.items()]
+
+
+def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
+    try:
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
+        files.fsync(path)
+    except SafetensorError as error:
+        raise OSError(f"{path}: cannot write the checkpoint: {error}") from error
+    except OSError as error:
+        raise OSError(f"{path}: cannot write the checkpoint: {error.strerror or error}") from error
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
+
+
+def _write_manifest(target: Path, listed: list[list[dict]], progress: Progress, graph: str) -> None:
+    manifest = {
+        "format": FORMAT, "format_version": VERSION, "created_by": f"hpcgnn {__version__}", "graph": graph,
+        "files": [entry for entries in listed for entry in entries], "progress": asdict(progress),
+    }  # fmt: skip
+    temporary = target / f"{MANIFEST}.tmp"
+    temporary.write_text(json.dumps(manifest, indent=1))
+    files.commit(temporary, target / MANIFEST)
+    files.fsync(target.parent)
+
+
+def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> None:
+    """Keep the ``keep`` newest whole step checkpoints, the best one and what is being written; drop older ones and what
+    was never finished."""
+    kept = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
+    for path in (*folder.glob("step-*"), *folder.glob("best-*")):
+        if path not in kept:
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, the manifest first: what is left after a kill is none."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
