@@ -58,8 +58,8 @@ class CheckpointWriter:
         return bool(self._jobs)
 
     def add(self, tag: str, state: State, memory: list[SavedRows], flat_row: np.ndarray) -> None:
-        """Begin a checkpoint of a copy of ``state``; ``memory`` is a copy already. A step checkpoint that is there, whole
-        or on its way, is this very state and stays."""
+        """Begin a checkpoint of a copy of ``state``; ``memory`` is a copy already. A step checkpoint that is there,
+        whole or on its way, is this very state and stays."""
         target, is_step = self._folder / tag, tag.startswith("step-")
         if any(job.target == target for job in self._jobs):
             return

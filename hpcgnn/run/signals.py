@@ -10,7 +10,7 @@ WATCHED = (signal.SIGUSR1, signal.SIGTERM)
 END_TIMES = (
     "HPCGNN_JOB_END",
     "SLURM_JOB_END_TIME",
-)  # environment variables in seconds since 1970, the first one counts
+)  # in seconds since 1970; the first one counts
 SHARE = 0.1  # of the time that is left at the start, which a run does not give up however early it should leave
 
 
