@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
+_END = object()
 
 
 class Timers:
@@ -24,6 +28,16 @@ class Timers:
         finally:
             with self._lock:
                 self.seconds[stage] += time.perf_counter() - begin
+
+    def waiting(self, stage: str, items: Iterable[Item]) -> Iterator[Item]:
+        """The items; making each one is the stage."""
+        source = iter(items)
+        while True:
+            with self(stage):
+                item = next(source, _END)
+            if item is _END:
+                return
+            yield item
 
     def clear(self) -> None:
         """Start anew."""

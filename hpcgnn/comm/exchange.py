@@ -49,7 +49,12 @@ class Channel:
         self._comm = comm.Dup()
         self.rank, self.size = comm.rank, comm.size
         self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
-        self.sent_bytes = 0
+        self.sent_to = np.zeros(self.size, np.int64)  # bytes by destination
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to other ranks so far."""
+        return int(self.sent_to.sum())
 
     def close(self) -> None:
         """Collective. Free the communicator."""
@@ -124,7 +129,7 @@ class Channel:
         send, receive = (np.asarray(counts, np.int64) * width for counts in (send_counts, receive_counts))
         send_start, receive_start = _starts(send), _starts(receive)
         send[self.rank] = receive[self.rank] = 0
-        self.sent_bytes += int(send.sum())
+        self.sent_to += send
         limit = max(1, self.max_bytes // self.size)
         transfer.held += [rows, out]
         first = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)

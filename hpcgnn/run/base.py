@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.sample.prefetch import Prefetcher
@@ -110,6 +111,10 @@ class BaseSession(ABC):
     def protocol(self) -> dict[str, str]:
         """How scores come about."""
 
+    def channels(self) -> list[Channel]:
+        """What exchanges go through (gradient sums do not)."""
+        return [self.data_channel, self.plan_channel]
+
     def sent_bytes(self) -> int:
-        """Bytes this rank has sent in exchanges so far (gradient sums not counted)."""
-        return self.data_channel.sent_bytes + self.plan_channel.sent_bytes
+        """Bytes this rank has sent in exchanges so far."""
+        return sum(channel.sent_bytes for channel in self.channels())

@@ -146,9 +146,9 @@ class GraphSession(StaticSession):
 
         return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
 
-    def sent_bytes(self) -> int:
+    def channels(self) -> list[Channel]:
         """As for all sessions."""
-        return super().sent_bytes() + sum(channel.sent_bytes for channel in self._lanes[1:])
+        return [*super().channels(), *self._lanes[1:]]
 
     def close(self) -> None:
         """As for all sessions: the copy of the edges, if there is one."""

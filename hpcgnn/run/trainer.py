@@ -22,6 +22,7 @@ from hpcgnn.run.restore import initialize, load
 from hpcgnn.run.scoring import split_metrics
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.stages import CHECKPOINT, WAIT, StageLog
 from hpcgnn.run.train_scores import TrainScores
 from hpcgnn.store.saved_rows import SavedRows
 from hpcgnn.tasks.metrics import LOWER_IS_BETTER
@@ -51,6 +52,8 @@ class Trainer:
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
         self._scores = TrainScores(session.world.job, *session.train_measure())
         self.progress = Progress()
+        self._run_folder, self._resumed = folder, ""
+        self._stages: StageLog | None = None
 
     # -------------------------------------------------------------------------------------------------------------
     # running
@@ -60,11 +63,14 @@ class Trainer:
         with together(self.world, "open metrics.jsonl"):
             if self.world.rank == 0:
                 self._metrics = MetricsFile(self._metrics_path, self.progress.metrics_bytes)
+        self._stages = StageLog(self.session, self._run_folder, self._resumed)
         try:
             while self.progress.epoch < self._config.epochs and not self._out_of_patience():
                 self._epoch()
             self._test()
             self._close_metrics()
+            for line in self._stages.table():
+                self.log(line)
         except Stopped:
             self._settle()
             self.log(f"asked to leave at epoch {self.progress.epoch}, step {self.progress.step}; --resume goes on")
@@ -90,9 +96,12 @@ class Trainer:
         trained, metrics = [], {}
         if self._config.validates(progress.epoch):
             trained = memory.saved()
-            metrics = self._score("val", trained)
+            with self.session.timers("validation"):
+                metrics = self._score("val", trained)
         self._report_epoch(metrics)
+        epoch = progress.epoch
         self._finish_epoch(metrics, trained)
+        self._stages.epoch(epoch)
 
     def start_epoch(self, epoch: int) -> None:
         """The batches of an epoch, which may be others in every one."""
@@ -103,7 +112,7 @@ class Trainer:
         config, progress, already = self._config, self.progress, self.progress.train_seconds
         num_steps, stop = self.session.batches["train"].num_steps, False
         with self.session.plans("train", progress.epoch, progress.step) as plans:
-            for plan in plans:
+            for plan in self.session.timers.waiting(WAIT, plans):
                 summed = self.train_step(plan)
                 if summed is None:
                     continue
@@ -244,6 +253,11 @@ class Trainer:
         if tag is None and not self.session.can_resume(self.progress.epoch, self.progress.step):
             return
         self._watchdog.at("checkpoint", self.progress.global_step)
+        with self.session.timers(CHECKPOINT):
+            self._begin_checkpoint(memory, tag, seconds)
+
+    def _begin_checkpoint(self, memory: list[SavedRows], tag: str | None, seconds: float) -> None:
+        """Collective."""
         with together(self.world, "checkpoint"):
             self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
         progress = replace(self.progress, train_seconds=seconds)
@@ -255,7 +269,8 @@ class Trainer:
     def _settle(self) -> None:
         """Collective. Wait until all checkpoints are whole."""
         self._watchdog.at("checkpoint", self.progress.global_step)
-        self._writer.settle()
+        with self.session.timers(CHECKPOINT):
+            self._writer.settle()
 
     def _tensors(self, resumable: bool) -> dict[str, torch.Tensor]:
         """Collective. Weights and optimizer; in a checkpoint to resume from, the epoch's training scores too."""
@@ -277,6 +292,7 @@ class Trainer:
             self.start()
             return
         self._restore(newest)
+        self._resumed = newest.name
         self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
 
     def _restore(self, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""``python -m hpcgnn.report``: one page about one or several runs."""

@@ -1,0 +1,32 @@
+"""``python -m hpcgnn.report run/ [run2/ ...]``: one self-contained HTML page about runs: curves of loss and metrics,
+time by stage and rank, bytes between ranks, and when they were started and resumed. Needs no MPI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hpcgnn.report.page import page
+from hpcgnn.report.records import read_run
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; exit code 2 for a folder that holds no run."""
+    parser = argparse.ArgumentParser(prog="python -m hpcgnn.report", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders; the first one is the one to compare with")
+    parser.add_argument("--out", type=Path, help="the page (default: report.html in the first folder)")
+    options = parser.parse_args(argv)
+    out = options.out or options.runs[0] / "report.html"
+    try:
+        out.write_text(page([read_run(folder) for folder in options.runs]), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The page about runs, HTML with everything inside."""
+
+from __future__ import annotations
+
+import html
+
+import numpy as np
+
+from hpcgnn.report import svg
+from hpcgnn.report.records import RunRecords, when
+
+# Parts of an epoch that do not overlap; "validation" has a share of these, "plan" runs beside them.
+OVERLAPPING = ("epoch", "validation", "plan")
+STYLE = """
+:root { --ink: #1d2733; --soft: #5d6b7a; --line: #dfe5ec; --paper: #ffffff; --ground: #f4f6f9 }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
+main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 60px }
+h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 18px; margin: 34px 0 10px }
+h3 { font-size: 14px; margin: 0 0 8px; font-weight: 600 } p { margin: 4px 0 12px; color: var(--soft) }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(380px, 1fr)); gap: 14px }
+.card { background: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 14px; min-width: 0 }
+svg { width: 100%; height: auto; display: block; overflow: visible }
+svg text { font-size: 11px; fill: var(--soft) } svg text.on-dark { fill: #ffffff }
+svg .grid { stroke: var(--line); stroke-width: 1 }
+table { border-collapse: collapse; width: 100%; background: var(--paper); border: 1px solid var(--line) }
+th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line) }
+td { font-variant-numeric: tabular-nums }
+th:first-child, td:first-child { text-align: left } th { font-weight: 600; background: var(--ground) }
+.narrow { max-width: 560px } .wide { overflow-x: auto }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 12px; margin-top: 6px }
+.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px }
+pre { background: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 12px; overflow-x: auto }
+summary { cursor: pointer; margin: 8px 0 } .up { color: #2c7a4b } .down { color: #b3452f }
+"""
+
+
+def page(runs: list[RunRecords]) -> str:
+    """All of it; the first run is the one that others are compared with."""
+    names = ", ".join(run.name for run in runs)
+    body = [
+        f"<h1>{html.escape(names)}</h1>",
+        f"<p>{len(runs)} run{'s' * (len(runs) > 1)}, written by hpcgnn</p>",
+        _summary(runs), _curves(runs), _timeline(runs), *(_machine(run) for run in runs),
+        *(_configuration(run) for run in runs),
+    ]  # fmt: skip
+    title = html.escape(f"hpcgnn: {names}")
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
+    shown = f"<body><main>{''.join(body)}</main></body>"
+    return f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head>{shown}</html>\n'
+
+
+def _summary(runs: list[RunRecords]) -> str:
+    """One column a run: results, epochs, time, ranks."""
+    facts = [_facts(run) for run in runs]
+    names = list(dict.fromkeys(name for some in facts for name in some))
+    rows = "".join(_row(name, [some.get(name) for some in facts]) for name in names)
+    heads = "".join(f"<th>{html.escape(run.name)}</th>" for run in runs)
+    return f'<h2>Results</h2><div class="wide"><table><tr><th></th>{heads}</tr>{rows}</table></div>'
+
+
+def _facts(run: RunRecords) -> dict[str, float]:
+    """Numbers of a run by name."""
+    seconds = [line["train_seconds"] for line in run.epochs if line.get("train_seconds")]
+    facts = {f"{name} (best epoch)" if name == "epoch" else name: value for name, value in run.results().items()}
+    facts |= {"epochs": len(run.epochs), "starts": len(run.starts)}
+    if seconds:
+        facts |= {"seconds an epoch, median": float(np.median(seconds)), "seconds of training": float(sum(seconds))}
+    if run.starts:
+        facts |= {"ranks, newest start": run.starts[-1]["ranks"], "threads a rank": run.starts[-1]["threads"]}
+    if run.times:
+        facts |= {"MiB of memory, highest rank": float(run.peak_mib().max()),
+                  "MiB sent, all ranks": float(run.sent_bytes().sum()) / 2**20}  # fmt: skip
+    return facts
+
+
+def _row(name: str, values: list[float | None]) -> str:
+    cells = "".join(f"<td>{'' if value is None else _shown(value)}</td>" for value in values)
+    return f"<tr><td>{html.escape(name)}</td>{cells}</tr>"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def _curves(runs: list[RunRecords]) -> str:
+    """Losses and metrics over epochs, all runs in one picture each."""
+    curves = [run.curves() for run in runs]
+    cards = []
+    for name in dict.fromkeys(name for some in curves for name in some):
+        series = {run.name: some[name] for run, some in zip(runs, curves, strict=True) if name in some}
+        cards.append(_card(name, svg.lines(series, f"{name} by epoch")))
+    seconds = {run.name: [(line["epoch"], line["train_seconds"]) for line in run.epochs if line.get("train_seconds")]
+               for run in runs}  # fmt: skip
+    cards.append(_card("seconds of training", svg.lines(seconds, "seconds of training by epoch")))
+    return f'<h2>Epochs</h2><div class="cards">{"".join(cards)}</div>'
+
+
+def _timeline(runs: list[RunRecords]) -> str:
+    """When runs were started, resumed, and done with epochs."""
+    rows = {}
+    for run in runs:
+        marks = [(when(line), _start_words(line), True) for line in run.starts]
+        rows[run.name] = marks + [(when(line), f"epoch {line['epoch']}", False) for line in run.times]
+    drawn = svg.time_axis(rows, "starts and epochs over time")
+    if not drawn:
+        return ""
+    told = "A diamond is a start, on so many ranks (point at it); a dot is the end of an epoch."
+    return f'<h2>Starts and resumes</h2><p>{told}</p><div class="card narrow">{drawn}</div>'
+
+
+def _start_words(line: dict) -> str:
+    what = f"resumed from {line['resumed']}" if line["resumed"] else "started"
+    return f"{what} on {line['ranks']} ranks ({', '.join(dict.fromkeys(line['hosts']))}), {line['time']}"
+
+
+def _machine(run: RunRecords) -> str:
+    """Stages by rank, bytes between ranks and memory of a run."""
+    if not run.times:
+        return ""
+    stages, sent = run.stage_seconds(), run.sent_bytes()
+    whole = stages["epoch"]
+    parts = {name: values for name, values in stages.items() if name not in OVERLAPPING}
+    parts["validation and other"] = np.maximum(0.0, whole - sum(parts.values()))
+    cards = [_card("seconds by stage and rank", svg.stacked_bars(parts, "seconds by stage and rank"))]
+    if len(sent) > 1:
+        cards.append(_card("bytes sent, from row to column", svg.matrix(sent, "bytes from rank to rank")))
+    cards.append(_card("MiB of memory by rank", svg.stacked_bars({"highest": run.peak_mib()}, "memory by rank")))
+    rows = "".join(_stage_row(name, stages[name], float(whole.max())) for name in _by_length(stages))
+    heads = "".join(f"<th>{word}</th>" for word in ("stage", "min", "mean", "max", "of the epoch", "max / mean"))
+    return (
+        f'<h2>Time and memory: {html.escape(run.name)}</h2><div class="cards">{"".join(cards)}</div>'
+        f'<h2>Stages: {html.escape(run.name)}</h2><div class="wide"><table><tr>{heads}</tr>{rows}</table></div>'
+    )
+
+
+def _by_length(stages: dict[str, np.ndarray]) -> list[str]:
+    return sorted(stages, key=lambda name: -float(stages[name].mean()))
+
+
+def _stage_row(name: str, seconds: np.ndarray, whole: float) -> str:
+    low, mean, high = seconds.min(), seconds.mean(), seconds.max()
+    cells = [f"{low:.2f}", f"{mean:.2f}", f"{high:.2f}", f"{100 * mean / max(whole, 1e-9):.1f} %",
+             f"{high / max(mean, 1e-9):.2f}"]  # fmt: skip
+    return f"<tr><td>{html.escape(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _configuration(run: RunRecords) -> str:
+    shown = html.escape(run.config)
+    return f"<details><summary>config.yaml of {html.escape(run.name)}</summary><pre>{shown}</pre></details>"
+
+
+def _card(title: str, content: str) -> str:
+    return f'<div class="card"><h3>{html.escape(title)}</h3>{content}</div>' if content else ""

@@ -1,0 +1,161 @@
+"""Small charts as SVG text: lines, stacked bars, a matrix, a time axis. Colours are the page's variables."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+WIDTH, HEIGHT = 460, 240
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 34
+COLOURS = ("#2f6fb0", "#d1672a", "#3a8f5c", "#a04a9a", "#8a6d1d", "#4f5bd5", "#c23b57", "#4b8c94", "#777777")
+Points = Sequence[tuple[float, float]]
+
+
+def number(value: float) -> str:
+    """A tick or a cell in few characters."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "-"
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if letter == 'k' else limit):.3g}{letter}"
+    return f"{value:.3g}" if abs(value) < 1e3 else f"{value:.0f}"
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round values within [low, high]."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    unit = 10 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    return [step * i for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def text(x: float, y: float, content: str, anchor: str = "middle", extra: str = "") -> str:
+    """A label."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {extra}>{html.escape(content)}</text>'
+
+
+def svg(body: list[str], label: str, height: float = HEIGHT) -> str:
+    """A picture of the usual width."""
+    name = html.escape(label, quote=True)
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{name}">' + "".join(body) + "</svg>"
+
+
+def legend(names: Sequence[str]) -> str:
+    """Names beside their colours, HTML."""
+    items = (
+        f'<span><i style="background:{COLOURS[i % len(COLOURS)]}"></i>{html.escape(name)}</span>'
+        for i, name in enumerate(names)
+    )
+    return f'<div class="legend">{"".join(items)}</div>'
+
+
+class Axes:
+    """Maps values to places and draws the frame."""
+
+    def __init__(self, x: tuple[float, float], y: tuple[float, float]):
+        self._x, self._y = _widened(*x), _widened(*y)
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point lies in the picture."""
+        (x0, x1), (y0, y1) = self._x, self._y
+        across, down = (x - x0) / (x1 - x0), (y1 - y) / (y1 - y0)
+        return LEFT + across * (WIDTH - LEFT - RIGHT), TOP + down * (HEIGHT - TOP - BOTTOM)
+
+    def frame(self, x_label: str) -> list[str]:
+        """Grid lines, ticks and the label of the axis of x."""
+        found = []
+        for value in ticks(*self._y):
+            y = self.place(self._x[0], value)[1]
+            found.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            found.append(text(LEFT - 6, y + 4, number(value), "end"))
+        for value in ticks(*self._x):
+            found.append(text(self.place(value, self._y[0])[0], HEIGHT - BOTTOM + 16, number(value)))
+        return [*found, text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_label)]
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def lines(series: dict[str, Points], label: str, x_label: str = "epoch") -> str:
+    """Curves of (x, y) by name, with a legend where there are several."""
+    points = [point for some in series.values() for point in some if math.isfinite(point[1])]
+    if not points:
+        return ""
+    xs, ys = zip(*points, strict=True)
+    axes = Axes((min(xs), max(xs)), (min(ys), max(ys)))
+    body = axes.frame(x_label)
+    for index, some in enumerate(series.values()):
+        colour = COLOURS[index % len(COLOURS)]
+        places = [axes.place(*point) for point in some if math.isfinite(point[1])]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        if len(places) <= 30:
+            body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}"/>' for x, y in places]
+    return svg(body, label) + (legend(list(series)) if len(series) > 1 else "")
+
+
+def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank") -> str:
+    """One bar a rank, of parts [R] by name, one on the other."""
+    total = sum(parts.values())
+    axes = Axes((-0.5, len(total) - 0.5), (0.0, float(total.max()) or 1.0))
+    body, below = axes.frame(x_label), np.zeros(len(total))
+    for index, values in enumerate(parts.values()):
+        for rank, value in enumerate(values):
+            x0, y0 = axes.place(rank - 0.36, below[rank])
+            x1, y1 = axes.place(rank + 0.36, below[rank] + value)
+            shape = f'x="{x0:.1f}" y="{y1:.1f}" width="{x1 - x0:.1f}" height="{max(0.0, y0 - y1):.1f}"'
+            body.append(f'<rect {shape} fill="{COLOURS[index % len(COLOURS)]}"/>')
+        below = below + values
+    return svg(body, label) + legend(list(parts))
+
+
+def matrix(values: np.ndarray, label: str) -> str:
+    """Cells [R, R], the darker the more; rows send, columns receive."""
+    count = len(values)
+    cell = min(48.0, (WIDTH - LEFT - RIGHT) / count)
+    most, body = float(values.max()) or 1.0, []
+    for row in range(count):
+        body.append(text(LEFT - 6, TOP + 22 + (row + 0.5) * cell, f"{row}", "end"))
+        body.append(text(LEFT + (row + 0.5) * cell, TOP + 12, f"{row}"))
+        for column in range(count):
+            share = float(values[row, column]) / most
+            x, y = LEFT + column * cell, TOP + 18 + row * cell
+            body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}" '
+                        f'fill="{COLOURS[0]}" fill-opacity="{0.06 + 0.94 * share:.3f}"/>')  # fmt: skip
+            if cell >= 30:
+                shade = 'class="on-dark"' if share > 0.5 else ""
+                body.append(text(x + cell / 2, y + cell / 2 + 4, number(float(values[row, column])), extra=shade))
+    return svg(body, label, TOP + 24 + count * cell)
+
+
+def time_axis(rows: dict[str, list[tuple[float, str, bool]]], label: str) -> str:
+    """Marks (seconds, words, whether a start) of every row, from the first to the last."""
+    moments = [moment for marks in rows.values() for moment, _, _ in marks]
+    if not moments:
+        return ""
+    first, last = min(moments), max(moments)
+    width, body, height = WIDTH - LEFT - 2 * RIGHT, [], 30.0
+    for index, (name, marks) in enumerate(rows.items()):
+        y = 24 + 34 * index
+        colour = COLOURS[index % len(COLOURS)]
+        body.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        body.append(text(LEFT - 6, y + 4, name[:8], "end"))
+        for moment, words, is_start in marks:
+            x = LEFT + width * ((moment - first) / (last - first) if last > first else 0.5)
+            shape = (
+                f'<path d="M{x:.1f},{y - 9} l6,9 l-6,9 l-6,-9 z" fill="{colour}">'
+                if is_start
+                else f'<circle cx="{x:.1f}" cy="{y}" r="2.6" fill="{colour}">'
+            )
+            body.append(f"{shape}<title>{html.escape(words)}</title>{'</path>' if is_start else '</circle>'}")
+        height = y + 34.0
+    for value in ticks(0, last - first):
+        share = value / (last - first) if last > first else 0.0
+        body.append(text(LEFT + width * share, height - 8, f"{number(value)} s"))
+    return svg(body, label, height)

@@ -1,0 +1,155 @@
+"""The report page: what runs wrote, in one file that a browser shows without asking for anything else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
+
+from hpcgnn.report import svg
+from hpcgnn.report.__main__ import main
+from hpcgnn.report.records import read_run
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run that was resumed on three ranks."""
+    run = tmp_path / "run<1>"
+    run.mkdir()
+    (run / "config.yaml").write_text("train:\n  lr: 0.001 # <b>\n")
+    metrics = [
+        {"kind": "epoch", "epoch": n, "train_seconds": 2.0, "events_per_second": 10.0, "loss": 1 / (n + 1),
+         "val_ap": None if n == 1 else 0.5 + n / 10} for n in range(4)
+    ]  # fmt: skip
+    write(run / "metrics.jsonl", [*metrics, {"kind": "test", "epoch": 3, "test_ap": 0.75}])
+    write(run / "stages.jsonl", [start(0, 2), times(1, 0, 2), times(2, 1, 2), start(60, 3), times(61, 2, 3)])
+    return run
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def stamp(second):
+    return f"2026-01-02T03:{second // 60:02d}:{second % 60:02d}.000+00:00"
+
+
+def start(second, ranks):
+    resumed = "step-7" if second else ""
+    return {"time": stamp(second), "kind": "start", "ranks": ranks, "threads": 1, "hosts": ["a"] * ranks,
+            "resumed": resumed, "device": "cpu"}  # fmt: skip
+
+
+def times(second, epoch, ranks):
+    sent = (np.arange(ranks)[:, None] != np.arange(ranks)) * 1000
+    seconds = {"epoch": [3.0] * ranks, "compute": [1.0 + rank for rank in range(ranks)], "exchange": [0.5] * ranks}
+    return {"time": stamp(second), "kind": "epoch", "epoch": epoch, "seconds": seconds, "sent_bytes": sent.tolist(),
+            "peak_mib": [100.0] * ranks}  # fmt: skip
+
+
+@pytest.mark.serial
+def test_records_are_those_of_the_newest_number_of_ranks(folder):
+    run = read_run(folder)
+    assert run.results()["test_ap"] == 0.75
+    assert run.curves()["val_ap"] == [(0, 0.5), (2, 0.7), (3, 0.8)]
+    assert run.stage_seconds()["compute"].tolist() == [1.0, 2.0, 3.0]
+    assert run.sent_bytes().sum() == 6000
+
+
+@pytest.mark.serial
+def test_the_page_needs_nothing_else(folder, capsys):
+    assert main([str(folder)]) == 0
+    shown = (folder / "report.html").read_text()
+    assert str(folder / "report.html") in capsys.readouterr().out
+    assert "<script" not in shown
+    assert not re.findall(r"(?:src|href)\s*=|url\(|@import", shown)
+    assert "run&lt;1&gt;" in shown
+    assert "run<1>" not in shown
+    assert "resumed from step-7 on 3 ranks" in shown
+
+
+@pytest.mark.serial
+def test_a_run_without_stages_and_a_cut_line(folder, tmp_path):
+    (folder / "stages.jsonl").unlink()
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "ep')
+    assert main([str(folder), str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert "Stages" not in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.serial
+def test_what_is_no_run(tmp_path, folder, capsys):
+    assert main([str(tmp_path / "none")]) == 2
+    assert "no metrics.jsonl there" in capsys.readouterr().err
+    (folder / "metrics.jsonl").write_text("{\n{}\n")
+    assert main([str(folder)]) == 2
+    assert "metrics.jsonl, line 1" in capsys.readouterr().err
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0), (-3, 1e9), (0.4999, 0.5001), (7, 7.5)])
+def test_ticks_are_round_and_inside(low, high):
+    found = svg.ticks(low, high)
+    assert 1 <= len(found) <= 7
+    assert all(low - 1e-9 <= value <= high * (1 + 1e-9) + 1e-9 for value in found)
+
+
+@pytest.mark.serial
+def test_a_browser_shows_it(folder, tmp_path):
+    """All pictures have a size, and the text is there."""
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")
+    main([str(folder)])
+    probe = tmp_path / "probe.html"
+    script = "document.body.dataset.low = Math.min(...[...document.querySelectorAll('svg')].map(s => s.clientHeight))"
+    probe.write_text((folder / "report.html").read_text().replace("</body>", f"<script>{script}</script></body>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1120,2000"]
+    command = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}"]
+    found = subprocess.run(
+        [*command, "--dump-dom", probe.as_uri()], capture_output=True, text=True, timeout=200, check=True
+    ).stdout
+    assert int(re.search(r'data-low="(\d+)"', found)[1]) > 40
+    assert found.count("<svg") >= 6
+    picture = tmp_path / "page.png"
+    subprocess.run([*command, f"--screenshot={picture}", probe.as_uri()], capture_output=True, timeout=200, check=True)
+    assert picture.stat().st_size > 20_000
+
+
+def test_a_run_writes_its_stages(comm, mpi_tmp_path):
+    """Seconds of every rank, bytes by destination as the channels count them, memory; starts too."""
+    graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
+    parts, folder = make_parts(comm, graph, mpi_tmp_path / "parts"), mpi_tmp_path / "run"
+    on_rank_0(comm, folder.mkdir)
+    session = open_session(comm, parts, make_config(train__epochs=2))
+    log = RunLog(folder / "log", comm.rank)
+    trainer = Trainer(session, folder, log, StopRequest())
+    trainer.start()
+    assert trainer.run() == 0
+    sent = comm.gather(sum(channel.sent_to for channel in session.channels()))
+    trainer.close()
+    if comm.rank:
+        return
+    first, *epochs = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
+    assert (first["kind"], first["ranks"], len(first["hosts"])) == ("start", comm.size, comm.size)
+    assert [line["epoch"] for line in epochs] == [0, 1]
+    assert all(len(values) == comm.size for line in epochs for values in line["seconds"].values())
+    for line in epochs:
+        assert min(line["seconds"]["epoch"]) >= max(line["seconds"]["compute"]) > 0
+    counted = np.array([line["sent_bytes"] for line in epochs]).sum(axis=0)
+    assert (np.diag(counted) == 0).all()
+    assert (counted <= np.array(sent)).all()
+    assert comm.size == 1 or counted.sum() > 0.5 * np.sum(sent)
+    text = (folder / "log" / "rank-0.log").read_text()
+    assert "computes" in text
+    assert "MiB of memory" in text
