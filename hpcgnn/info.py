@@ -1,10 +1,11 @@
 """``python -m hpcgnn.info``: what this installation and this allocation can do, and a self-check. Works under mpirun
-too."""
+too. ``python -m hpcgnn.info run/``: what a run folder holds, its checkpoints checked."""
 
 from __future__ import annotations
 
 import platform
 import sys
+from pathlib import Path
 
 import h5py
 import jsonargparse
@@ -19,13 +20,28 @@ from hpcgnn.comm.world import World, mpi_is_cuda_aware, mpi_version
 from hpcgnn.nn.attention import TemporalAttentionLayer
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.run import launch
+from hpcgnn.run.describe import describe_run
 from hpcgnn.store.book import BlockOwnership
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Prints on rank 0; exit code 1 when the self-check fails."""
+    """Collective. Prints on rank 0; exit code 1 when the self-check fails or a checkpoint is damaged."""
     parser = jsonargparse.ArgumentParser(prog="python -m hpcgnn.info", description=__doc__, exit_on_error=False)
-    launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv))
+    parser.add_argument("run", type=str, nargs="?", default="", help="run folder to describe")
+    folder = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).run)
+    return _about_run(world, Path(folder)) if folder else _about_machine()
+
+
+def _about_run(world: World, folder: Path) -> int:
+    """Collective. What a run folder holds."""
+    lines, problems = launch.on_first_rank(world, "describe the run", lambda: describe_run(folder, check=True))
+    if world.rank == 0:
+        print("\n".join(lines))
+    return launch.EXIT_FAILURE if problems else launch.EXIT_DONE
+
+
+def _about_machine() -> int:
+    """Collective."""
     world = World()
     lines = _software() + _hardware(world)
     problems = self_check(world)

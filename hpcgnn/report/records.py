@@ -6,11 +6,12 @@ R ranks, E epochs.
 from __future__ import annotations
 
 import datetime
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from hpcgnn.run.logs import read_lines
 
 LOSS = "loss"
 NO_METRICS = ("kind", "epoch", "step", "lr", "train_seconds")
@@ -75,23 +76,6 @@ def read_run(folder: Path) -> RunRecords:
         kinds["test"], [line for line in stages if line.get("kind") == "start"],
         [line for line in stages if line.get("kind") == "epoch"],
     )  # fmt: skip
-
-
-def read_lines(path: Path) -> list[dict]:
-    """The objects of a file of JSON lines; a last line that was cut off is left out, a missing file is empty. Raises
-    ValueError."""
-    if not path.is_file():
-        return []
-    found = []
-    lines = path.read_text().split("\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            found += [json.loads(line)] if line else []
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}, line {number}: {error}; not written by hpcgnn") from error
-    return found
 
 
 def when(line: dict) -> float:

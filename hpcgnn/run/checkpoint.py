@@ -84,8 +84,7 @@ def find_damage(path: Path, world: World) -> str | None:
     problem, entries = None, []
     try:
         entries = read_manifest(path)["files"]
-        for entry in entries[world.rank :: world.size]:
-            _check_hash(path / entry["name"], entry)
+        check_files(path, entries[world.rank :: world.size])
     except (ValueError, OSError) as error:
         problem = str(error)
     return next((text for text in world.allgather(problem) if text), None)
@@ -134,6 +133,12 @@ def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
     name = path / entry["name"]
     _check_hash(name, entry)
     return load_file(name)
+
+
+def check_files(path: Path, entries: list[dict]) -> None:
+    """ValueError names the first of some files, entries of the manifest, that is not as it was written."""
+    for entry in entries:
+        _check_hash(path / entry["name"], entry)
 
 
 def _check_hash(name: Path, entry: dict) -> None:

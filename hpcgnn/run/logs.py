@@ -55,6 +55,23 @@ class MetricsFile:
             self._pending = self._pending[self._file.write(self._pending) :]
 
 
+def read_lines(path: Path) -> list[dict]:
+    """The objects of a file of JSON lines; a last line that was cut off is left out, a missing file is empty. Raises
+    ValueError."""
+    if not path.is_file():
+        return []
+    found = []
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            found += [json.loads(line)] if line else []
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number}: {error}; not written by hpcgnn") from error
+    return found
+
+
 class RunLog:
     """Time-stamped lines: every rank into its own file, rank 0 also on the terminal."""
 

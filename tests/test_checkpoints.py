@@ -1,0 +1,199 @@
+"""Checkpoints that are written while training goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.run import checkpoint, checkpoint_writer, signals
+from hpcgnn.run.checkpoint import Progress, State
+from hpcgnn.run.checkpoint_writer import CheckpointWriter
+from hpcgnn.run.describe import describe_run
+from hpcgnn.run.logs import RunLog
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.store.saved_rows import SavedRows
+from hpcgnn.train import _save_config
+
+
+@pytest.fixture
+def writer(comm, mpi_tmp_path):
+    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, World(CommConfig(device="cpu", threads=1), comm))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def gate(comm, monkeypatch):
+    """An event that files of this rank wait for, the last rank's."""
+    event, original = threading.Event(), checkpoint_writer._write_file
+    if comm.rank < comm.size - 1:
+        event.set()
+
+    def wait(path, tensors):
+        assert event.wait(60)
+        return original(path, tensors)
+
+    monkeypatch.setattr(checkpoint_writer, "_write_file", wait)
+    yield event
+    event.set()
+
+
+def add(writer, rank, step, tag=None):
+    """Begin the checkpoint of a step; every rank has one row of memory."""
+    progress = Progress(global_step=step, step=step)
+    weight = torch.full((3,), float(step))
+    memory = [SavedRows(torch.tensor([0]), {"state": torch.full((1, 2), float(10 * step + rank))})]
+    writer.add(tag or checkpoint.step_tag(progress), State(progress, {"model.w": weight}), memory, np.array([rank]))
+    weight.fill_(-1.0)  # training goes on
+
+
+def steps(writer):
+    return [int(path.name.split("-")[1]) for path in checkpoint.step_checkpoints(writer._folder)]
+
+
+def test_whole_once_all_ranks_have_written(comm, writer, gate):
+    """Not before; what was added first is whole first; older ones go, as many stay as are to be kept."""
+    add(writer, comm.rank, 1)
+    assert writer.has_waiting
+    comm.barrier()
+    assert steps(writer) == []
+    assert writer.is_busy or comm.rank < comm.size - 1
+    gate.set()
+    writer.settle()
+    assert not writer.has_waiting
+    for step in (2, 3, 4):
+        add(writer, comm.rank, step)
+    writer.settle()
+    comm.barrier()
+    assert steps(writer) == [3, 4]
+    newest = checkpoint.find_latest(writer._folder)
+    assert checkpoint.load_weights(newest)["w"].tolist() == [4.0] * 3
+    assert {entry["name"] for entry in checkpoint.read_manifest(newest)["files"]} == {
+        "state.safetensors", *(f"memory-{rank}.safetensors" for rank in range(comm.size))
+    }  # fmt: skip
+
+
+def test_no_more_copies_than_two(comm, writer, gate):
+    """The third one waits until the first two are whole."""
+    timer = threading.Timer(0.5, gate.set)
+    timer.start()
+    for step in (1, 2, 3):
+        add(writer, comm.rank, step)
+    assert len(writer._jobs) == 1
+    assert gate.is_set()
+    comm.barrier()
+    assert steps(writer) == [1, 2]
+    writer.settle()
+
+
+def test_a_rank_that_cannot_write(comm, writer, monkeypatch):
+    """All ranks leave with its message; what was whole stays, what waited is gone."""
+    add(writer, comm.rank, 1)
+    writer.settle()
+
+    def fail(path, tensors):
+        raise OSError(f"{path}: cannot write the checkpoint: No space left on device")
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(checkpoint_writer, "_write_file", fail)
+    add(writer, comm.rank, 2)
+    with pytest.raises(DistributedError, match="No space left"):
+        writer.settle()
+    comm.barrier()
+    assert steps(writer) == [1]
+    assert [path.name for path in writer._folder.iterdir()] == [checkpoint.step_tag(Progress(global_step=1, step=1))]
+
+
+def test_damage_is_found_and_passed_over(comm, writer):
+    """In any file, by whatever rank reads it; nothing whole is left: an error on all."""
+    world, told = World(CommConfig(device="cpu", threads=1), comm), []
+    for step in (1, 2):
+        add(writer, comm.rank, step)
+    writer.settle()
+    one, two = comm.bcast(checkpoint.step_checkpoints(writer._folder))
+    assert checkpoint.find_sound(writer._folder, world, told.append) == two
+    assert not told
+    for path, name in ((two, f"memory-{comm.size - 1}.safetensors"), (one, "state.safetensors")):
+        on_rank_0(comm, lambda path=path, name=name: flip(path / name))
+        if path == two:
+            assert checkpoint.find_sound(writer._folder, world, told.append) == one
+    assert told == [f"{two.name} is damaged and passed over: {two / name}: missing or damaged"
+                    for name in [f"memory-{comm.size - 1}.safetensors"]]  # fmt: skip
+    with pytest.raises(DistributedError, match="none of 2 checkpoints is whole"):
+        checkpoint.find_sound(writer._folder, world, told.append)
+    comm.barrier()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("left", "wanted", "early"), [(3600, 60, 60), (100, 60, 10), (-5, 60, 0)])
+def test_a_run_leaves_before_its_time_ends(monkeypatch, left, wanted, early):
+    for name in signals.END_TIMES:
+        monkeypatch.delenv(name, raising=False)
+    stop = StopRequest()
+    assert stop.leave_before_end(wanted) == ""
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + left))
+    assert stop.leave_before_end(0) == ""
+    assert f"{early} s before the end" in stop.leave_before_end(wanted)
+    assert stop._deadline == pytest.approx(time.time() + left - early, abs=1)
+    assert stop.requested == (left < 0)
+    monkeypatch.setenv("HPCGNN_JOB_END", "soon")
+    with pytest.raises(ValueError, match="HPCGNN_JOB_END=soon"):
+        stop.leave_before_end(wanted)
+
+
+def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path):
+    """One rank's clock is enough; a checkpoint is whole before the run leaves with 75; info tells it all."""
+    graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+
+    def run(folder, stop_at, resume):
+        on_rank_0(comm, lambda: folder.mkdir(exist_ok=True) and None)
+        session, stop = open_session(comm, parts, make_config(train__epochs=2, data__path=str(parts))), StopRequest()
+        trainer = Trainer(session, folder, RunLog(folder / "log", comm.rank), stop)
+        if resume:
+            trainer.resume()
+        else:
+            trainer.start()
+        _save_config(session.config, folder, trainer.world)
+        train, calls = session.task.train, 0
+
+        def train_and_look(plan):
+            nonlocal calls
+            calls += 1
+            if calls == stop_at and comm.rank == comm.size - 1:
+                stop._deadline = 0.0
+            return train(plan)
+
+        session.task.train = train_and_look
+        code = trainer.run()
+        whole = len(checkpoint.step_checkpoints(folder / "checkpoints")) if comm.rank == 0 else None
+        trainer.close()
+        return code, whole, (folder / "metrics.jsonl").read_text().count("\n")
+
+    whole = run(mpi_tmp_path / "whole", 0, False)
+    assert run(mpi_tmp_path / "cut", 5, False)[:2] == (75, 1 if comm.rank == 0 else None)
+    comm.barrier()
+    assert run(mpi_tmp_path / "cut", 0, True) == whole
+    comm.barrier()
+    if comm.rank == 0:
+        lines, problems = describe_run(mpi_tmp_path / "cut", check=True)
+        assert not problems
+        assert any(line.startswith("tested: best epoch") for line in lines)
+        assert sum("whole" in line for line in lines) == 3
+        flip(checkpoint.find_latest(mpi_tmp_path / "cut" / "checkpoints") / "state.safetensors")
+        _, problems = describe_run(mpi_tmp_path / "cut", check=True)
+        assert len(problems) == 1
+    comm.barrier()
