@@ -180,7 +180,7 @@ def test_interrupted_within_a_group_of_steps(runs, tmp_path):
     whole, folder = read(tmp_path / "whole"), tmp_path / "run"
     assert [r["epoch"] for r in whole if "val_auc" in r and "train_auc" in r] == [1, 2]
     interruptions = [
-        (2, ("step", 7, 1, "SIGKILL")),  # goes on from a checkpoint after 6 = 4 + 2 steps
+        (2, ("step", 7, 1, "SIGKILL")),  # goes on from a checkpoint after 6 = 4 + 2 steps, if it was whole by then
         (3, ("step", 5, 2, "SIGUSR1")),
         (2, ("evaluation", 2, 1, "SIGTERM")),
     ]

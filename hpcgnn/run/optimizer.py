@@ -119,10 +119,11 @@ class FlatOptimizer:
         return self._optimizer.param_groups[0]["lr"]
 
     def tensors(self, step: int) -> dict[str, torch.Tensor]:
-        """Collective. What a checkpoint before ``step`` needs besides the weights: the moments and, within a group, the
-        gradient so far, summed over ranks."""
+        """Collective. What a checkpoint before ``step`` needs besides the weights: the moments, the newest learning
+        rate and, within a group, the gradient so far, summed over ranks."""
         moments = self._optimizer.state.get(self.flat.parameter, {})
         found = {f"optimizer.{name}": value for name, value in moments.items()}
+        found["lr"] = torch.tensor(self.lr, dtype=torch.float64)
         if step % self._config.accumulate and step < self._num_steps:
             found["gradient"] = self.flat.gather_gradient(self._sum).clone()
         return found
@@ -134,6 +135,8 @@ class FlatOptimizer:
         if moments:
             moved = {name[len(prefix) :]: value.to(device, copy=True) for name, value in moments.items()}
             self._optimizer.state[self.flat.parameter] = moved
+        if "lr" in tensors:
+            self._optimizer.param_groups[0]["lr"] = float(tensors["lr"])
         if "gradient" in tensors:
             self.flat.set_gradient(tensors["gradient"], self._sum)
 
