@@ -6,6 +6,9 @@ the data come back as device tensors, and hpcgnn.native, which cuts the results 
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -26,11 +29,36 @@ class Scratch:
         return self.memory
 
 
+_emulated = None
+
+
+@contextmanager
+def emulation() -> Iterator[None]:
+    """Meanwhile CPU tensors are taken for a device's: the CUDA kernels serve them, on host threads, and whatever only
+    the CPU has is left out. For tests without a GPU.
+
+    ImportError where the build has no such kernels (CMake: HPCGNN_EMULATE_CUDA).
+    """
+    global _emulated
+    _emulated = importlib.import_module("hpcgnn._emulated")
+    try:
+        yield
+    finally:
+        _emulated = None
+
+
+def is_emulated() -> bool:
+    """Whether this is within ``emulation``."""
+    return _emulated is not None
+
+
 def backend(tensor: torch.Tensor):
     """(kernels, current stream) for a CUDA tensor.
 
     ValueError where the build has no CUDA kernels or the calling thread's current device is another one.
     """
+    if _emulated is not None and tensor.device.type == "cpu":
+        return _emulated, 0
     if tensor.device.type != "cuda" or not hasattr(_native, "cuda"):
         raise ValueError(f"no kernels for device {tensor.device}; this build has {dict(_native.features())}")
     if tensor.device.index != torch.cuda.current_device():

@@ -17,6 +17,7 @@ import torch
 
 from hpcgnn import _native
 from hpcgnn.native import AttentionPlan, Random
+from hpcgnn.native.dispatch import on_host
 
 _KERNELS = {torch.float32: _native.float32, torch.float64: _native.float64}
 
@@ -36,7 +37,7 @@ class KeyedDropout:
 
 def is_supported(*tensors: torch.Tensor) -> bool:
     """Whether the layers here take these tensors: on the CPU, float32 or float64, all of one dtype."""
-    return all(t.device.type == "cpu" and t.dtype == tensors[0].dtype for t in tensors) and tensors[0].dtype in _KERNELS
+    return tensors[0].dtype in _KERNELS and all(on_host(t) and t.dtype == tensors[0].dtype for t in tensors)
 
 
 def _kernels(tensor: torch.Tensor):

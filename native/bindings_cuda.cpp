@@ -8,8 +8,14 @@
 namespace hpcgnn {
 namespace {
 
+#if defined(HPCGNN_EMULATED)
+using KernelDevice = nb::device::cpu;
+#else
+using KernelDevice = nb::device::cuda;
+#endif
+
 struct Cuda {
-  using Device = nb::device::cuda;
+  using Device = KernelDevice;
   static constexpr auto sample_recent = &cuda::sample_recent;
   static constexpr auto sample_uniform = &cuda::sample_uniform;
   static constexpr auto decay_keep = &cuda::decay_keep;
@@ -28,12 +34,12 @@ struct Cuda {
   template <typename Real> static constexpr auto edge_attention_backward = &cuda::edge_attention_backward<Real>;
 };
 
-template <typename T> using Vector = Array<T, 1, nb::device::cuda>;
+template <typename T> using Vector = Array<T, 1, KernelDevice>;
 
 cuda::Scratch scratch_of(const Vector<uint8_t> &array) { return {array.data(), static_cast<int64_t>(array.shape(0))}; }
 
-template <typename T> using Matrix = Array<T, 2, nb::device::cuda>;
-template <typename T> using Cube = Array<T, 3, nb::device::cuda>;
+template <typename T> using Matrix = Array<T, 2, KernelDevice>;
+template <typename T> using Cube = Array<T, 3, KernelDevice>;
 
 template <typename Real>
 AttentionInput<Real> attention_input(const Cube<const Real> &query, const Matrix<const Real> &node,

@@ -151,6 +151,16 @@ def _missing_slurm() -> str | None:
     return None
 
 
+@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "emulated"])
+def device(request):
+    """Where the CUDA kernels run: on a device, or on host threads."""
+    import devices
+
+    if request.param == devices.EMULATED:
+        pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    return devices.Device(request.param)
+
+
 def _reason_to_skip(item) -> str | None:
     if item.get_closest_marker("launcher") and MPI.COMM_WORLD.size > 1:
         return "starts mpirun itself, so it runs on one rank only"

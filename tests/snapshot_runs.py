@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -92,9 +94,11 @@ def run_epochs(comm, parts, config, groups=1, epochs=1):
     return np.stack(found), metrics
 
 
-def assert_like_one_rank(comm, parts, config, groups=1, epochs=1):
-    """Collective. The epochs' losses, gradients and metrics are those of one rank; returns losses and metrics."""
-    found, metrics = run_epochs(comm, parts, config, groups, epochs)
+def assert_like_one_rank(comm, parts, config, groups=1, epochs=1, context=nullcontext):
+    """Collective. The epochs' losses, gradients and metrics, within a context, are those of one rank; returns losses
+    and metrics."""
+    with context():
+        found, metrics = run_epochs(comm, parts, config, groups, epochs)
     alone = run_epochs(World.alone().mpi, parts, config, 1, epochs) if comm.rank == 0 else None
     expected, expected_metrics = comm.bcast(alone)
     assert np.allclose(found, expected, rtol=1e-9, atol=1e-11)

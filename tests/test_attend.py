@@ -1,11 +1,7 @@
-"""Fused temporal attention of the CUDA build against plain torch: its element functions on the host, the kernels where
-there is a GPU."""
-
-import ctypes
+"""Fused temporal attention of the CUDA build against plain torch."""
 
 import pytest
 import torch
-from compiled_elements import compile_elements
 from test_native_layers import assert_alike, leaf, random_plan
 
 from hpcgnn.native import temporal_attention
@@ -38,56 +34,20 @@ def make_case(shape, dtype):
     )
 
 
-class Input(ctypes.Structure):
-    """AttentionInput<double>."""
-
-    _fields_ = (
-        [(name, ctypes.c_int64) for name in ("roots", "unique")]
-        + [(name, ctypes.c_int32) for name in ("slots", "heads", "node_width", "edge_width", "time_width")]
-        + [(name, ctypes.c_void_p) for name in "query node slot count edge_of edge dt frequency phase".split()]
-    )
-
-
-@pytest.fixture(scope="module")
-def elements(tmp_path_factory):
-    """The element functions, compiled for the host."""
-    return compile_elements("attend_elements.cpp", tmp_path_factory.mktemp("elements"))
-
-
-def pointers(*tensors):
-    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-
-
-@SHAPES
-def test_elements_equal_plain_torch(elements, shape):
-    query, node, phase, edge, frequency, plan = case = make_case(shape, torch.float64)
-    tensors = (query, node, plan.slot, plan.count, plan.edge_of, edge, plan.dt, frequency, phase)
-    given = Input(shape[0], *shape[2:3], shape[1], shape[6], *shape[3:6], *(tensor.data_ptr() for tensor in tensors))
-    expected = plain_attention(*case)
-    aggregate, weight = torch.empty_like(query), torch.empty((*query.shape[:2], shape[1]), dtype=torch.float64)
-    elements.forward(ctypes.byref(given), *pointers(aggregate, weight))
-    assert_alike([aggregate], [expected], 1e-10)
-    gradient = torch.randn_like(expected)
-    grad_score, found = torch.empty_like(weight), [torch.empty_like(t) for t in (query, node, phase)]
-    arrays = pointers(weight, gradient, plan.slot_indptr, plan.slot_order, grad_score, *found)
-    elements.backward(ctypes.byref(given), *arrays)
-    assert_alike(found, torch.autograd.grad((expected * gradient).sum(), (query, node, phase)), 1e-9)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-9)])
 @SHAPES
-def test_kernels_equal_plain_torch(shape, dtype, tolerance):
+def test_kernels_equal_plain_torch(device, shape, dtype, tolerance):
     query, node, phase, edge, frequency, plan = make_case(shape, dtype)
     names = ("slot", "count", "dt", "edge_of", "slot_indptr", "slot_order")
-    on_gpu = type(plan)(*(getattr(plan, name).cuda() for name in names))
-    leaves = [tensor.detach().cuda().requires_grad_() for tensor in (query, node, phase)]
-    case = (*leaves, edge.cuda(), frequency.cuda(), on_gpu)
-    ours, theirs = temporal_attention(*case), plain_attention(*case)
-    assert_alike([ours], [theirs], tolerance)
-    weight = torch.randn_like(ours)
-    found = torch.autograd.grad((ours * weight).sum(), leaves)
-    assert_alike(found, torch.autograd.grad((theirs * weight).sum(), leaves), tolerance)
-    again = temporal_attention(*case)
+    there = type(plan)(*(device.put(getattr(plan, name)) for name in names))
+    leaves = [device.put(tensor).requires_grad_() for tensor in (query, node, phase)]
+    case = (*leaves, *device.put_all(edge, frequency), there)
+    theirs = plain_attention(*case)
+    weight = torch.randn_like(theirs)
+    expected = torch.autograd.grad((theirs * weight).sum(), leaves)
+    with device:
+        ours, again = temporal_attention(*case), temporal_attention(*case)
+        found, repeated = (torch.autograd.grad((result * weight).sum(), leaves) for result in (ours, again))
+    assert_alike([ours, *found], [theirs, *expected], tolerance)
     assert torch.equal(ours, again)
-    assert all(map(torch.equal, found, torch.autograd.grad((again * weight).sum(), leaves)))
+    assert all(map(torch.equal, found, repeated))

@@ -4,6 +4,7 @@ change (nothing), what is refused."""
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -54,16 +55,17 @@ def assert_same_records(folder: Path, reference: Path) -> None:
         assert one == {key: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for key, v in other.items()}
 
 
-def run_both(comm, parts: Path, folder: Path, config) -> None:
-    """Collective. The run on all ranks writes what a rank alone writes."""
+def run_both(comm, parts: Path, folder: Path, config, context=nullcontext) -> None:
+    """Collective. The run on all ranks, within a context, writes what a rank alone writes."""
     trainer = open_graph_trainer(comm, parts, folder / "run", config)
     if comm.rank == 0:
         (folder / "run").mkdir(exist_ok=True)
     alone = folder / f"alone-{comm.rank}"
     alone.mkdir(exist_ok=True)
     comm.Barrier()
-    trainer.start()
-    trainer.run()
+    with context():
+        trainer.start()
+        trainer.run()
     if comm.rank == 0:
         reference = reference_run(parts, folder, config)
         assert_same_records(folder / "run", alone)

@@ -1,12 +1,9 @@
 """Operations over lists of edges against plain torch: values, gradients, threads; the fused layer of GraphSAGE; the
 element functions of the CUDA build on the host."""
 
-import ctypes
-
 import numpy as np
 import pytest
 import torch
-from compiled_elements import compile_elements
 from test_native_layers import assert_alike, gradients, leaf
 
 from hpcgnn import native
@@ -227,61 +224,18 @@ def test_results_do_not_depend_on_threads():
     assert_same_on_any_threads(compute)
 
 
-class Lists(ctypes.Structure):
-    """EdgeLists of the native build."""
-
-    _fields_ = [("segments", ctypes.c_int64)] + [(name, ctypes.c_void_p) for name in ("indptr", "row", "edge")]
-
-
-@pytest.fixture(scope="module")
-def elements(tmp_path_factory):
-    """The element functions of the CUDA build, compiled for the host."""
-    return compile_elements("segment_elements.cpp", tmp_path_factory.mktemp("elements"))
-
-
-def pointers(*tensors):
-    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-
-
-def described(indptr, row, edge=None):
-    return Lists(len(indptr) - 1, indptr.data_ptr(), row.data_ptr(), None if edge is None else edge.data_ptr())
-
-
-@SHAPES
-def test_elements_equal_the_operations(elements, shape):
-    rows, source, target, lists = attention_case(shape, torch.float64)
-    width, heads = rows.shape[1], source.shape[1]
-    forward, back = described(lists.indptr, lists.source), lists.transposed
-    backward = described(back.indptr, back.destination, back.edge)
-    weight, out, largest = (
-        torch.empty(n, dtype=torch.float64) for n in (len(lists.source) * heads, *[len(lists) * width] * 2)
-    )
-    winner = torch.empty(len(lists) * width, dtype=torch.int64)
-    sizes = ctypes.c_int64(width), ctypes.c_int32(heads)
-    elements.forward(
-        ctypes.byref(forward), *pointers(rows.detach(), source.detach(), target.detach()), *sizes,
-        *pointers(weight, out, largest, winner),
-    )  # fmt: skip
-    ours, maxima = native.graph_attention(rows, source, target, lists), native.segment_max(rows, lists)
-    assert_alike([out.view_as(ours), largest.view_as(ours)], [ours, maxima], 1e-10)
-    gradient = torch.randn_like(ours)
-    found = [torch.empty_like(rows), torch.empty_like(rows)]
-    elements.backward(ctypes.byref(backward), *pointers(gradient, weight, winner), *sizes, *pointers(*found))
-    of = lambda value: torch.autograd.grad((value * gradient).sum(), rows)[0]  # noqa: E731
-    assert_alike(found, [of(ours), of(maxima)], 1e-10)
-
-
-@pytest.mark.gpu
 @PRECISIONS
 @SHAPES
-def test_cuda_equals_cpu(shape, dtype, tolerance):
+def test_cuda_equals_cpu(device, shape, dtype, tolerance):
     *inputs, lists = attention_case(shape, dtype)
-    there = EdgeLists(lists.indptr.cuda(), lists.source.cuda(), lists.num_sources)
-    leaves = [tensor.detach().cuda().requires_grad_() for tensor in inputs]
+    there = EdgeLists(*device.put_all(lists.indptr, lists.source), lists.num_sources)
+    leaves = [device.put(tensor).requires_grad_() for tensor in inputs]
     for operation, count in ((native.graph_attention, 3), (native.segment_max, 1), (native.segment_sum, 1)):
-        ours, theirs = operation(*leaves[:count], there), operation(*inputs[:count], lists)
-        assert_alike([ours.cpu()], [theirs], tolerance)
+        theirs = operation(*inputs[:count], lists)
         weight = torch.randn_like(theirs)
-        found = torch.autograd.grad((ours * weight.cuda()).sum(), leaves[:count])
         expected = torch.autograd.grad((theirs * weight).sum(), inputs[:count])
+        with device:
+            ours = operation(*leaves[:count], there)
+            found = torch.autograd.grad((ours * device.put(weight)).sum(), leaves[:count])
+        assert_alike([ours.cpu()], [theirs], tolerance)
         assert_alike([gradient.cpu() for gradient in found], expected, tolerance)

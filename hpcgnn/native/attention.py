@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcgnn import native_cuda
+from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.encode import time_encode_reference
 
 
@@ -65,7 +66,7 @@ def temporal_attention(query, node, phase, edge, frequency, plan: AttentionPlan)
     query [N, H, D + F + T] is projected through the key weights and scaled; returns the weighted sums [N, H, D + F + T]
     (zero for a root without slots).
     """
-    if query.is_cuda and not frequency.requires_grad:
+    if on_cuda(query) and not frequency.requires_grad:
         return CudaAttention.apply(query, node, phase, edge, frequency, plan)
     return plain_attention(query, node, phase, edge, frequency, plan)
 

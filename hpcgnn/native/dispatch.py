@@ -10,8 +10,13 @@ from hpcgnn.native.build import _native
 
 
 def on_cuda(array) -> bool:
-    """Whether it is a tensor on a CUDA device."""
-    return isinstance(array, torch.Tensor) and array.is_cuda
+    """Whether it is a tensor on a CUDA device, or one that is taken for such."""
+    return isinstance(array, torch.Tensor) and (array.is_cuda or native_cuda.is_emulated())
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether the CPU's kernels serve this tensor."""
+    return tensor.device.type == "cpu" and not native_cuda.is_emulated()
 
 
 def planning_backend(array, threads: int):
@@ -21,7 +26,7 @@ def planning_backend(array, threads: int):
 
 def compute_backend(tensor: torch.Tensor):
     """(kernels, execution) for a tensor's device: threads on the CPU, the current stream on CUDA."""
-    if tensor.device.type == "cpu":
+    if on_host(tensor):
         return _native, torch.get_num_threads()
     return native_cuda.backend(tensor)
 

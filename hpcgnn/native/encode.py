@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.native.build import _native
+from hpcgnn.native.dispatch import on_host
 
 
 class TimeEncode(torch.autograd.Function):
@@ -35,6 +36,6 @@ def time_encode_reference(dt, frequency, phase, dtype):
 
 def time_encode(dt, frequency, phase, dtype):
     """cos(dt * frequency + phase) [n, T]; the native kernel on the CPU, plain torch elsewhere."""
-    if dt.device.type == "cpu":
+    if on_host(dt):
         return TimeEncode.apply(dt, frequency, phase, dtype)
     return time_encode_reference(dt, frequency, phase, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.native.build import _native
+from hpcgnn.native.dispatch import on_host
 
 
 class GruGates(torch.autograd.Function):
@@ -38,6 +39,6 @@ def gru_gates_reference(given, kept, state):
 
 def gru_gates(given, kept, state):
     """New state [n, D]; the native kernel on the CPU, plain torch elsewhere."""
-    if given.device.type == "cpu" and not state.requires_grad:
+    if on_host(given) and not state.requires_grad:
         return GruGates.apply(given, kept, state)
     return gru_gates_reference(given, kept, state)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hpcgnn.native.dispatch import compute_backend
+from hpcgnn.native.dispatch import compute_backend, on_host
 from hpcgnn.native.relabel import transpose_index
 from hpcgnn.native.workspace import empty_rows
 
@@ -55,8 +55,7 @@ class EdgeLists:
         """Formed when it is first asked for."""
         if self._transposed is None:
             index = self.source.to(torch.int32)
-            on_host = index.device.type == "cpu"
-            indptr, order = transpose_index(index.numpy() if on_host else index, self.num_sources)
+            indptr, order = transpose_index(index.numpy() if on_host(index) else index, self.num_sources)
             indptr, order = torch.as_tensor(indptr), torch.as_tensor(order)
             self._transposed = Transposed(indptr, self.destination[order], order)
         return self._transposed
@@ -183,7 +182,7 @@ def grouped_linear(rows: torch.Tensor, begin: torch.Tensor, weight: torch.Tensor
     """rows [n, I] times a matrix a group, [n, O]: group g, rows begin[g] to begin[g + 1], meets weight[g] of weight
     [G, I, O]. begin [G + 1] int64 on the host. One native call on the CPU in float32 and float64, else a product a
     group."""
-    if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
+    if on_host(rows) and rows.dtype in (torch.float32, torch.float64):
         return _GroupedLinear.apply(rows, begin, weight)
     return grouped_linear_reference(rows, begin, weight)
 

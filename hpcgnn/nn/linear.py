@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from hpcgnn.native.dispatch import on_host
+
 
 def _onednn():
     """oneDNN's linear operator, or None when this torch has no such."""
@@ -31,7 +33,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """rows [n, i] @ weight [o, i].T + bias [o]."""
-    operator = _onednn() if rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.dim() == 2 else None
+    operator = _onednn() if on_host(rows) and rows.dtype == torch.float32 and rows.dim() == 2 else None
     if operator is None or rows.numel() == 0:
         return functional.linear(rows, weight, bias)
     return _OneDnnLinear.apply(rows.contiguous(), weight.contiguous(), bias, operator)

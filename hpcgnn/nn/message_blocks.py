@@ -14,6 +14,7 @@ from itertools import accumulate
 import torch
 
 from hpcgnn.native import EdgeLists, gather_rows, segment_sum, unique_relabel
+from hpcgnn.native.dispatch import on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ def _pair_sources(pairs: Pairs) -> SourcePairs:
     numbers = torch.repeat_interleave(torch.arange(len(pairs.counts)), torch.tensor(pairs.counts, dtype=torch.int64))
     relation = torch.repeat_interleave(numbers.to(device), lists.degree)
     key = relation * lists.num_sources + lists.source
-    unique, inverse = unique_relabel(key if key.is_cuda else key.numpy())
+    unique, inverse = unique_relabel(key.numpy() if on_host(key) else key)
     unique, inverse = torch.as_tensor(unique), torch.as_tensor(inverse).long()
     per_relation = torch.bincount(unique // max(1, lists.num_sources), minlength=len(pairs.counts))
     rows = _singles(unique % max(1, lists.num_sources), lists.num_sources)

@@ -22,8 +22,7 @@ struct WarpLanes {
 
 // This warp's scores [H, K].
 template <typename Real> __device__ Real *shared_scores(const AttentionInput<Real> &in) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  return reinterpret_cast<Real *>(memory) + threadIdx.y * in.scores();
+  return reinterpret_cast<Real *>(shared_memory()) + threadIdx.y * in.scores();
 }
 
 template <typename Real> __global__ void forward_kernel(AttentionInput<Real> in, Real *aggregate, Real *weight) {
@@ -79,8 +78,7 @@ void launch_roots(void (*kernel)(AttentionInput<Real>, Parameters...), const Att
   }
   if (in.roots > 0) {
     const unsigned blocks = static_cast<unsigned>((in.roots + kRootsPerBlock - 1) / kRootsPerBlock);
-    kernel<<<blocks, dim3(kWarpThreads, kRootsPerBlock), shared, handle_of(stream)>>>(in, arguments...);
-    check(cudaGetLastError());
+    launch<true>(kernel, blocks, dim3(kWarpThreads, kRootsPerBlock), shared, stream, in, arguments...);
   }
 }
 

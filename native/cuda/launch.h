@@ -22,6 +22,28 @@ inline void check(cudaError_t status) {
   }
 }
 
+// The only place that launches. Threads of a cooperative kernel talk to each other within their warp.
+template <bool cooperative = false, typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, Stream stream,
+            Arguments... arguments) {
+#if defined(__CUDACC__)
+  kernel<<<grid, block, shared_bytes, handle_of(stream)>>>(arguments...);
+#else
+  emulated::launch(grid, block, shared_bytes, cooperative, [&] { kernel(arguments...); });
+#endif
+  check(cudaGetLastError());
+}
+
+// A block's dynamic shared memory.
+__device__ inline unsigned char *shared_memory() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+#else
+  return emulated::shared_memory;
+#endif
+}
+
 // One thread an entry.
 __device__ inline int64_t entry_index() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
@@ -29,8 +51,7 @@ template <typename... Parameters, typename... Arguments>
 void launch_entries(void (*kernel)(Parameters...), int64_t n, Stream stream, Arguments... arguments) {
   if (n > 0) {
     const unsigned blocks = static_cast<unsigned>((n + kBlockThreads - 1) / kBlockThreads);
-    kernel<<<blocks, kBlockThreads, 0, handle_of(stream)>>>(arguments...);
-    check(cudaGetLastError());
+    launch(kernel, blocks, kBlockThreads, 0, stream, arguments...);
   }
 }
 
@@ -53,8 +74,7 @@ void launch_rows(void (*kernel)(Parameters...), int64_t rows, int64_t width, int
     const unsigned threads = row_threads(width, limit);
     const dim3 block(threads, kBlockThreads / threads);
     const unsigned blocks = static_cast<unsigned>((rows + block.y - 1) / block.y);
-    kernel<<<blocks, block, 0, handle_of(stream)>>>(arguments...);
-    check(cudaGetLastError());
+    launch(kernel, blocks, block, 0, stream, arguments...);
   }
 }
 
