@@ -114,7 +114,7 @@ def parmetis_partition(
     function = getattr(library.handle, FUNCTION)
     function.restype = ctypes.c_int
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in arguments]
-    status = function(*pointers, ctypes.c_void_p(communicator_address(team.world)))
+    status = function(*pointers, ctypes.c_void_p(communicator_address(team.group)))
     if status != OK:
         raise RuntimeError(
             f"{library.path}: {FUNCTION} returned {status}: {blocks.starts[-1]} nodes, {num_parts} parts"

@@ -16,12 +16,12 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument("stage_to", help="folder on a disk of the node")
     args = parser.parse_args(argv)
-    from hpcgnn.comm.world import DistributedError
+    from hpcgnn.comm.group import DistributedError
     from hpcgnn.store.stage import stage
 
     ranks = team if isinstance(team, Ranks) else Ranks()
     try:
-        staged = stage(args.folder, args.stage_to, ranks.world)
+        staged = stage(args.folder, args.stage_to, ranks.group)
     except DistributedError as error:
         raise SharedError(str(error), error.user_error) from error
     everyone = ranks.everyone((staged.files, staged.bytes))

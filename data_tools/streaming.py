@@ -15,7 +15,7 @@ import numpy as np
 
 from data_tools.pair_spool import SpooledGraph
 from data_tools.part_order import bisect
-from hpcgnn import native
+from hpcgnn import native_parts
 
 CAPACITY = 1.03  # a part takes so much of the mean of every constraint while nodes are assigned
 LIMIT = 1.04  # and may have so much at the end
@@ -34,15 +34,15 @@ def stream(graph: SpooledGraph, weights: np.ndarray, num_parts: int, rule: str, 
     if not total.any():
         return np.zeros(graph.num_nodes, np.int32)
     weights, capacity = weights[:, total > 0], CAPACITY * total[total > 0] / num_parts
-    loads = native.PartLoads(np.zeros((num_parts, len(capacity))), capacity, rule, fennel_price(graph))
+    loads = native_parts.PartLoads(np.zeros((num_parts, len(capacity))), capacity, rule, fennel_price(graph))
     part, limit = np.full(graph.num_nodes, -1, np.int32), max(1, memory // SLAB_ENTRY_BYTES)
     for _ in range(passes):
         loads.loads[:] = 0
         for nodes in node_slabs(graph, weights, limit):
-            native.stream_parts(nodes, loads, part)
+            native_parts.stream_parts(nodes, loads, part)
     loads = dataclasses.replace(loads, capacity=LIMIT / CAPACITY * capacity)
     for _ in range(EVENING_PASSES):
-        if sum(native.even_parts(nodes, loads, part) for nodes in node_slabs(graph, weights, limit, -1)) == 0:
+        if sum(native_parts.even_parts(nodes, loads, part) for nodes in node_slabs(graph, weights, limit, -1)) == 0:
             break
     return part
 
@@ -55,7 +55,7 @@ def fennel_price(graph: SpooledGraph) -> float:
 def node_slabs(graph: SpooledGraph, weights: np.ndarray, limit: int, step: int = 1):
     """The nodes with their weights [N, C] in slabs of about ``limit`` entries; step -1: the last slab first."""
     for nodes, adjacency in graph.slabs(limit, step):
-        yield native.StreamNodes(nodes, weights[nodes], adjacency)
+        yield native_parts.StreamNodes(nodes, weights[nodes], adjacency)
 
 
 def order_streamed(graph: SpooledGraph, part: np.ndarray, num_parts: int, seed: int, memory: int) -> np.ndarray:

@@ -74,45 +74,43 @@ class Team:
 
 
 class Ranks(Team):
-    """Collective to create. The ranks of an MPI job."""
+    """Collective to create. The ranks of an MPI job; group: a `Group` of these."""
 
-    def __init__(self, world=None):
-        from hpcgnn.comm.world import CommConfig, World
+    def __init__(self, group=None):
+        from hpcgnn.comm.group import Group
 
-        World.check_singleton()
-        self.world = world or World(CommConfig(device="cpu"))
-        self.rank, self.size = self.world.rank, self.world.size
-        self._channel = self.world.channel()
+        Group.check_singleton()
+        self.group = group or Group()
+        self.rank, self.size = self.group.rank, self.group.size
 
     def everyone(self, value: Any) -> list:
         """See `Team`."""
-        return self.world.allgather(value)
+        return self.group.allgather(value)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """See `Team`."""
-        return self.world.reduce_array(values)
+        return self.group.reduce_array(values)
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         """See `Team`."""
-        return self.world.reduce_array(values, "max")
+        return self.group.reduce_array(values, "max")
 
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Team`."""
-        received = self._channel.counts(counts)
-        return self._channel.array(rows, np.asarray(counts, np.int64), received), received
+        return self.group.exchange(rows, counts)
 
     def agree(self, error: Exception | None, stage: str) -> None:
         """See `Team`. Raises SharedError."""
-        from hpcgnn.comm.world import DistributedError
+        from hpcgnn.comm.group import DistributedError
 
         try:
-            self.world.agree(error, stage)
+            self.group.agree(error, stage)
         except DistributedError as caught:
             raise SharedError(str(caught), caught.user_error) from error
 
     def end(self) -> None:
         """End all ranks at once."""
-        self.world.abort(1)
+        self.group.abort(1)
 
 
 def launched_team() -> Team:

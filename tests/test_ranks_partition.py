@@ -21,14 +21,14 @@ from data_tools.synthesize import main
 from data_tools.team import Ranks, SharedError
 from data_tools.verify import verify
 from hpcgnn.comm import foreign
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.group import Group
 from hpcgnn.store import files
 
 
 @pytest.fixture
 def team(comm):
     """The ranks of the test."""
-    return Ranks(World(CommConfig(device="cpu"), comm))
+    return Ranks(Group(comm))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def make(team, path, write):
     """A graph file, written by rank 0."""
     if team.rank == 0:
         write(path)
-    team.world.barrier()
+    team.group.barrier()
     return path
 
 
@@ -81,7 +81,7 @@ def test_assignments_from_elsewhere(team, mpi_tmp_path):
     given = mpi_tmp_path / "given.npy"
     if team.rank == 0:
         np.save(given, np.random.default_rng(1).integers(0, 3, 42))
-    team.world.barrier()
+    team.group.barrier()
     quality = partition_shared(team, path, mpi_tmp_path / "shared", 3, assignment=given)
     if team.rank == 0:
         assert partition(path, mpi_tmp_path / "alone", 3, assignment=given) == quality
@@ -178,6 +178,6 @@ def test_bad_rows_are_refused_on_all_ranks(team, mpi_tmp_path):
     if team.rank == 0:
         with h5py.File(path, "r+") as file:
             file["edges/a.cites.a/dst"][-1] = 1000
-    team.world.barrier()
+    team.group.barrier()
     with pytest.raises((ValueError, SharedError), match=r"row 89: id 1000 is outside"):
         partition_shared(team, path, mpi_tmp_path / "set", 2, "random")

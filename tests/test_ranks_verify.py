@@ -15,7 +15,7 @@ from data_tools.partition import partition
 from data_tools.synthesize import main as synthesize
 from data_tools.team import Ranks, SharedError, Team
 from data_tools.verify import main, verify
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.group import Group
 from hpcgnn.store import files
 
 NUM_PARTS = 5
@@ -25,7 +25,7 @@ KINDS = ("temporal", "static", "snapshots")
 @pytest.fixture
 def team(comm):
     """The ranks of the test."""
-    return Ranks(World(CommConfig(device="cpu"), comm))
+    return Ranks(Group(comm))
 
 
 def make_set(kind, folder):
@@ -112,7 +112,7 @@ def test_lines_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind):
         if team.rank == 0:
             shutil.copytree(mpi_tmp_path / "set", folder)
             damage(folder, kind)
-        team.world.barrier()
+        team.group.barrier()
         for against in (graph,) if damage is lost_file else (None, graph):
             expected = verify(folder, against, Team()) if team.rank == 0 else None
             lines = verify(folder, against, team)
@@ -123,13 +123,13 @@ def test_lines_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind):
 def test_the_command_prints_once_and_all_ranks_leave_alike(team, mpi_tmp_path, capsys):
     if team.rank == 0:
         make_set("static", mpi_tmp_path)
-    team.world.barrier()
+    team.group.barrier()
     arguments = [str(mpi_tmp_path / "set"), "--against", str(mpi_tmp_path / "graph.h5")]
     assert main(arguments, team) == 0
     assert ("fine; 5 parts" in capsys.readouterr().out) == (team.rank == 0)
     if team.rank == 0:
         lost_file(mpi_tmp_path / "set", "static")
-    team.world.barrier()
+    team.group.barrier()
     assert main(arguments, team) == 2
     with pytest.raises((ValueError, SharedError), match="no such file"):
         main([arguments[0], "--against", str(mpi_tmp_path / "nowhere.h5")], team)

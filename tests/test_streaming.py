@@ -15,7 +15,7 @@ from data_tools.streaming import order_streamed, stream
 from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 from data_tools.verify import main as verify
-from hpcgnn import native
+from hpcgnn import native_parts
 
 pytestmark = pytest.mark.serial
 
@@ -26,10 +26,10 @@ def random_nodes(rng, num_nodes: int, num_constraints: int):
     indptr = np.r_[0, np.cumsum(degree)]
     neighbor, tie = rng.integers(0, num_nodes, indptr[-1]), rng.integers(1, 4, indptr[-1])
     weight = rng.integers(0, 3, (num_nodes, num_constraints))
-    return native.StreamNodes(rng.permutation(num_nodes), weight, (indptr, neighbor, tie))
+    return native_parts.StreamNodes(rng.permutation(num_nodes), weight, (indptr, neighbor, tie))
 
 
-def rows_of(nodes: native.StreamNodes):
+def rows_of(nodes: native_parts.StreamNodes):
     """(node, weight, ties by neighbour) of every row."""
     indptr, neighbor, tie = nodes.adjacency
     for row, node in enumerate(nodes.node):
@@ -37,7 +37,7 @@ def rows_of(nodes: native.StreamNodes):
         yield node, nodes.weight[row], list(zip(neighbor[own], tie[own], strict=True))
 
 
-def plain_stream(nodes: native.StreamNodes, loads: native.PartLoads, part: np.ndarray) -> None:
+def plain_stream(nodes: native_parts.StreamNodes, loads: native_parts.PartLoads, part: np.ndarray) -> None:
     """What stream_parts does, in plain Python."""
     for node, weight, adjacent in rows_of(nodes):
         held = weight > 0
@@ -62,14 +62,14 @@ def test_the_kernel_equals_plain_loops(rule, seed):
     capacity = (0.98 + 0.03 * seed) * nodes.weight.sum(axis=0) / 7  # with and without room for all
     found, expected = np.full(200, -1, np.int32), np.full(200, -1, np.int32)
     for _ in range(3):
-        loads = [native.PartLoads(np.zeros((7, 1 + seed)), capacity, rule, 1.7) for _ in range(2)]
-        native.stream_parts(nodes, loads[0], found)
+        loads = [native_parts.PartLoads(np.zeros((7, 1 + seed)), capacity, rule, 1.7) for _ in range(2)]
+        native_parts.stream_parts(nodes, loads[0], found)
         plain_stream(nodes, loads[1], expected)
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(loads[0].loads, loads[1].loads)
 
 
-def excess(loads: native.PartLoads) -> float:
+def excess(loads: native_parts.PartLoads) -> float:
     """Sum of the squared excesses over all capacities."""
     return float((np.maximum(loads.loads / loads.capacity - 1, 0) ** 2).sum())
 
@@ -81,11 +81,11 @@ def test_evening_lowers_the_excess_until_all_fit(seed):
     part = np.minimum(rng.integers(0, 9, 2000), 4).astype(np.int32)  # the last part has half of all
     weight = np.empty_like(nodes.weight)
     weight[nodes.node] = nodes.weight
-    loads = native.PartLoads(np.zeros((5, 2)), 1.02 * weight.sum(axis=0) / 5)
+    loads = native_parts.PartLoads(np.zeros((5, 2)), 1.02 * weight.sum(axis=0) / 5)
     np.add.at(loads.loads, part, weight)
     while True:
         before, old = excess(loads), part.copy()
-        moved = native.even_parts(nodes, loads, part)
+        moved = native_parts.even_parts(nodes, loads, part)
         assert moved >= (part != old).sum()
         if not moved:
             break
@@ -94,14 +94,16 @@ def test_evening_lowers_the_excess_until_all_fit(seed):
     np.add.at(expected, part, weight)
     np.testing.assert_array_equal(loads.loads, expected)
     assert excess(loads) == 0
-    assert native.even_parts(nodes, loads, part) == 0
+    assert native_parts.even_parts(nodes, loads, part) == 0
 
 
 def test_indices_out_of_range_are_refused():
-    part, loads = np.zeros(3, np.int32), native.PartLoads(np.zeros((2, 1)), np.ones(1))
-    nodes = native.StreamNodes(np.arange(3), np.ones((3, 1)), (np.array([0, 1, 1, 1]), np.array([3]), np.array([1])))
+    part, loads = np.zeros(3, np.int32), native_parts.PartLoads(np.zeros((2, 1)), np.ones(1))
+    nodes = native_parts.StreamNodes(
+        np.arange(3), np.ones((3, 1)), (np.array([0, 1, 1, 1]), np.array([3]), np.array([1]))
+    )
     with pytest.raises(ValueError, match="out of range"):
-        native.stream_parts(nodes, loads, part)
+        native_parts.stream_parts(nodes, loads, part)
 
 
 def spooled(path, tmp_path):
@@ -111,7 +113,7 @@ def spooled(path, tmp_path):
         graph, expected = build_spooled_graph(source, tmp_path, 1), build_pair_graph(source)
     tables = [{}, {}]
     for nodes, adjacency in [*graph.slabs(50)]:
-        for node, _, adjacent in rows_of(native.StreamNodes(nodes, np.zeros(len(nodes)), adjacency)):
+        for node, _, adjacent in rows_of(native_parts.StreamNodes(nodes, np.zeros(len(nodes)), adjacency)):
             tables[0][int(node)] = adjacent
     for node in range(expected.num_nodes):
         own = slice(expected.indptr[node], expected.indptr[node + 1])

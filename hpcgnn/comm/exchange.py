@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-MAX_BYTES = 1 << 30
+from hpcgnn.comm.group import MAX_BYTES
+
 POLL_SECONDS = 5e-5
 
 

@@ -1,4 +1,4 @@
-"""What C libraries that speak MPI themselves need of a World."""
+"""What C libraries that speak MPI themselves need of a Group."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcgnn.comm.world import World
+from hpcgnn.comm.group import Group
 
 MAPS = Path("/proc/self/maps")
 
 
-def communicator_address(world: World) -> int:
-    """Address of the world's MPI_Comm, for an argument ``MPI_Comm *``."""
-    return MPI._addressof(world.mpi)
+def communicator_address(group: Group) -> int:
+    """Address of the group's MPI_Comm, for an argument ``MPI_Comm *``."""
+    return MPI._addressof(group.mpi)
 
 
 def check_one_mpi(library: str) -> None:

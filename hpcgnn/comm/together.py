@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hpcgnn.comm.world import World
+from hpcgnn.comm.group import Group
 
 
 @contextmanager
-def together(world: World, stage: str) -> Iterator[None]:
+def together(world: Group, stage: str) -> Iterator[None]:
     """Collective. Run local code; when it raises a ValueError or OSError on any rank, all ranks leave with that one
     error."""
     error: Exception | None = None

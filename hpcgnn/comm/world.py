@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import socket
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +13,8 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.comm.exchange import MAX_BYTES, Channel
-from hpcgnn.comm.launch import launched_tasks
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.group import MAX_BYTES, DistributedError, Group
 
 PLANS_AHEAD = 3
 
@@ -69,15 +67,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
-class DistributedError(RuntimeError):
-    """One rank's error, raised on all ranks; ``user_error`` when the user's input caused it."""
-
-    def __init__(self, message: str, user_error: bool):
-        super().__init__(message)
-        self.user_error = user_error
-
-
-class World:
+class World(Group):
     """Collective to create. The communicator of a run; the only object through which other rooms reach MPI.
 
     ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``, out of ``job``, the world of all ranks.
@@ -85,10 +75,8 @@ class World:
 
     def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
         self.config = config or CommConfig()
-        self._comm = self._whole = (comm or MPI.COMM_WORLD).Dup()
-        self.rank, self.size = self._comm.rank, self._comm.size
-        self.job, self.group, self.num_groups = self, 0, 1
-        self.host = socket.gethostname()
+        super().__init__(comm, self.config.max_message_bytes)
+        self.group, self.num_groups = 0, 1
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         self.local_rank, self.local_size = node.rank, node.size
         cores = _cores(node)
@@ -127,22 +115,6 @@ class World:
         part.rank, part.size, part.job = part._comm.rank, part._comm.size, part
         return part
 
-    @staticmethod
-    def check_singleton() -> None:
-        """Refuse N copies of "rank 0 of 1": a launcher started several tasks, but MPI sees one rank.
-
-        Raises ValueError.
-        """
-        if MPI.COMM_WORLD.size > 1:
-            return
-        variable, tasks = launched_tasks()
-        if tasks > 1:
-            raise ValueError(
-                f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py "
-                f"({MPI.Get_library_version().splitlines()[0]}) do not know each other; use the mpirun of that "
-                "library, or srun with the --mpi plugin it supports (srun --mpi=list)"
-            )
-
     @property
     def can_prefetch(self) -> bool:
         """Whether MPI granted calls from several threads."""
@@ -180,17 +152,9 @@ class World:
             return False
         return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
 
-    def broadcast(self, value: Any = None, root: int = 0) -> Any:
-        """Collective. Any picklable object from ``root``."""
-        return self._comm.bcast(value, root)
-
     def gather(self, value: Any) -> list | None:
         """Collective. One picklable object a rank, on rank 0."""
         return self._comm.gather(value)
-
-    def allgather(self, value: Any) -> list:
-        """Collective. One picklable object a rank, on every rank."""
-        return self._comm.allgather(value)
 
     def allgather_array(self, values: np.ndarray) -> np.ndarray:
         """Collective. Equally shaped arrays of all ranks, [R, ...]."""
@@ -216,13 +180,6 @@ class World:
         row.Free()
         return out
 
-    def reduce_array(self, values: np.ndarray, operation: str = "sum") -> np.ndarray:
-        """Collective. Elementwise "sum", "max", "min" or "or" over ranks, on every rank."""
-        operations = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "or": MPI.BOR}
-        out = np.ascontiguousarray(values).copy()
-        self._comm.Allreduce(MPI.IN_PLACE, out, operations[operation])
-        return out
-
     def total(self, value: int | float) -> int | float:
         """Collective. Sum of one number over ranks."""
         return self._comm.allreduce(value)
@@ -230,31 +187,6 @@ class World:
     def any(self, flag: bool) -> bool:
         """Collective. Whether the flag is set on any rank of the job."""
         return bool(self.job.reduce_array(np.array([flag], np.int8), "max")[0])
-
-    def barrier(self) -> None:
-        """Collective."""
-        self._comm.Barrier()
-
-    def agree(self, error: BaseException | None, stage: str) -> None:
-        """Collective. When any rank of the job brings an error, raise DistributedError on all, naming rank, host and
-        stage."""
-        verdict = None if error is None else (str(error) or type(error).__name__, isinstance(error, ValueError))
-        job = self.job.mpi
-        if not job.allreduce(error is not None, MPI.LOR):
-            return
-        verdicts = job.allgather(verdict)
-        rank, (message, user_error) = next((r, v) for r, v in enumerate(verdicts) if v is not None)
-        raise DistributedError(f"{message} [{stage}, rank {rank} of {job.size}]", user_error) from error
-
-    def abort(self, code: int) -> None:
-        """End all ranks of the job at once, on both sides of one that was split."""
-        sys.stderr.flush()
-        self._whole.Abort(code)
-
-    @property
-    def mpi(self) -> MPI.Comm:
-        """The communicator, for other modules of ``comm``."""
-        return self._comm
 
     def _agree_device(self) -> torch.device:
         """Collective. This rank's device; raises DistributedError on all ranks when any has none."""

@@ -5,7 +5,6 @@ tensors, and release the GIL; compute operations take torch tensors of any devic
 """
 
 from hpcgnn.native.attention import AttentionPlan, temporal_attention
-from hpcgnn.native.balance import PartProblem, balance_parts
 from hpcgnn.native.build import features
 from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
 from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
@@ -24,7 +23,6 @@ from hpcgnn.native.segment import (
     segment_max,
     segment_sum,
 )
-from hpcgnn.native.stream_parts import PartLoads, StreamNodes, even_parts, stream_parts
 from hpcgnn.native.workspace import empty_rows
 
 __all__ = [
@@ -33,18 +31,13 @@ __all__ = [
     "EdgeLists",
     "GatherRows",
     "GruGates",
-    "PartLoads",
-    "PartProblem",
     "Random",
     "Relabel",
     "Stream",
-    "StreamNodes",
     "TimeEncode",
-    "balance_parts",
     "decay_keep",
     "dropout_mask",
     "empty_rows",
-    "even_parts",
     "features",
     "gather_rows",
     "graph_attention",
@@ -65,7 +58,6 @@ __all__ = [
     "segment_max",
     "segment_sum",
     "segment_sum_rows",
-    "stream_parts",
     "temporal_attention",
     "temporal_reply",
     "time_encode",

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcgnn.comm.group import Group
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
 from hpcgnn.store import files
 from hpcgnn.store.book import Book, read_offsets
 
@@ -48,7 +48,7 @@ class Wanted:
         return found and files.file_hash(self.target) == self.hash
 
 
-def stage(path: str | os.PathLike, stage_to: str, world: World) -> Staged:
+def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
     """Collective. Stage the parts of the world's rank, and the book. Raises DistributedError where a node has no room,
     and for a set that is damaged or cannot be read."""
     with together(world, "stage the partition set"):
@@ -71,7 +71,7 @@ def stage(path: str | os.PathLike, stage_to: str, world: World) -> Staged:
     return staged
 
 
-def stage_path(path: str | os.PathLike, stage_to: str, world: World) -> str | os.PathLike:
+def stage_path(path: str | os.PathLike, stage_to: str, world: Group) -> str | os.PathLike:
     """Collective. The folder to read a set from: staged, or where it is when ``stage_to`` is empty."""
     return stage(path, stage_to, world).folder if stage_to else path
 
