@@ -55,7 +55,7 @@ def measured(graph, folder, method: str, more: int = 0) -> tuple[int, int | None
 def test_the_prediction_holds_and_is_not_far_off(graphs, tmp_path, kind, method):
     predicted, _, peak = measured(graphs / f"{kind}.h5", tmp_path / "p", method)
     assert peak <= predicted + (1 << 20)
-    assert predicted <= 2 * peak
+    assert predicted <= 2.5 * peak
 
 
 def test_a_limit_is_kept(graphs, tmp_path):
