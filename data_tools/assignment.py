@@ -128,16 +128,20 @@ def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed:
 
 def spread_idle(part: np.ndarray, idle: np.ndarray, num_parts: int) -> np.ndarray:
     """Deal nodes that weigh nothing (mask [N]) to the parts with the fewest nodes; METIS may pile them up in one."""
-    counts = np.bincount(part[~idle], minlength=num_parts)
     waiting = int(idle.sum())
+    room = room_for(np.bincount(part[~idle], minlength=num_parts), waiting)
+    part = part.copy()
+    part[idle] = np.repeat(np.arange(num_parts), room)[:waiting]
+    return part
+
+
+def room_for(counts: np.ndarray, waiting: int) -> np.ndarray:
+    """How many of so many waiting nodes parts [P] take that have ``counts`` [P] nodes; at least as many in all."""
     low, high = 0, int(counts.max(initial=0)) + waiting
     while low < high:  # the lowest level to which all parts can be filled up
         middle = (low + high) // 2
         low, high = (middle + 1, high) if np.maximum(middle - counts, 0).sum() < waiting else (low, middle)
-    room = np.maximum(low - counts, 0)
-    part = part.copy()
-    part[idle] = np.repeat(np.arange(num_parts), room)[:waiting]
-    return part
+    return np.maximum(low - counts, 0)
 
 
 METHODS = {

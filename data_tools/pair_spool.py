@@ -52,9 +52,13 @@ class SpooledGraph:
         step -1: the last run first."""
         starts = run_starts(self.indptr, limit)
         for first, stop in list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))[::step]:
-            begin, end = int(self.indptr[first]), int(self.indptr[stop])
-            entries = (read_run(file, self.dtype, begin, end) for file in (self.neighbor, self.tie))
-            yield self.order[first:stop], (self.indptr[first : stop + 1] - begin, *entries)
+            yield self.slab(first, stop)
+
+    def slab(self, first: int, stop: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Rows first .. stop - 1, as `slabs` tells them."""
+        begin, end = int(self.indptr[first]), int(self.indptr[stop])
+        entries = (read_run(file, self.dtype, begin, end) for file in (self.neighbor, self.tie))
+        return self.order[first:stop], (self.indptr[first : stop + 1] - begin, *entries)
 
 
 def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarray:
@@ -109,7 +113,7 @@ def build_spooled_graph(source: Source, folder: pathlib.Path, memory: int, by_de
     starts = run_starts(indptr, max(LEAST_ENTRIES, memory // ENTRY_BYTES))
     with tempfile.TemporaryFile(dir=folder) as spool:
         deal_entries(source, order, indptr, starts, spool)
-        return merge_buckets(order, indptr, starts, entry_dtype(source), spool, folder)
+        return merge_buckets(order, indptr, starts, entry_dtype(source), spool, folder, len(order))
 
 
 def deal_entries(source: Source, order: np.ndarray, indptr: np.ndarray, starts: np.ndarray, spool: IO[bytes]) -> None:
@@ -146,12 +150,18 @@ def deal_slab(
 
 
 def merge_buckets(
-    order: np.ndarray, indptr: np.ndarray, starts: np.ndarray, dtype: np.dtype, spool: IO[bytes], folder: pathlib.Path
+    order: np.ndarray,
+    indptr: np.ndarray,
+    starts: np.ndarray,
+    dtype: np.dtype,
+    spool: IO[bytes],
+    folder: pathlib.Path | None,
+    num_nodes: int,
 ) -> SpooledGraph:
-    """Sort every bucket by (row, neighbour), merge equal pairs and append them to the graph's files."""
+    """Sort every bucket by (row, neighbour), merge equal pairs and append them to the graph's files; neighbours are
+    below ``num_nodes``."""
     neighbor, tie = tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder)
-    num_nodes = len(order)
-    merged, done, total = np.zeros(num_nodes + 1, np.int64), 0, 0
+    merged, done, total = np.zeros(len(order) + 1, np.int64), 0, 0
     for first, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         entries = read_run(spool, dtype, 3 * int(indptr[first]), 3 * int(indptr[stop])).reshape(-1, 3)
         keys = (entries[:, 0].astype(np.int64) - first) * num_nodes + entries[:, 1]

@@ -25,7 +25,7 @@ FUNCTION = "ParMETIS_V3_PartKway"
 NUM_OPTIONS = 40  # of METIS_SetDefaultOptions
 # PT-Scotch's library names none of those that it needs; errors come first, as several libraries define them.
 SCOTCH_NEEDS = ("libptscotcherr.so", "libscotch.so", "libptscotch.so")
-PLACES = ("/usr/lib/*/scotch-int64", "/usr/lib/scotch-int64", "/usr/lib/*", "/usr/local/lib", "/usr/lib")
+PLACES = ("/usr/lib/*/scotch-int{bits}", "/usr/lib/scotch-int{bits}", "/usr/lib/*", "/usr/local/lib", "/usr/lib")
 REMEDY = "install libptscotch-dev (Debian, Ubuntu) or ParMETIS, and name its library by --parmetis if it is elsewhere"
 
 
@@ -39,22 +39,23 @@ class Library:
     constraints: int
 
 
-def find_library(path: str | None = None) -> str:
-    """Path of the library; ``path`` where it is given. Raises ValueError when there is none."""
+def find_library(path: str | None = None, bits: int = 64) -> str:
+    """Path of the library; ``path`` where it is given, else, of several, that whose integers have so many bits. Raises
+    ValueError when there is none."""
     if path is not None:
         if not os.path.isfile(path):
             raise ValueError(f"--parmetis {path}: no such file; {REMEDY}")
         return path
     for name in ("libparmetis.so", "libptscotchparmetisv3.so", "libptscotchparmetis.so"):
         for place in PLACES:
-            for found in sorted(glob.glob(os.path.join(place, name))):
+            for found in sorted(glob.glob(os.path.join(place.format(bits=bits), name))):
                 return found
     raise ValueError(f"method parmetis: no ParMETIS library is found; {REMEDY}")
 
 
-def load_library(path: str | None = None) -> Library:
-    """Load the library, and check that it speaks the MPI in use. Raises ValueError."""
-    path = find_library(path)
+def load_library(path: str | None = None, bits: int = 64) -> Library:
+    """Load the library, as `find_library` finds it, and check that it speaks the MPI in use. Raises ValueError."""
+    path = find_library(path, bits)
     from hpcgnn.comm.foreign import check_one_mpi
 
     try:

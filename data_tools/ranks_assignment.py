@@ -10,15 +10,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_tools.assignment import NODES_PER_PART, random_rows
+from data_tools.assignment import NODES_PER_PART, random_rows, room_for
 from data_tools.given_parts import file_parts
 from data_tools.node_weights import columns_of
 from data_tools.pair_graph import PairGraph
+from data_tools.pair_spool import entry_dtype
 from data_tools.parmetis import Library, load_library, parmetis_partition
-from data_tools.partition_options import GIVEN, Options
+from data_tools.partition_options import DEFAULT_PASSES, GIVEN, STREAMED, Options
 from data_tools.partition_source import Source
 from data_tools.ranks_graph import block_graph
 from data_tools.ranks_rebalance import Ghosts, order_blocks, rebalance_blocks
+from data_tools.ranks_spool import RowGraph, build_row_graph
+from data_tools.ranks_stream import part_numbers, stream_rows
 from data_tools.ranks_weights import block_weights
 from data_tools.team import Team
 from hpcgnn.store.book import BlockOwnership
@@ -32,9 +35,11 @@ class Job:
     source: Source
     options: Options
     blocks: BlockOwnership
+    memory: int
     library: str | None = None
     assignment: str | os.PathLike | None = None
     _graph: PairGraph | None = field(default=None, init=False)
+    _row_graph: RowGraph | None = field(default=None, init=False)
 
     def graph(self) -> PairGraph:
         """Collective. The adjacency of this rank's block."""
@@ -42,13 +47,29 @@ class Job:
             self._graph = block_graph(self.team, self.source, self.blocks)
         return self._graph
 
+    def row_graph(self) -> RowGraph:
+        """Collective. The graph on disk, its rows dealt to the ranks."""
+        if self._row_graph is None:
+            self._row_graph = build_row_graph(self.team, self.source, self.blocks, self.memory)
+        return self._row_graph
+
+    def degrees(self) -> np.ndarray:
+        """Collective. Distinct neighbours [n] of the nodes of this rank's block."""
+        return self.row_graph().degrees() if self.options.method in STREAMED else self.graph().degrees()
+
     def weights(self) -> dict[str, np.ndarray]:
         """Collective. Weights [n] of this rank's block by column name, of the constraints asked for first; then of
         nodes, and of events or edges."""
         always = ("nodes", "events" if self.source.kind == "temporal" else "edges")
         balance = tuple(dict.fromkeys((*self.options.balance, *always)))
-        graph = self.graph() if "degree" in balance else None
-        return block_weights(self.team, self.source, balance, self.blocks, graph)
+        degrees = self.degrees() if "degree" in columns_of(self.source, balance) else None
+        return block_weights(self.team, self.source, balance, self.blocks, degrees)
+
+    def asked_weights(self) -> np.ndarray:
+        """Collective. Weights [n, C] of the constraints asked for; of nodes alone where there are none."""
+        asked = columns_of(self.source, self.options.balance or ("nodes",))
+        weights = self.weights()
+        return np.stack([weights[name] for name in asked], axis=1)
 
 
 def random_blocks(job: Job) -> np.ndarray:
@@ -74,12 +95,26 @@ def parmetis_blocks(job: Job) -> np.ndarray:
             "use --method metis on one rank"
         )
     graph = job.graph()
-    asked = columns_of(job.source, options.balance or ("nodes",))
-    weights = np.stack([weight for name, weight in job.weights().items() if name in asked], axis=1)
+    weights = job.asked_weights()
     part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
     ghosts = Ghosts(team, job.blocks, graph)
     part = rebalance_blocks(ghosts, part, weights, options.parts)
     return order_blocks(ghosts, part, options.parts, options.seed)
+
+
+def streamed_blocks(job: Job) -> np.ndarray:
+    """As `streamed_parts`: the same on any number of ranks."""
+    team, options, num_parts = job.team, job.options, job.options.parts
+    graph, weights = job.row_graph(), job.asked_weights()
+    passes = DEFAULT_PASSES if options.passes is None else options.passes
+    by_row = stream_rows(graph, graph.slabs.deal(graph.row, weights), num_parts, options.method, passes)
+    part = graph.of_block(by_row)
+    idle = (graph.degrees() == 0) & (weights.sum(axis=1) == 0)
+    waiting = np.array(team.everyone(int(idle.sum())))
+    room = room_for(team.sum(np.bincount(part[~idle], minlength=num_parts)), int(waiting.sum()))
+    places = waiting[: team.rank].sum() + np.arange(waiting[team.rank])
+    part[idle] = np.searchsorted(np.cumsum(room), places, side="right")
+    return part_numbers(graph, by_row, num_parts, options.seed)[part]
 
 
 def given_blocks(job: Job) -> np.ndarray:
@@ -92,11 +127,16 @@ def given_blocks(job: Job) -> np.ndarray:
 
 
 def shared_library(job: Job) -> Library:
-    """Collective. The library, loaded on all ranks or refused on all."""
+    """Collective. The library, loaded on all ranks or refused on all; narrow integers take half the memory."""
     library = None
     with job.team.together("load the library of ParMETIS"):
-        library = load_library(job.library)
+        library = load_library(job.library, 8 * entry_dtype(job.source).itemsize)
     return library
 
 
-METHODS = {"parmetis": parmetis_blocks, "random": random_blocks, GIVEN: given_blocks}
+METHODS = {
+    "parmetis": parmetis_blocks,
+    "random": random_blocks,
+    **dict.fromkeys(STREAMED, streamed_blocks),
+    GIVEN: given_blocks,
+}

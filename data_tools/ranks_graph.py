@@ -11,10 +11,18 @@ import numpy as np
 
 from data_tools import partition_source
 from data_tools.pair_graph import MERGE_AT_LEAST, PairGraph, add_duplicates, merge, snapshots_of
+from data_tools.pair_spool import entry_dtype
 from data_tools.partition_source import Relation, Source
 from data_tools.team import Team
 from hpcgnn.store import files
 from hpcgnn.store.book import BlockOwnership
+
+LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
+
+
+def window_bytes(team: Team) -> int:
+    """Bytes of a slab that all ranks share: with more ranks each has less of it in memory."""
+    return max(partition_source.SLAB_BYTES, min(team.size * LEAST_BYTES, team.size * partition_source.SLAB_BYTES))
 
 
 def shared_slabs(team: Team, source: Source, relation: Relation) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -24,7 +32,7 @@ def shared_slabs(team: Team, source: Source, relation: Relation) -> Iterator[tup
     """
     group = source.edges(relation)
     bases = (source.types[relation.src_type].base, source.types[relation.dst_type].base)
-    for start, stop in files.slabs(relation.num_edges, 16, team.size * partition_source.SLAB_BYTES):
+    for start, stop in files.slabs(relation.num_edges, 16, window_bytes(team)):
         start, stop = team.share(start, stop)
         src, dst = (
             group[name][start:stop].astype(np.int64) + base for name, base in zip(("src", "dst"), bases, strict=True)
@@ -33,11 +41,12 @@ def shared_slabs(team: Team, source: Source, relation: Relation) -> Iterator[tup
 
 
 def block_graph(team: Team, source: Source, blocks: BlockOwnership) -> PairGraph:
-    """Collective. The rows of `build_pair_graph` for this rank's block: neighbours are numbered as in the whole graph.
+    """Collective. The rows of `build_pair_graph` for this rank's block: neighbours are numbered as in the whole graph,
+    and int32 where that is enough.
 
     Memory grows with the distinct pairs of the block.
     """
-    num_nodes = source.num_nodes
+    num_nodes, dtype = source.num_nodes, entry_dtype(source)
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0
     for relation in source.relations:
@@ -50,7 +59,9 @@ def block_graph(team: Team, source: Source, blocks: BlockOwnership) -> PairGraph
                 merged, pending, size = merge(merged, pending), [], 0
     keys, weight = merge(merged, pending)
     nodes = np.arange(blocks.starts[team.rank], blocks.starts[team.rank + 1] + 1)
-    return PairGraph(np.searchsorted(keys, nodes * num_nodes).astype(np.int64), keys % max(1, num_nodes), weight)
+    indptr = np.searchsorted(keys, nodes * num_nodes).astype(np.int64)
+    keys %= max(1, num_nodes)
+    return PairGraph(indptr, keys.astype(dtype), weight.astype(dtype))
 
 
 def both_ways(

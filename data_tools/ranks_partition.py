@@ -26,7 +26,7 @@ from data_tools.source_checks import validate
 from data_tools.team import Team
 from hpcgnn.store import files
 
-HISTORY_BYTES = 256 << 20  # of memory for sorting a part's histories
+WORK_BYTES = 128 << 20  # of memory for tables whose size can be chosen
 
 
 def partition_shared(
@@ -47,7 +47,8 @@ def partition_shared(
 ) -> dict:
     """Collective. As `partition`, on several ranks; returns the quality on all of them.
 
-    method: parmetis or random; assignment: instead, a file with the part of every node; parmetis: path of the library.
+    method: parmetis, ldg, fennel or random; assignment: instead, a file with the part of every node; parmetis: path of
+    the library.
     Raises, on all ranks alike, what `partition` does, and ValueError for what several ranks cannot do yet.
     """
     folder = pathlib.Path(folder)
@@ -67,7 +68,7 @@ def partition_shared(
             options = shared_options(source, common, static)
         with team.together("check the graph file"):
             validate(source, (team.rank, team.size))
-        job = Job(team, source, options, team.blocks(source.num_nodes), parmetis, assignment)
+        job = Job(team, source, options, team.blocks(source.num_nodes), WORK_BYTES, parmetis, assignment)
         part = METHODS[options.method](job)
         loads = block_loads(team, source, job.weights(), part, options)
         shared = shared_layout(team, source, job.blocks, part, parts)
@@ -87,7 +88,7 @@ def shared_options(source: Source, common: dict, static: dict) -> Options:
     if method == "parmetis" and objective != "cut":
         raise ValueError(f"objective={objective}: method parmetis minimises the cut; use --method metis on one rank")
     # Methods of one process and of several differ, all other options are the same.
-    known = method if method == GIVEN else "random"
+    known = "random" if method == "parmetis" else method
     options = KINDS[source.kind].options(source, {**common, "method": known}, static)
     if getattr(options, "cache_ranking", 0):
         raise ValueError("cache_ranking: its probabilities need the whole graph; partition on one rank")
@@ -127,4 +128,4 @@ def write_own(kept: KeptSource, shared: SharedLayout, folder: pathlib.Path, set_
             if counts is None:
                 part_static.write_group(kept, shared.layout, opened, options)
             else:
-                part_writer.write_group(kept, shared.layout, opened, counts, HISTORY_BYTES)
+                part_writer.write_group(kept, shared.layout, opened, counts, WORK_BYTES)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from data_tools.pair_graph import PairGraph
-from data_tools.part_order import bisect
 from data_tools.rebalance import TARGET
+from data_tools.streaming import new_numbers
 from data_tools.team import Team
 from hpcgnn.store.book import BlockOwnership
 
@@ -128,8 +128,4 @@ def order_blocks(ghosts: Ghosts, part: np.ndarray, num_parts: int, seed: int) ->
     around = ghosts.neighbor_parts(part)
     own = np.repeat(part, ghosts.graph.degrees()).astype(np.int64)
     ties = np.bincount(own * num_parts + around, weights=ghosts.graph.weight, minlength=num_parts**2)
-    ties = ghosts.team.sum(ties.astype(np.int64)).reshape(num_parts, num_parts)
-    np.fill_diagonal(ties, 0)
-    new_number = np.empty(num_parts, np.int32)
-    new_number[bisect(ties, np.arange(num_parts), seed)] = np.arange(num_parts)
-    return new_number[part]
+    return new_numbers(ghosts.team.sum(ties.astype(np.int64)).reshape(num_parts, num_parts), seed)[part]

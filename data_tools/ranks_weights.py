@@ -9,7 +9,6 @@ import numpy as np
 
 from data_tools.directory import add_up
 from data_tools.node_weights import QUARTERS, SPLITS, STRETCHES, columns_of, has_split, stream_cuts, type_names
-from data_tools.pair_graph import PairGraph
 from data_tools.partition_options import check_choice
 from data_tools.partition_source import Relation, Source
 from data_tools.ranks_graph import shared_slabs
@@ -22,10 +21,10 @@ COUNTED = {True: ("edges", *QUARTER_NAMES), False: ("events", *STRETCHES, *QUART
 
 
 def block_weights(
-    team: Team, source: Source, balance: tuple[str, ...], blocks: BlockOwnership, graph: PairGraph
+    team: Team, source: Source, balance: tuple[str, ...], blocks: BlockOwnership, degrees: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Collective. Weights [n] int64 by column name; graph: of the block. Raises ValueError for a name that is not
-    known here."""
+    """Collective. Weights [n] int64 by column name; degrees [n]: of the block, where that is asked for. Raises
+    ValueError for a name that is not known here."""
     names = columns_of(source, balance)
     static = source.kind in BY_DESTINATION
     known = ("nodes", "degree", *type_names(source), *COUNTED[static], *(SPLITS if static else ()))
@@ -34,17 +33,19 @@ def block_weights(
     counted = [name for name in names if name in COUNTED[static]]
     sums = count_entries(team, source, counted, blocks)
     columns = dict(zip(counted, sums.T, strict=True))
-    return {name: columns[name] if name in columns else plain_weight(team, source, name, blocks, graph)
+    return {name: columns[name] if name in columns else plain_weight(team, source, name, blocks, degrees)
             for name in names}  # fmt: skip
 
 
-def plain_weight(team: Team, source: Source, name: str, blocks: BlockOwnership, graph: PairGraph) -> np.ndarray:
+def plain_weight(
+    team: Team, source: Source, name: str, blocks: BlockOwnership, degrees: np.ndarray | None
+) -> np.ndarray:
     """Weight [n] int64 that follows from a node itself, or from its neighbours."""
     first, last = (int(blocks.starts[team.rank + side]) for side in (0, 1))
     if name == "nodes":
         return np.ones(last - first, np.int64)
     if name == "degree":
-        return graph.degrees()
+        return degrees
     weight = np.zeros(last - first, np.int64)
     for node_type in source.types:
         start, stop = max(first, node_type.base), min(last, node_type.base + node_type.num_nodes)

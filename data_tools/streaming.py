@@ -34,7 +34,9 @@ def stream(graph: SpooledGraph, weights: np.ndarray, num_parts: int, rule: str, 
     if not total.any():
         return np.zeros(graph.num_nodes, np.int32)
     weights, capacity = weights[:, total > 0], CAPACITY * total[total > 0] / num_parts
-    loads = native_parts.PartLoads(np.zeros((num_parts, len(capacity))), capacity, rule, fennel_price(graph))
+    loads = native_parts.PartLoads(
+        np.zeros((num_parts, len(capacity))), capacity, rule, fennel_price(graph.total_ties, graph.num_nodes)
+    )
     part, limit = np.full(graph.num_nodes, -1, np.int32), max(1, memory // SLAB_ENTRY_BYTES)
     for _ in range(passes):
         loads.loads[:] = 0
@@ -47,9 +49,9 @@ def stream(graph: SpooledGraph, weights: np.ndarray, num_parts: int, rule: str, 
     return part
 
 
-def fennel_price(graph: SpooledGraph) -> float:
+def fennel_price(total_ties: int, num_nodes: int) -> float:
     """What a part that is filled to its capacity costs a node, in ties: gamma m / n (load / mean) ** (gamma - 1)."""
-    return GAMMA * graph.total_ties / max(1, graph.num_nodes) * math.sqrt(CAPACITY)
+    return GAMMA * total_ties / max(1, num_nodes) * math.sqrt(CAPACITY)
 
 
 def node_slabs(graph: SpooledGraph, weights: np.ndarray, limit: int, step: int = 1):
@@ -64,8 +66,13 @@ def order_streamed(graph: SpooledGraph, part: np.ndarray, num_parts: int, seed: 
     for nodes, (indptr, neighbor, tie) in graph.slabs(max(1, memory // SLAB_ENTRY_BYTES)):
         own = np.repeat(part[nodes].astype(np.int64), np.diff(indptr))
         ties += np.bincount(own * num_parts + part[neighbor], weights=tie, minlength=len(ties)).astype(np.int64)
-    ties = ties.reshape(num_parts, num_parts)
+    return new_numbers(ties.reshape(num_parts, num_parts), seed)[part]
+
+
+def new_numbers(ties: np.ndarray, seed: int) -> np.ndarray:
+    """Numbers [P] int32 of parts with ties [P, P] between them, so that consecutive ones are neighbours."""
+    ties = ties.copy()
     np.fill_diagonal(ties, 0)
-    new_number = np.empty(num_parts, np.int32)
-    new_number[bisect(ties, np.arange(num_parts), seed)] = np.arange(num_parts)
-    return new_number[part]
+    numbers = np.empty(len(ties), np.int32)
+    numbers[bisect(ties, np.arange(len(ties)), seed)] = np.arange(len(ties))
+    return numbers

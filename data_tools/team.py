@@ -35,6 +35,10 @@ class Team:
         """Collective. One picklable object a rank [R], on every rank."""
         return [value]
 
+    def broadcast(self, value: Any, rank: int = 0) -> Any:
+        """Collective. A picklable object of one rank, on every rank."""
+        return value
+
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Collective. Sum over ranks, elementwise, on every rank."""
         return values
@@ -86,6 +90,10 @@ class Ranks(Team):
     def everyone(self, value: Any) -> list:
         """See `Team`."""
         return self.group.allgather(value)
+
+    def broadcast(self, value: Any, rank: int = 0) -> Any:
+        """See `Team`."""
+        return self.group.broadcast(value, rank)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """See `Team`."""

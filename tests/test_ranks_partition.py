@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from random_graphs import random_graph, random_static, write_graph
 
-from data_tools import partition_source
+from data_tools import partition_source, ranks_spool
 from data_tools.node_weights import node_weights
 from data_tools.pair_graph import build_pair_graph
 from data_tools.parmetis import find_library
@@ -96,6 +96,29 @@ def test_snapshot_files_are_those_of_one_process(team, mpi_tmp_path):
     assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
 
 
+STREAMED = {
+    "temporal": (random_graph, {"balance": ("events", "time", "degree")}),
+    "static": (random_static, {"passes": 3}),
+    "snapshots": (None, {"passes": 2}),
+}
+
+
+@pytest.mark.parametrize("entries", [ranks_spool.LEAST_ENTRIES, 20])
+@pytest.mark.parametrize("method", ["ldg", "fennel"])
+@pytest.mark.parametrize("kind", STREAMED)
+def test_streamed_files_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind, method, entries):
+    monkeypatch.setattr(ranks_spool, "LEAST_ENTRIES", entries)
+    monkeypatch.setattr(ranks_spool, "ENTRY_BYTES", 1 << 30)
+    write, options = STREAMED[kind]
+    sizes = {"sizes": (60, 30, 9), "num_edges": 300}
+    make_file = snapshot_file if write is None else lambda name: write(name, seed=3, **sizes)
+    path = make(team, mpi_tmp_path / "graph.h5", make_file)
+    quality = partition_shared(team, path, mpi_tmp_path / "shared", 5, method, seed=7, **options)
+    if team.rank == 0:
+        assert partition(path, mpi_tmp_path / "alone", 5, method, seed=7, **options) == quality
+    assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
 def snapshot_file(path):
     """A small snapshot graph with edges that stay."""
     main(["--snapshots", "12", "--nodes", "40", "--seed", "2", str(path)])
@@ -119,7 +142,7 @@ def test_graph_and_weights_of_blocks_are_those_of_the_whole(team, mpi_tmp_path, 
         np.testing.assert_array_equal(graph.indptr, whole.indptr[first : last + 1] - whole.indptr[first])
         np.testing.assert_array_equal(graph.neighbor, whole.neighbor[entries])
         np.testing.assert_array_equal(graph.weight, whole.weight[entries])
-        weights = block_weights(team, source, balance, blocks, graph)
+        weights = block_weights(team, source, balance, blocks, graph.degrees())
         expected = node_weights(source, balance)
         assert list(weights) == list(expected)
         for name, column in weights.items():
