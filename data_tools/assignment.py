@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from data_tools.streaming import order_streamed, stream
 NODES_PER_PART = 4  # METIS needs some room: with fewer nodes it leaves parts empty
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Workplace:
     """What a method may use besides a few numbers a node: a folder for scratch files and bytes of memory; the file with
     the assignment, if one is given."""
@@ -33,6 +33,15 @@ class Workplace:
     folder: pathlib.Path
     memory: int
     assignment: str | os.PathLike | None = None
+    _degrees: np.ndarray | None = field(default=None, init=False)
+
+    def weights(
+        self, source: Source, balance: tuple[str, ...], graph: PairGraph | SpooledGraph | None = None
+    ) -> dict[str, np.ndarray]:
+        """`node_weights`; neighbours are counted once, by ``graph`` where a method has one, else on disk."""
+        if "degree" in balance and self._degrees is None:
+            self._degrees = (graph or build_spooled_graph(source, self.folder, self.memory)).degrees()
+        return node_weights(source, balance, self._degrees)
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
@@ -61,7 +70,7 @@ def random_rows(type_id: int, rows: np.ndarray, num_parts: int, seed: int) -> np
 def metis_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node by METIS on the pairs of nodes with events between them, then evened out."""
     graph = build_pair_graph(source)
-    weights = weight_table(source, options, graph)
+    weights = weight_table(source, options, place, graph)
     part = partition_graph(graph, options.parts, weights, options.seed, options.objective)
     part = spread_idle(part, idle_nodes(graph, weights), options.parts)
     part = rebalance(graph, part, weights, options.parts, near=options.objective == "cut")
@@ -71,16 +80,18 @@ def metis_parts(source: Source, options: Options, place: Workplace) -> np.ndarra
 def streamed_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node by a streaming rule, with the pairs of nodes on disk."""
     graph = build_spooled_graph(source, place.folder, place.memory)
-    weights = weight_table(source, options, graph)
+    weights = weight_table(source, options, place, graph)
     passes = DEFAULT_PASSES if options.passes is None else options.passes
     part = stream(graph, weights, options.parts, options.method, passes, place.memory)
     part = spread_idle(part, idle_nodes(graph, weights), options.parts)
     return order_streamed(graph, part, options.parts, options.seed, place.memory)
 
 
-def weight_table(source: Source, options: Options, graph: PairGraph | SpooledGraph) -> np.ndarray:
+def weight_table(
+    source: Source, options: Options, place: Workplace, graph: PairGraph | SpooledGraph | None = None
+) -> np.ndarray:
     """Weights [N, C] int64 of the constraints asked for; of nodes alone where there are none."""
-    columns = node_weights(source, options.balance or ("nodes",), graph)
+    columns = place.weights(source, options.balance or ("nodes",), graph)
     return np.stack(list(columns.values()), axis=1)
 
 
@@ -92,7 +103,7 @@ def idle_nodes(graph: PairGraph | SpooledGraph, weights: np.ndarray) -> np.ndarr
 def kaminpar(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node by KaMinPar, which knows one constraint, then evened out greedily."""
     graph = build_pair_graph(source)
-    weights = weight_table(source, options, graph)
+    weights = weight_table(source, options, place, graph)
     part = kaminpar_parts(graph, weights[:, 0], options.parts, options.seed, place.folder)
     part = spread_idle(part, idle_nodes(graph, weights), options.parts)
     part = rebalance(graph, part, weights, options.parts)
@@ -107,7 +118,7 @@ def given(source: Source, options: Options, place: Workplace) -> np.ndarray:
 def users_own(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node by a class or function of the user's, as it is."""
     graph = build_pair_graph(source)
-    weights = node_weights(source, options.balance or ("nodes",), graph)
+    weights = place.weights(source, options.balance or ("nodes",), graph)
     return user_parts(options.method, graph, weights, options.parts, options.seed)
 
 

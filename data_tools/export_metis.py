@@ -35,7 +35,7 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
         options = KINDS[source.kind].options(source, {"method": METIS, "balance": balance}, {})
         validate(source)
         graph = build_spooled_graph(source, output.parent, SPOOL_BYTES, by_degree=False)
-        weights = node_weights(source, options.balance or ("nodes",), graph)
+        weights = node_weights(source, options.balance or ("nodes",), graph.degrees())
         temporary = output.with_name(output.name + ".tmp")
         num_pairs = int(graph.indptr[-1]) // 2
         write_metis(temporary, num_pairs, graph.slabs(LINE_ENTRIES), np.stack(list(weights.values()), axis=1))

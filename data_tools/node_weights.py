@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 
-from data_tools.pair_graph import PairGraph, build_pair_graph
+from data_tools.pair_graph import build_pair_graph
 from data_tools.partition_source import NodeType, Relation, Source, endpoint_slabs
 from hpcgnn.store.files import BY_DESTINATION, FileFormatError
 
@@ -40,18 +40,18 @@ def columns_of(source: Source, balance: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(column for name in balance for column in several.get(name, [name])))
 
 
-def node_weights(source: Source, balance: tuple[str, ...], graph: PairGraph | None = None) -> dict[str, np.ndarray]:
+def node_weights(source: Source, balance: tuple[str, ...], degrees: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """Weights [N] int64 by column name.
 
-    nodes: 1; degree: distinct neighbours (from ``graph``, else counted); type:<name>: 1 for its nodes. Of a temporal
-    graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next 15 %; time0
-    .. time3: those in each quarter; a self-loop is one entry. Of the others: edges: in-edges of all relations; train,
-    val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of them.
+    nodes: 1; degree: distinct neighbours (``degrees`` [N], else counted in memory); type:<name>: 1 for its nodes. Of
+    a temporal graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next
+    15 %; time0 .. time3: those in each quarter; a self-loop is one entry. Of the others: edges: in-edges of all
+    relations; train, val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of them.
     """
     columns = columns_of(source, balance)
     weights = {name: plain_weight(source, name) for name in columns if name == "nodes" or name.startswith("type:")}
     if "degree" in columns:
-        weights["degree"] = (graph or build_pair_graph(source)).degrees()
+        weights["degree"] = build_pair_graph(source).degrees() if degrees is None else degrees
     remaining = [name for name in columns if name not in weights]
     if source.kind in BY_DESTINATION:
         weights |= {name: static_weight(source, name) for name in remaining}

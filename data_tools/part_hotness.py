@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_tools.node_weights import in_split, node_weights
+from data_tools.node_weights import in_split
 from data_tools.part_access import access_by_part
 from data_tools.partition_options import StaticOptions
 from data_tools.partition_source import Source
 from data_tools.rebalance import TARGET
 
 
-def hotness_parts(source: Source, part: np.ndarray, options: StaticOptions) -> np.ndarray:
-    """Part per node [N] int32; training nodes stay in the parts [N] they are in."""
+def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options: StaticOptions) -> np.ndarray:
+    """Part per node [N] int32, balanced by weights [N, C]; training nodes stay in the parts [N] they are in."""
     fixed = in_split(source, "train")
     access = np.empty((options.parts, source.num_nodes), np.float32)
     for index, row in access_by_part(source, part, range(options.parts), options.fanouts, options.batch_size):
         access[index] = row
-    columns = node_weights(source, options.balance or ("nodes",))
-    return Placement(access, part, fixed, np.stack(list(columns.values()), axis=1)).run()
+    return Placement(access, part, fixed, weights).run()
 
 
 class Placement:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.assignment import METHODS, Workplace, assign
+from data_tools.assignment import METHODS, Workplace, assign, weight_table
 from data_tools.journal import Journal
 from data_tools.memory import parse_bytes
 from data_tools.node_weights import CONSTRAINTS, STATIC_CONSTRAINTS, constraints, default_balance
@@ -73,12 +73,13 @@ def assign_static(source: Source, options: StaticOptions, place: Workplace) -> n
     if options.method != HOTNESS:
         return assign(source, options, place)
     # Hotness moves nodes of a METIS partition, whose training seeds stay where they are.
-    return hotness_parts(source, METHODS[METIS](source, options, place), options)
+    part = METHODS[METIS](source, options, place)
+    return hotness_parts(source, part, weight_table(source, options, place), options)
 
 
-def measure_by_destination(source: Source, layout: Layout, options: StaticOptions) -> dict:
+def measure_by_destination(source: Source, layout: Layout, options: StaticOptions, place: Workplace) -> dict:
     """Quality of a layout of a static graph or of snapshots."""
-    quality = measure_static(source, layout, options.balance)
+    quality = measure_static(source, layout, options.balance, place.weights)
     if source.kind == "snapshots":
         measure_snapshots(source, layout, quality)
     return quality
@@ -92,7 +93,7 @@ def write_temporal(source: Source, layout: Layout, journal: Journal, options: Op
 
 TEMPORAL = Stages(
     assign=assign,
-    measure=lambda source, layout, options: measure(source, layout, options.balance),
+    measure=lambda source, layout, options, place: measure(source, layout, options.balance, place.weights),
     write=write_temporal,
 )
 BY_DESTINATION = Stages(

@@ -64,11 +64,16 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
     slab, parts = partition_source.SLAB_BYTES, min(options.parts, PARTS_AT_ONCE)
     weights = 8 * counts.nodes * counts.weights
     access = TABLE_BYTES + 32 * counts.nodes if getattr(options, "cache_ranking", 0) else 0
+    spool = 60 * counts.nodes + min(work, 2 * ENTRY_BYTES * counts.edges)  # neighbours are counted on disk
+    neighbours = spool if "degree" in options.balance else 0
     history = min(work, 4 * HISTORY_BYTES * counts.edges // options.parts) if counts.kind == "temporal" else 0
     return {
         "checks": 4 * slab,
         "assignment": assignment_bytes(counts, options, weights, work) + 4 * slab,
-        "measures": 32 * counts.nodes + 3 * weights + min(HALO_BYTES, counts.nodes * options.parts) + 6 * slab,
+        "measures": 32 * counts.nodes
+        + 3 * weights
+        + max(neighbours, min(HALO_BYTES, counts.nodes * options.parts))
+        + 6 * slab,
         "part files": 44 * counts.nodes + 8 * slab + parts * FILE_BYTES + max(history, access),
     }
 

@@ -29,10 +29,10 @@ def make_set_id(source_hash: str, options: Options) -> str:
 @dataclass(frozen=True, slots=True)
 class Stages:
     """How the sets of one kind of graph are made: part [N] from (source, options, workplace), measures from (source,
-    layout, options), part files and further measures from (source, layout, journal, options, workplace)."""
+    layout, options, workplace), part files and further measures from (source, layout, journal, options, workplace)."""
 
     assign: Callable[[Source, Options, Workplace], np.ndarray]
-    measure: Callable[[Source, Layout, Options], dict]
+    measure: Callable[[Source, Layout, Options, Workplace], dict]
     write: Callable[[Source, Layout, Journal, Options, Workplace], dict]
 
 
@@ -48,7 +48,7 @@ def write_set(source: Source, journal: Journal, options: Options, stages: Stages
         journal.keep_assignment(part)
     layout = make_layout(source, part, options.parts)
     if journal.get("quality") is None:
-        journal.note("quality", stages.measure(source, layout, options))
+        journal.note("quality", stages.measure(source, layout, options, place))
     if not journal.get("cleared"):
         clear_folder(journal.folder)
         journal.note("cleared")

@@ -5,12 +5,12 @@ P parts; of R ranks, rank r takes the parts r P // R .. (r + 1) P // R - 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.node_weights import columns_of, node_weights
+from data_tools.node_weights import columns_of
 from data_tools.part_layout import Layout
 from data_tools.partition_source import Relation, Source, endpoint_slabs
 
@@ -60,10 +60,10 @@ class Loads:
         return found
 
 
-def measure_loads(source: Source, layout: Layout, balance: tuple[str, ...]) -> Loads:
-    """Loads by the constraints asked for, by nodes, and by events or edges."""
+def measure_loads(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> Loads:
+    """Loads by the constraints asked for, by nodes, and by events or edges; weigh(source, balance): `node_weights`."""
     always = ("nodes", "events" if source.kind == "temporal" else "edges")
-    weights = node_weights(source, tuple(dict.fromkeys((*balance, *always))))
+    weights = weigh(source, tuple(dict.fromkeys((*balance, *always))))
     by_part = {}
     for name, weight in weights.items():
         by_part[name] = np.zeros(layout.num_parts, np.int64)
@@ -96,10 +96,10 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
     }
 
 
-def measure(source: Source, layout: Layout, balance: tuple[str, ...]) -> dict:
+def measure(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
     """Quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks; volume: (node, foreign
     rank) pairs with events between them."""
-    loads = measure_loads(source, layout, balance)
+    loads = measure_loads(source, layout, balance, weigh)
     pairs = pair_counts(source, layout)
 
     def with_volume(num_ranks: int) -> dict:
@@ -110,13 +110,13 @@ def measure(source: Source, layout: Layout, balance: tuple[str, ...]) -> dict:
     return {**with_volume(layout.num_parts), "events": int(pairs.sum()), "runs": runs}
 
 
-def measure_static(source: Source, layout: Layout, balance: tuple[str, ...]) -> dict:
+def measure_static(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
     """Quality of a layout of a static graph: as `measure`, but replication counts nodes.
 
     halo: remote sources of in-edges, summed over parts, which is the volume of communication; replication: rows that
     the parts hold with their halo, over nodes; relations: cut of each.
     """
-    loads = measure_loads(source, layout, balance)
+    loads = measure_loads(source, layout, balance, weigh)
     pairs = [relation_pairs(source, relation, layout) for relation in source.relations]
     total = sum(pairs, np.zeros((layout.num_parts, layout.num_parts), np.int64))
 

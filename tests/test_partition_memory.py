@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from partition_sets import content
+from random_graphs import random_graph, random_static
 
-from data_tools import partition_memory
+from data_tools import node_weights, partition_memory
 from data_tools.memory import parse_bytes, status_bytes
-from data_tools.pair_graph import count_pairs
+from data_tools.pair_graph import build_pair_graph, count_pairs
 from data_tools.partition import main, partition
 from data_tools.partition_memory import Counts, count, estimate_pairs, make_plan, predict
 from data_tools.partition_options import Options, StaticOptions
@@ -88,6 +91,28 @@ def test_the_memory_that_is_allowed_does_not_change_the_set(graphs, tmp_path):
         partition(source, tmp_path / name, 4, "ldg", passes=2, memory=allowed)
         books.append((tmp_path / name / "book.h5").read_bytes())
     assert books[0] == books[1]
+
+
+@pytest.mark.parametrize("make", [random_graph, random_static])
+def test_neighbours_are_counted_on_disk(tmp_path, monkeypatch, make):
+    graph = make(tmp_path / "g.h5", 1, num_edges=300)
+    with (source := open_source(graph)).file:
+        degrees = build_pair_graph(source).degrees()
+    monkeypatch.setattr(node_weights, "build_pair_graph", None)
+    for method in ("ldg", "random", "metis"):
+        quality = partition(graph, tmp_path / method, 4, method, ("degree",))
+        part = read_parts(source, tmp_path / method, 4)
+        loads = np.bincount(part, weights=degrees, minlength=4)
+        assert quality["balance"] == {"degree": round(float(loads.max() / loads.mean()), 4)}
+
+
+def read_parts(source, folder, num_parts):
+    """Part per node [N] of a set."""
+    part = np.empty(source.num_nodes, np.int64)
+    for number, data in enumerate(content(folder, num_parts)):
+        for node_type in source.types:
+            part[node_type.base + data[f"nodes/{node_type.name}/row"]] = number
+    return part
 
 
 def test_pairs_are_estimated_well(graphs):

@@ -1,5 +1,6 @@
 """A run learns the same from partition sets of every method: parts say where rows lie, and nothing else."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -8,15 +9,21 @@ from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 
 from data_tools.assignment import GIVEN, METHODS
+from data_tools.parmetis import find_library
 from data_tools.partition import HOTNESS, partition
+from data_tools.partition_source import open_source
+from data_tools.ranks_partition import partition_shared
+from data_tools.team import Ranks
+from hpcgnn.comm.world import CommConfig, World
 
 FURTHER = {
     "seed": {"method": "random", "seed": 9},
     "constraints": {"method": "metis", "balance": ("nodes", "degree", "train", "val", "types")},
     "volume": {"method": "metis", "objective": "volume"},
 }
-NAMED = {name: {"method": name} for name in METHODS if name not in (GIVEN, "kaminpar")}
-TEMPORAL = NAMED | FURTHER
+PARMETIS = "parmetis"  # of all the ranks of the test
+NAMED = {name: {"method": name} for name in (*METHODS, PARMETIS) if name != GIVEN}
+TEMPORAL = NAMED | FURTHER | {GIVEN: {"assignment": "given.npy"}}
 STATIC = TEMPORAL | {HOTNESS: {"method": HOTNESS}}
 PARTS = 6
 
@@ -28,13 +35,33 @@ def reference():
 
 
 def make(comm, graph, folder, options) -> None:
-    """Collective. A graph and its set."""
+    """Collective. A graph and its set; skips where a method is not installed."""
+    need(options.get("method"))
 
     def write() -> None:
         graph(folder / "graph.h5")
-        partition(folder / "graph.h5", folder / "parts", PARTS, **options)
+        given = options.get("assignment")
+        if given:
+            with (source := open_source(folder / "graph.h5")).file:
+                np.save(folder / given, np.random.default_rng(3).integers(0, PARTS, source.num_nodes))
+            partition(folder / "graph.h5", folder / "parts", PARTS, assignment=folder / given)
+        elif options["method"] != PARMETIS:
+            partition(folder / "graph.h5", folder / "parts", PARTS, **options)
 
     on_rank_0(comm, write)
+    if options.get("method") == PARMETIS:
+        partition_shared(Ranks(World(CommConfig(device="cpu"), comm)), folder / "graph.h5", folder / "parts", PARTS)
+
+
+def need(method) -> None:
+    """Skips, on all ranks alike, where a method is not installed."""
+    if method == "kaminpar" and importlib.util.find_spec(method) is None:
+        pytest.skip("kaminpar is not installed")
+    if method == PARMETIS:
+        try:
+            find_library()
+        except ValueError as error:
+            pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("method", STATIC)
