@@ -1,0 +1,26 @@
+"""What mkdocs calls: pages that are made from the source, and docstrings that pages quote.
+
+A line ``<!-- docstring: hpcgnn.store.files -->`` becomes that module's docstring.
+"""
+
+from __future__ import annotations
+
+import re
+
+from docstrings import api_page, docstring
+from messages import messages_page
+from mkdocs.structure.files import File
+
+GENERATED = {"api.md": api_page, "messages.md": messages_page}
+
+
+def on_files(files, config, **_):
+    """Add the generated pages."""
+    for name, make in GENERATED.items():
+        files.append(File.generated(config, name, content=make()))
+    return files
+
+
+def on_page_markdown(markdown, **_):
+    """Put docstrings where pages quote them."""
+    return re.sub(r"^<!-- docstring: ([\w.]+) -->$", lambda found: docstring(found[1]), markdown, flags=re.MULTILINE)

@@ -1,0 +1,102 @@
+"""The guide as web pages: links that lead somewhere, messages that the source has, an interface that is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+from hpcgnn.config import RunConfig, StaticConfig
+from hpcgnn.store import files
+
+TOOLS = REPOSITORY / "docs" / "_tools"
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """The modules that make pages from the source."""
+    sys.path.insert(0, str(TOOLS))
+    import docstrings
+    import messages
+
+    yield {"docstrings": docstrings, "messages": messages}
+    sys.path.remove(str(TOOLS))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built pages; a dead link or an unknown anchor fails."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_pages_are_built_whole(site):
+    """Lists, tables and blocks of code are such, also where Markdown is stricter than in a repository's browser."""
+    pages = sorted(site.glob("*.html"))
+    assert {"index.html", "api.html", "messages.html", "troubleshooting.html"} <= {page.name for page in pages}
+    for page in pages:
+        paragraphs = re.findall(r"<p>(.*?)</p>", page.read_text(), re.DOTALL)
+        odd = [text for text in paragraphs if re.search(r"^(\* |\d\. |\||```|#+ )", text, re.MULTILINE)]
+        assert not odd, f"{page.name}: {odd}"
+
+
+def test_pages_need_nothing_from_elsewhere(site):
+    """Cluster log-in nodes often see no internet."""
+    for page in site.glob("*.html"):
+        loaded = re.findall(
+            r"""<(?:script|img)[^>]*src="(https?:[^"]*)|<link[^>]*href="(https?:[^"]*)""", page.read_text()
+        )
+        assert not loaded, page.name
+
+
+def test_troubleshooting_quotes_messages_of_the_source(tools):
+    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    entries = re.findall(r"^### `(.*)`$", page, re.MULTILINE)
+    assert len(entries) > 40
+    texts = set(tools["messages"].all_texts())
+    unknown = [entry for entry in entries if not any(tools["messages"].fits(entry, text) for text in texts)]
+    assert not unknown
+
+
+def refuse_section():
+    RunConfig.from_dict({"nope": {}})
+
+
+def refuse_value():
+    StaticConfig.from_dict({"train": {"lr": -1}})
+
+
+def refuse_file():
+    files.open_checked("/nowhere/graph.h5", files.GRAPH)
+
+
+@pytest.mark.parametrize("refuse", [refuse_section, refuse_value, refuse_file])
+def test_messages_that_are_met_are_on_the_page(tools, refuse):
+    with pytest.raises(ValueError) as caught:
+        refuse()
+    listed = [message.text for message in tools["messages"].messages()]
+    patterns = [".+".join(map(re.escape, text.split("…"))) for text in listed]
+    assert any(re.fullmatch(pattern, str(caught.value), re.DOTALL) for pattern in patterns)
+
+
+def test_all_messages_are_listed_by_area(tools):
+    messages = tools["messages"]
+    page, found = messages.messages_page(), messages.messages()
+    assert len(found) > 500
+    assert page.count("\n| ") == len({(m.text, messages.area(m.module)) for m in found}) + page.count("\n## ")
+
+
+def test_interface_has_signatures_and_docstrings(tools):
+    page = tools["docstrings"].api_page()
+    for expected in ("#### TemporalLoader", "#### NeighborLoader", "    batch_size: int,", "Collective to create"):
+        assert expected in page
+    assert "self" not in re.findall(r"\w+", "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    with pytest.raises(FileNotFoundError, match="no module"):
+        tools["docstrings"].docstring("hpcgnn.nowhere")
