@@ -172,7 +172,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--method", default=METIS, metavar="METHOD",
         help=f"{', '.join(name for name in STATIC_METHODS if name != GIVEN)} (hotness: static graphs only), or a class "
-        "or function of your own as package.module.name (default metis); on several ranks (mpirun): parmetis, ldg, fennel, random",
+        "or function of your own as package.module.name (default metis); on several ranks (mpirun): parmetis, ldg, "
+        "fennel, random",
     )  # fmt: skip
     parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
     parser.add_argument(

@@ -1,0 +1,167 @@
+"""``python -m hpcgnn.bench gpu``: every kernel of a device against what bounds it, and exchanges between devices.
+
+A kernel is bound by the bytes that it moves at least, at the rate of a large copy, or by its flops, at that of a large
+product in float32. Of its seconds the median of several calls counts, each with the caches full of other data. With
+several ranks, each with rows on its device, an exchange of all with all is timed as MPI takes device memory (where it
+does) and staged through pinned memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.kernels import Case, Problems, Sizes
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import CommConfig, World, mpi_is_cuda_aware
+from hpcgnn.run import launch
+
+COPY_BYTES, PRODUCT_SIZE, FLUSH_BYTES = 1 << 30, 8192, 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command takes beside the sizes."""
+
+    repeat: int = 10
+    exchange: int = 64 << 20
+    out: str = ""
+
+
+class Clock:
+    """Seconds of calls on a device; ``flush`` bytes are written before each, so that nothing is left in its caches."""
+
+    def __init__(self, device: torch.device, repeat: int, flush: int):
+        self._device, self._repeat = device, repeat
+        self._flush = torch.empty(flush, dtype=torch.uint8, device=device)
+
+    def __call__(self, call: Callable[[], object]) -> float:
+        """The median; the first call does not count."""
+        call()
+        return float(np.median([self._once(call) for _ in range(self._repeat)]))
+
+    def _once(self, call: Callable[[], object]) -> float:
+        self._flush.zero_()
+        if self._device.type != "cuda":
+            begin = time.perf_counter()
+            call()
+            return time.perf_counter() - begin
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+
+def peaks(clock: Clock, device: torch.device, copy: int, product: int) -> dict[str, float]:
+    """bandwidth [B/s] of a copy within the device, flops [1/s] of a product in float32."""
+    source = torch.zeros(copy, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = clock(lambda: target.copy_(source))
+    a = torch.rand(product, product, device=device)
+    return {"bandwidth": 2 * copy / seconds, "flops": 2 * product**3 / clock(lambda: a @ a)}
+
+
+def time_case(case: Case, clock: Clock, peak: dict[str, float]) -> dict[str, float]:
+    """Seconds of a kernel, of its bound, and the share of the bound that it reaches."""
+    bound = max(case.bytes / peak["bandwidth"], case.flops / peak["flops"])
+    seconds = clock(case.run)
+    return {"seconds": seconds, "bytes": case.bytes, "flops": case.flops, "bound": bound, "share": bound / seconds}
+
+
+def measure(
+    sizes: Sizes, device: torch.device, repeat: int, copy: int = COPY_BYTES, product: int = PRODUCT_SIZE,
+    flush: int = FLUSH_BYTES,
+) -> dict:  # fmt: skip
+    """Peaks of the device and, by name, every kernel."""
+    clock = Clock(device, repeat, flush)
+    peak = peaks(clock, device, copy, product)
+    cases = Problems(sizes, device).cases()
+    return {"peak": peak, "sizes": asdict(sizes), "kernels": {c.name: time_case(c, clock, peak) for c in cases}}
+
+
+def time_exchange(world: World, size: int, repeat: int) -> float:
+    """Collective. B/s that a rank sends, in exchanges of ``size`` bytes with every other, from and to the memory of its
+    device."""
+    channel, seconds, counts = world.channel(), [], np.full(world.size, size, np.int64)
+    rows = torch.zeros((world.size * size, 1), dtype=torch.uint8, device=world.device)
+    for _ in range(repeat):
+        world.barrier()
+        begin = time.perf_counter()
+        channel.rows(rows, counts, counts)
+        if world.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    channel.close()
+    slowest = world.reduce_array(np.array([np.median(seconds)]), "max")[0]
+    return (world.size - 1) * size / float(slowest)
+
+
+def time_ways(options: Options) -> dict[str, float]:
+    """Collective. ``time_exchange`` direct, where MPI takes device memory, and staged."""
+    ways = {"direct": "on", "staged": "off"} if mpi_is_cuda_aware() else {"staged": "off"}
+    worlds = {name: World(CommConfig(device="cuda", gpu_direct=value)) for name, value in ways.items()}
+    return {name: time_exchange(world, options.exchange, options.repeat) for name, world in worlds.items()}
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective. Rank 0 times the kernels, then all ranks the exchanges."""
+    sizes, options = launch.on_first_rank(world, "arguments", lambda: _parse(argv))
+    with together(world, "find the device"):
+        if not torch.cuda.is_available():
+            raise ValueError("bench gpu needs a CUDA device, torch sees none: run it where there is a GPU")
+    own = World(CommConfig(device="cuda"))
+    result: dict = {"device": torch.cuda.get_device_name(own.device), "ranks": world.size}
+    with together(world, "time the kernels"):
+        if world.rank == 0:
+            result |= measure(sizes, own.device, options.repeat)
+    if world.size > 1:
+        result["exchanges"] = time_ways(options)
+    if world.rank == 0:
+        print(table(result))
+        if options.out:
+            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    world.barrier()
+    return launch.EXIT_DONE
+
+
+def _parse(argv: list[str]) -> tuple[Sizes, Options]:
+    parser = argparse.ArgumentParser("python -m hpcgnn.bench gpu", description=__doc__)
+    default = Options()
+    for name, value in asdict(Sizes()).items():
+        parser.add_argument(f"--{name}", type=int, default=value, help="of the kernels' problems")
+    parser.add_argument("--repeat", type=int, default=default.repeat, help="timings")
+    parser.add_argument("--exchange", type=int, default=default.exchange, help="bytes from each rank to each other")
+    parser.add_argument("--out", default=default.out, help="JSON file to write")
+    given = vars(parser.parse_args(argv))
+    for name, value in given.items():
+        if name != "out" and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    options = {field.name: given.pop(field.name) for field in fields(Options)}
+    return Sizes(**given), Options(**options)
+
+
+def table(result: dict) -> str:
+    """The result as text."""
+    peak = result["peak"]
+    lines = [
+        f"{result['device']}: copy {peak['bandwidth'] / 1e9:,.0f} GB/s, product {peak['flops'] / 1e12:,.1f} Tflop/s",
+        f"{'kernel':<20} {'time':>10} {'moved':>10} {'rate':>10} {'of bound':>9}",
+    ]
+    for name, case in result["kernels"].items():
+        rate = case["bytes"] / case["seconds"] / 1e9
+        lines.append(
+            f"{name:<20} {1e6 * case['seconds']:7,.0f} us {case['bytes'] / (1 << 20):6,.0f} MiB {rate:5,.0f} GB/s "
+            f"{case['share']:8.0%}"
+        )
+    for name, rate in result.get("exchanges", {}).items():
+        lines.append(f"exchange between {result['ranks']} ranks, {name}: {rate / 1e9:,.1f} GB/s a rank")
+    return "\n".join(lines)
