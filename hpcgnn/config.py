@@ -34,11 +34,11 @@ from hpcgnn.tasks.graph_config import GraphTaskConfig
 from hpcgnn.tasks.snapshot_config import SnapshotTaskConfig
 
 # What a resumed run may change: nothing that its answer depends on.
-RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.checkpoint_every", "train.leave_seconds",
-             "sampling.prefetch", "output.keep",
-             "sampling.in_flight", "sampling.topology", "sampling.routes", "comm.", "memory.placement",
-             "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path", "data.stage_to",
-             "features.cache_ratio", "features.cache")  # fmt: skip
+RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
+             "train.tensorboard", "train.profile", "train.checkpoint_every", "train.leave_seconds",
+             "sampling.prefetch", "sampling.in_flight", "sampling.topology", "sampling.routes", "output.keep", "comm.",
+             "memory.placement", "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path",
+             "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip
 
 
 @dataclass

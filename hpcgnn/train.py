@@ -10,7 +10,6 @@ import datetime
 import os
 import platform
 import subprocess
-import sys
 from pathlib import Path
 
 import jsonargparse
@@ -33,6 +32,8 @@ from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synt
 from hpcgnn.run.trainer import Trainer
 from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.store import files
+
+PROFILED = "10-19"  # steps of the run, by default
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -99,6 +100,7 @@ def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, r
 
 def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     """Configuration, run folder, and whether to resume. Raises ValueError."""
+    argv = [f"--train.profile={PROFILED}" if argument == "--profile" else argument for argument in argv]
     resume = _option(argv, "--resume")
     if resume is None:
         config, _ = configuration.parse(_parser(configuration.kind_of(argv)), argv)
@@ -126,6 +128,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
 def _parser(kind: str) -> jsonargparse.ArgumentParser:
     parser = configuration.parser("python -m hpcgnn.train", __doc__, kind)
     parser.add_argument("--resume", type=str, default="", help="run folder to continue")
+    parser.add_argument("--profile", action="store_true", help=f"the same as --train.profile {PROFILED}")
     return parser
 
 
@@ -184,4 +187,4 @@ def _git_revision() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main))
+    launch.leave(launch.run(main))

@@ -8,10 +8,17 @@
 # PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint. It answers
 # SIGUSR1 with a checkpoint and exit code 75, which asks to be started again.
 #
+# In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
+# where it should not have the job's id: a later job with the same name goes on with the run.
+#
 # A site profile may set:
-#   LAUNCH         array: the launcher with its options, to which the program is appended
-#   REQUEUE        scontrol | array | repeat | none: see start_again
-#   MAX_RESTARTS   how often a job may be started again
+#   LAUNCH            array: the launcher with its options, to which the program is appended
+#   REQUEUE           scontrol | array | repeat | none: see start_again
+#   MAX_RESTARTS      how often a job may be started again
+#   JOB_ID            the job's id, the same in all elements of a job array
+#   ARRAY_INDEX       which element of a job array this is; empty: none
+#   HPCGNN_JOB_END    exported, seconds since 1970: when the job's time ends, where Slurm does not tell
+# and define another interrupt_ranks.
 
 readonly EXIT_REQUEUE=75
 
@@ -19,6 +26,9 @@ LAUNCH=()
 REQUEUE=scontrol
 MAX_RESTARTS=100
 RESTARTS=${SLURM_RESTART_COUNT:-0}
+JOB_ID=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}
+ARRAY_INDEX=${SLURM_ARRAY_TASK_ID:-}
+RUN_ID=
 LAUNCHER_PID=
 INTERRUPTED=no
 
@@ -26,17 +36,30 @@ say() {
     echo "[$(date +%H:%M:%S)] $*"
 }
 
-# The profile named by HPCGNN_SITE; without it, generic inside Slurm and workstation outside.
+# The profile that the environment of a batch system's job stands for.
+site_of_job() {
+    if [[ -n ${SLURM_JOB_ID:-} ]]; then
+        echo generic
+    elif [[ -n ${PBS_JOBID:-} ]]; then
+        echo pbs
+    elif [[ -n ${FLUX_URI:-} ]]; then
+        echo flux
+    else
+        echo workstation
+    fi
+}
+
+# The profile named by HPCGNN_SITE; without it, what the batch system asks for.
 load_site() {
-    local fallback=workstation
-    [[ -z ${SLURM_JOB_ID:-} ]] || fallback=generic
-    local site=${HPCGNN_SITE:-$fallback}
+    local site
+    site=${HPCGNN_SITE:-$(site_of_job)}
     if [[ ! -e jobs/sites/$site.sh ]]; then
         say "no profile jobs/sites/$site.sh; there are: $(cd jobs/sites && echo *.sh)" >&2
         exit 2
     fi
     # shellcheck source=/dev/null
     source "jobs/sites/$site.sh"
+    RUN_ID=${HPCGNN_RUN:-${JOB_ID:-$(date +%Y%m%d-%H%M%S)}}
     report "$site"
 }
 
@@ -59,13 +82,13 @@ shield() {
 report() {
     local cpus
     cpus=$(awk '/Cpus_allowed_list/ {print $2}' /proc/self/status)
-    say "site $1, job ${SLURM_JOB_ID:-none}, restart $RESTARTS, nodes ${SLURM_JOB_NODELIST:-$(hostname)}," \
+    say "site $1, job ${SLURM_JOB_ID:-${JOB_ID:-none}}, restart $RESTARTS, nodes ${SLURM_JOB_NODELIST:-$(hostname)}," \
         "tasks per node ${SLURM_TASKS_PER_NODE:-any}, cpus per task ${SLURM_CPUS_PER_TASK:-any}, affinity $cpus"
 }
 
-# What names the run's folder: the same in all restarts of a job and in all elements of a job array.
-run_id() {
-    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}}"
+# Whether this is one of several runs, which differ in the seed; else all elements of an array go on with one run.
+trains_by_seed() {
+    [[ -n $ARRAY_INDEX && $REQUEUE != array ]]
 }
 
 has_checkpoint() {
@@ -73,11 +96,15 @@ has_checkpoint() {
 }
 
 # The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH.
+interrupt_ranks() {
+    kill -USR1 "$LAUNCHER_PID"
+}
+
 forward_interrupt() {
     INTERRUPTED=yes
     say "interrupted by SIG$1: asking the ranks for a checkpoint"
     if [[ -n $LAUNCHER_PID ]]; then
-        kill -USR1 "$LAUNCHER_PID" 2>/dev/null || true
+        interrupt_ranks 2>/dev/null || true
     fi
 }
 
@@ -141,7 +168,7 @@ is_running() {
 #   none       leaves it to the user
 start_again() {
     if [[ $REQUEUE == none ]]; then
-        say "checkpointed; submit again to go on"
+        say "checkpointed; started with HPCGNN_RUN=$RUN_ID, the script goes on from there"
         exit "$EXIT_REQUEUE"
     elif ((RESTARTS >= MAX_RESTARTS)); then
         say "checkpointed, but started again $RESTARTS times already (MAX_RESTARTS=$MAX_RESTARTS): giving up" >&2
@@ -187,8 +214,14 @@ run_with_requeue() {
 }
 
 train_recipe() {
-    local name=$1
+    local name=$1 folder keys
     shift
     load_site
-    run_with_requeue "runs/$name-$(run_id)" python -m hpcgnn.train -- --config "jobs/train_$name.yaml" "$@"
+    folder=runs/$name-$RUN_ID
+    keys=(--config "jobs/train_$name.yaml")
+    if trains_by_seed; then
+        folder+=-seed-$ARRAY_INDEX
+        keys+=(--train.seed "$ARRAY_INDEX")
+    fi
+    run_with_requeue "$folder" python -m hpcgnn.train -- "${keys[@]}" "$@"
 }

@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Hard limits in seconds: a stage that hangs is a failure.
-readonly LIMIT_UNIT=3000 LIMIT_MPI=900 LIMIT_SLURM=900
+readonly LIMIT_UNIT=3000 LIMIT_MPI=900 LIMIT_SLURM=1200
 
 SUMMARY=()
 FAILED=0

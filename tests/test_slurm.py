@@ -94,6 +94,25 @@ def steps_of(run: Path) -> list[tuple[int, int]]:
     return [(line["epoch"], line["step"]) for line in lines if "step" in line]
 
 
+def test_of(run: Path) -> dict:
+    """The one line of the test."""
+    (found,) = [line for line in lines_of(run / "metrics.jsonl") if line.get("kind") == "test"]
+    return found
+
+
+def known(line: dict) -> dict[str, float]:
+    return {name: value for name, value in line.items() if isinstance(value, int | float)}
+
+
+def needs(site: str, nodes: int = 1):
+    """Skip a test that this Slurm has no plugin or not enough nodes for."""
+    if site == "srun-pmix" and not srun_speaks_pmix():
+        pytest.skip("srun --mpi=list names no pmix")
+    listed = subprocess.run(["sinfo", "-h", "-N", "-o", "%n"], capture_output=True, text=True, timeout=60).stdout
+    if len(set(listed.split())) < nodes:
+        pytest.skip(f"needs a Slurm of {nodes} nodes (tests/slurm/setup.sh makes one where it may)")
+
+
 def srun_speaks_pmix() -> bool:
     run = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, timeout=60)
     return "pmix" in run.stdout + run.stderr
@@ -110,8 +129,7 @@ def srun_speaks_pmix() -> bool:
     ],
 )
 def test_interrupted_job_is_requeued_and_goes_on_without_gap(submit, tmp_path, site, flags):
-    if site == "srun-pmix" and not srun_speaks_pmix():
-        pytest.skip("srun --mpi=list names no pmix")
+    needs(site)
     run = tmp_path / "run"
     job = submit("tests/slurm/stub.slurm", run, "--steps", 40, site=site)
     job.wait_for(lambda: len(steps_of(run)) > 3, "steps")
@@ -166,7 +184,45 @@ def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
     assert f"--resume runs/{run.name}" in job.text()
     steps = steps_of(run)
     assert steps == [(epoch, step) for epoch in range(epochs) for step in range(len(steps) // epochs)]
-    tests = [line for line in lines_of(run / "metrics.jsonl") if line.get("kind") == "test"]
-    assert len(tests) == 1
-    assert 0 < tests[0]["test_ap"] <= 1
+    assert 0 < test_of(run)["test_ap"] <= 1
     shutil.rmtree(run)
+
+
+SMALL = ["--data.synthetic_events", 2000, "--train.batch_size", 100, "--train.log_every", 1]
+
+
+@pytest.mark.parametrize("site", ["generic", "srun-pmix"])
+def test_job_on_two_nodes_is_requeued_and_answers_as_one_rank(submit, mpirun, tmp_path, site):
+    """Ranks that reach each other by TCP; the signal reaches those of both nodes."""
+    needs(site, nodes=2)
+    keys = [*SMALL, "--train.epochs", 2, "--train.precision", "float64"]
+    job = submit("--nodes=2", "--ntasks-per-node=1", "jobs/train_tgn.slurm", *keys, site=site)
+    run = REPOSITORY / "runs" / f"tgn-{job.id}"
+    job.wait_for(lambda: len(steps_of(run)) > 3, "steps")
+    job.signal("--batch", "--signal=USR1")
+    job.start_requeued()
+    job.wait_for_state("COMPLETED", "FAILED")
+    assert job.show()["ExitCode"] == "0:0", job.text()
+    assert re.search(r"hosts: (node1 node2|node2 node1)$", (run / "config.yaml").read_text(), re.MULTILINE)
+    mpirun(1, "-m", "hpcgnn.train", "--config", "jobs/train_tgn.yaml", *keys, "--output.dir", tmp_path, cwd=REPOSITORY)
+    alone = test_of(tmp_path)
+    assert known(test_of(run)) == pytest.approx(known(alone), rel=1e-9, abs=1e-9)
+    assert steps_of(run) == steps_of(tmp_path)
+    shutil.rmtree(run)
+
+
+def test_job_array_trains_seeds_into_folders_of_their_own(submit):
+    job = submit("--array=0-1", "jobs/train_tgn.slurm", *SMALL, "--train.epochs", 1)
+    runs = [REPOSITORY / "runs" / f"tgn-{job.id}-seed-{seed}" for seed in range(2)]
+    job.wait_for(lambda: not queued(job), "end of the array")
+    seeds = [re.search(r"^  seed: (\d+)$", (run / "config.yaml").read_text(), re.MULTILINE).group(1) for run in runs]
+    assert seeds == ["0", "1"]
+    assert test_of(runs[0])["test_ap"] != test_of(runs[1])["test_ap"]
+    for run in runs:
+        shutil.rmtree(run)
+
+
+def queued(job: Job) -> str:
+    """Its elements that are not done."""
+    command = ["squeue", "--noheader", f"--jobs={job.id}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout

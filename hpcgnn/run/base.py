@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ class BaseSession(ABC):
 
     def __init__(self, config, world: World, watchdog: Watchdog):
         self.config, self.world, self.watchdog = config, world, watchdog
-        self.timers, self.plan_timers = Timers(), Timers()
+        mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
+        self.timers, self.plan_timers = Timers(mark), Timers(mark)
         self.data_channel = world.channel()
         self.prefetch = self._plans_ahead()
         self.plan_channel = world.channel(polite=self.prefetch > 0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -48,6 +49,15 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
         return _abort(world, EXIT_FAILURE)
     except BaseException:
         return _abort(world, EXIT_FAILURE)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code. Launchers take one that asks for a requeue for a failure: `srun
+    --kill-on-bad-exit` and mpirun send SIGTERM to ranks that are slower to leave, which would change the job's code.
+    """
+    if code == EXIT_REQUEUE:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def _abort(world: World | None, code: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from hpcgnn.choices import check_choices
@@ -10,10 +11,11 @@ from hpcgnn.choices import check_choices
 PRECISIONS = ("float32", "float64")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "linear", "step")
+PROGRESS = ("auto", "on", "off")
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
     "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
-    "checkpoint_every": 0, "leave_seconds": 0,
+    "checkpoint_every": 0, "leave_seconds": 0, "log_seconds": 0,
 }  # fmt: skip
 
 
@@ -47,6 +49,12 @@ class TrainConfig:
         patience: validations without a better one before the run stops; 0: never.
         train_metrics: also report metrics of the training scores, those that the loss was computed from.
         log_every: steps between two step lines in metrics.jsonl; 0: none.
+        log_seconds: seconds between two lines in the log that tell how far an epoch is; 0: none.
+        progress: a bar on stderr: "auto" (where rank 0's is a terminal), "on" or "off".
+        tensorboard: also write the numbers of metrics.jsonl for TensorBoard, into tensorboard/ of the run folder; needs
+            the package (`pip install 'hpcgnn[tensorboard]'`).
+        profile: steps such as 10-19, counted from 0 at the start of the run, that torch's profiler traces on every
+            rank, into profile/ of the run folder; the end of an epoch ends the trace; empty: none.
         checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
         leave_seconds: how long before the end of the job's time (as SLURM_JOB_END_TIME or HPCGNN_JOB_END tell it) the
             run leaves with a checkpoint, to go on in the next job; 0: it does not look at the clock.
@@ -73,11 +81,16 @@ class TrainConfig:
     patience: int = 5
     train_metrics: bool = False
     log_every: int = 50
+    log_seconds: float = 60.0
+    progress: str = "auto"
+    tensorboard: bool = False
+    profile: str = ""
     checkpoint_every: int = 200
     leave_seconds: float = 60.0
 
     def __post_init__(self):
-        check_choices("train", self, {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS})
+        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "progress": PROGRESS}
+        check_choices("train", self, choices)
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
@@ -93,6 +106,14 @@ class TrainConfig:
             raise ValueError(f"train.min_lr must be at most train.lr = {self.lr}, got {self.min_lr}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"train.decay must be above 0 and at most 1, got {self.decay}")
+        if self.profile and not self.profiled:
+            raise ValueError(f"train.profile must be steps such as 10-19, got {self.profile!r}")
+
+    @property
+    def profiled(self) -> range:
+        """The steps of ``profile``; empty also for what names none."""
+        found = re.fullmatch(r"(\d+)-(\d+)", self.profile)
+        return range(int(found[1]), int(found[2]) + 1) if found else range(0)
 
     @property
     def bound_to_epochs(self) -> bool:

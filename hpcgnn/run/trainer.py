@@ -14,10 +14,11 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.run import checkpoint
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.launch import EXIT_DONE, EXIT_REQUEUE
-from hpcgnn.run.logs import MetricsFile, RunLog
+from hpcgnn.run.logs import RunLog
 from hpcgnn.run.restore import load
 from hpcgnn.run.resumable import Resumable
 from hpcgnn.run.scoring import split_metrics
+from hpcgnn.run.seen import Seen
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.stages import WAIT, StageLog
@@ -41,15 +42,15 @@ class Trainer(Resumable):
         self._stop, self.flat = stop, self.optimizer.flat
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
         self._stages: StageLog | None = None
+        self._seen: Seen | None = None
 
     # -------------------------------------------------------------------------------------------------------------
     # running
 
     def run(self) -> int:
         """Train to the end, test with the best epoch; 75 when a signal asked to stop (a checkpoint is written)."""
-        with together(self.world, "open metrics.jsonl"):
-            if self.world.rank == 0:
-                self._metrics = MetricsFile(self._run_folder / "metrics.jsonl", self.progress.metrics_bytes)
+        self._seen = Seen(self.session, self._run_folder, self.log, self.progress)
+        self._metrics = self._seen.metrics
         self._stages = StageLog(self.session, self._run_folder, self._resumed)
         try:
             while self.progress.epoch < self._config.epochs and not self._out_of_patience():
@@ -66,6 +67,8 @@ class Trainer(Resumable):
             self.session.memory.settle()  # all ranks leave, and leave no exchange under way
             self._writer.close()
             raise
+        finally:
+            self._seen.close()
         return EXIT_DONE
 
     def _epoch(self) -> None:
@@ -98,7 +101,7 @@ class Trainer(Resumable):
     def _train_steps(self, begin: float) -> None:
         config, progress, already = self._config, self.progress, self.progress.train_seconds
         num_steps, stop = self.session.batches["train"].num_steps, False
-        with self.session.plans("train", progress.epoch, progress.step) as plans:
+        with self.session.plans("train", progress.epoch, progress.step) as plans, self._seen.steps(progress, num_steps):
             for plan in self.session.timers.waiting(WAIT, plans):
                 summed = self.train_step(plan)
                 if summed is None:
@@ -106,8 +109,7 @@ class Trainer(Resumable):
                 loss, stop = summed
                 progress.loss_sum += loss * plan.batch_size
                 progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
-                if config.log_every and progress.global_step % config.log_every == 0:
-                    self._write("step", epoch=progress.epoch, step=plan.step, loss=loss, lr=self.optimizer.lr)
+                self._seen.step(progress, loss, self.optimizer.lr)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
                 if stop or (due and progress.step < num_steps):
                     self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
@@ -228,8 +230,7 @@ class Trainer(Resumable):
                 self._metrics.position()
 
     def _write(self, kind: str, **values) -> None:
-        if self._metrics is not None:
-            self._metrics.write(kind, **values)
+        self._seen.write(kind, self.progress.global_step, **values)
 
 
 def headline(split: str, values: dict[str, float]) -> str:

@@ -69,4 +69,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code == EXIT_REQUEUE:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # comes from the launcher once another rank has left
+    sys.exit(code)

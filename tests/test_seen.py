@@ -1,0 +1,221 @@
+"""What is seen of a run while it goes on: progress, TensorBoard, profiles, ranges. None of it changes the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import sys
+
+import pytest
+import torch
+from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
+
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.run import step_progress
+from hpcgnn.run.logs import RunLog, read_lines
+from hpcgnn.run.session import Session
+from hpcgnn.run.settings import TrainConfig
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.step_progress import ERASE, StepProgress
+from hpcgnn.run.trainer import Trainer
+from hpcgnn.timers import Timers
+from hpcgnn.train import PROFILED, _parse
+
+
+class Terminal(io.StringIO):
+    """stderr that is a terminal, or not."""
+
+    def __init__(self, is_terminal: bool):
+        super().__init__()
+        self.isatty = lambda: is_terminal
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Its one number is the time."""
+    now = [100.0]
+    monkeypatch.setattr(step_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setenv("COLUMNS", "120")
+    return now
+
+
+def go(clock, stream, **settings) -> list[str]:
+    """What is told of two steps a second, thirty of a hundred, after the first ten."""
+    told = []
+    progress = StepProgress(TrainConfig(**settings), told.append, stream)
+    progress.begin(3, 10, 100)
+    for done in range(11, 41):
+        clock[0] += 0.5
+        progress.step(done, 1 / done)
+    progress.end()
+    return told
+
+
+@pytest.mark.serial
+def test_lines_of_progress_in_the_log(clock):
+    assert go(clock, Terminal(False), log_seconds=6) == [
+        "epoch 3: step 22 of 100, loss 0.0455, 2.0 steps/s, 0:39 to go",
+        "epoch 3: step 34 of 100, loss 0.0294, 2.0 steps/s, 0:33 to go",
+    ]
+    assert go(clock, Terminal(False), log_seconds=0) == []
+    assert go(clock, Terminal(False)) == []
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("progress", "is_terminal", "drawn"),
+    [("auto", True, True), ("auto", False, False), ("on", False, True), ("off", True, False)],
+)
+def test_bar_on_a_terminal(clock, progress, is_terminal, drawn):
+    """Drawn over itself, and taken away at the end."""
+    stream = Terminal(is_terminal)
+    go(clock, stream, progress=progress)
+    frames = stream.getvalue().split(ERASE)
+    if not drawn:
+        assert frames == [""]
+        return
+    assert len(frames) == 1 + 30 + 1
+    assert frames[-2] == "epoch 3 [######..........] 40 of 100, loss 0.0250, 2.0 steps/s, 0:30 to go"
+    assert frames[-1] == ""
+    assert not any("\n" in frame for frame in frames)
+
+
+@pytest.mark.serial
+def test_bar_is_drawn_ten_times_a_second_at_most_and_no_wider_than_the_terminal(clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal(True)
+    progress = StepProgress(TrainConfig(), print, stream)
+    progress.begin(0, 0, 1000)
+    for done in range(1, 1001):
+        clock[0] += 0.001
+        progress.step(done, 1.0)
+    frames = stream.getvalue().split(ERASE)[1:]
+    assert 9 <= len(frames) <= 11
+    assert max(map(len, frames)) == 29
+
+
+@pytest.mark.serial
+def test_stages_are_marked():
+    seen = []
+
+    @contextlib.contextmanager
+    def mark(name):
+        seen.append(("enter", name))
+        yield
+        seen.append(("leave", name))
+
+    timers = Timers(mark)
+    with timers("compute"):
+        pass
+    list(timers.waiting("wait", [1]))
+    assert seen == [(what, name) for name in ("compute", "wait", "wait") for what in ("enter", "leave")]
+    assert set(timers.seconds) == {"compute", "wait"}
+
+
+@pytest.mark.gpu
+def test_stages_are_nvtx_ranges_with_a_gpu(comm, parts):
+    world = World(CommConfig(device="cuda", threads=1), comm)
+    session = Session(make_config(), str(parts), world, Watchdog(world, 0))
+    assert session.timers.mark is session.plan_timers.mark is torch.cuda.nvtx.range
+    assert open_session(comm, parts, make_config()).timers.mark is contextlib.nullcontext
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("settings", [{"profile": "7"}, {"profile": "9-3"}, {"progress": "bar"}, {"log_seconds": -1}])
+def test_mistakes_are_named(settings):
+    with pytest.raises(ValueError, match=f"train.{next(iter(settings))}"):
+        TrainConfig(**settings)
+
+
+@pytest.mark.serial
+def test_flag_of_a_profile(tmp_path):
+    config, _, _ = _parse(["--profile", "--output.dir", str(tmp_path)])
+    assert config.train.profile == PROFILED
+    assert config.train.profiled == range(10, 20)
+
+
+@pytest.fixture
+def parts(comm, mpi_tmp_path):
+    graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
+    return make_parts(comm, graph, mpi_tmp_path / "parts")
+
+
+def run(comm, parts, folder, first=True, epochs=2, **settings):
+    """Collective. Lines of metrics.jsonl after a run of nine steps an epoch, in a new folder or resumed."""
+    on_rank_0(comm, lambda: folder.mkdir(exist_ok=True) and None)
+    config = make_config(train__epochs=epochs, train__log_every=1, **{f"train__{k}": v for k, v in settings.items()})
+    trainer = Trainer(open_session(comm, parts, config), folder, RunLog(folder / "log", comm.rank), StopRequest())
+    if first:
+        trainer.start()
+    else:
+        trainer.resume()
+    assert trainer.run() == 0
+    trainer.close()
+    comm.barrier()
+    return [{k: v for k, v in line.items() if "second" not in k} for line in read_lines(folder / "metrics.jsonl")]
+
+
+def names_in(path) -> list[str]:
+    """Of the ranges of a trace, in order of time."""
+    with gzip.open(path, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    events = [event for event in events if event.get("ph") == "X" and event.get("cat") == "user_annotation"]
+    return [event["name"] for event in sorted(events, key=lambda event: event["ts"])]
+
+
+def test_run_that_is_looked_at_gives_the_same_answer(comm, parts, mpi_tmp_path, capfd):
+    """A bar, lines, and a profile of every rank: of the steps asked for, by stage."""
+    plain = run(comm, parts, mpi_tmp_path / "plain")
+    seen = run(comm, parts, mpi_tmp_path / "seen", progress="on", log_seconds=1e-9, profile="3-5")
+    assert seen == plain
+    names = names_in(mpi_tmp_path / "seen" / "profile" / f"steps-3-5-rank-{comm.rank}.json.gz")
+    assert names.count("optimizer") == 3
+    assert {"compute", "exchange", "gradient sum", "wait for plan", "write-back"} <= set(names)
+    assert not (mpi_tmp_path / "plain" / "profile").exists()
+    log = (mpi_tmp_path / "seen" / "log" / f"rank-{comm.rank}.log").read_text()
+    steps_an_epoch = sum(line["kind"] == "step" for line in plain) // 2
+    assert log.count("steps/s") == (2 * steps_an_epoch if comm.rank == 0 else 0)
+    assert ("profile of steps 3 to 5" in log) == (comm.rank == 0)
+    assert ("epoch 1 [#" in capfd.readouterr().err) == (comm.rank == 0)
+
+
+def test_profile_ends_with_its_epoch(comm, parts, mpi_tmp_path):
+    steps = sum(line["kind"] == "step" for line in run(comm, parts, mpi_tmp_path / "run", epochs=1, profile="2-99"))
+    names = names_in(mpi_tmp_path / "run" / "profile" / f"steps-2-99-rank-{comm.rank}.json.gz")
+    assert names.count("optimizer") == steps - 2
+
+
+def test_profile_that_cannot_be_written_is_no_reason_to_stop(comm, parts, mpi_tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", fail)
+    run(comm, parts, mpi_tmp_path / "run", epochs=1, profile="0-0")
+    assert "cannot write the profile: No space left" in (mpi_tmp_path / "run/log" / f"rank-{comm.rank}.log").read_text()
+
+
+def test_tensorboard_has_the_numbers_of_the_metrics(comm, parts, mpi_tmp_path):
+    """Of a run that is resumed too."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = mpi_tmp_path / "run"
+    run(comm, parts, folder, epochs=1, tensorboard=True)
+    lines = run(comm, parts, folder, first=False, epochs=2, tensorboard=True)
+    if comm.rank == 0:
+        board = EventAccumulator(str(folder / "tensorboard")).Reload()
+        for kind, name in (("step", "loss"), ("step", "lr"), ("epoch", "loss"), ("epoch", "val_ap")):
+            found = [(event.step, event.value) for event in board.Scalars(f"{kind}/{name}")]
+            values = [line[name] for line in lines if line["kind"] == kind]
+            assert [value for _, value in found] == pytest.approx(values, rel=1e-6)
+        assert [step for step, _ in found] == [len(values) for values in (range(9), range(18))]
+
+
+def test_tensorboard_that_is_missing_is_named(comm, parts, mpi_tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(DistributedError, match="pip install 'hpcgnn") as caught:
+        run(comm, parts, mpi_tmp_path / "run", tensorboard=True)
+    assert caught.value.user_error

@@ -1,0 +1,123 @@
+"""Site profiles where their batch systems are not: the commands that they call are stand-ins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from test_jobs import REPOSITORY, interrupt, steps_of
+
+pytestmark = [pytest.mark.launcher, pytest.mark.timeout(180)]
+
+QSTAT = """#!/usr/bin/env bash
+[[ "$*" == "-f 12[3].server" ]] || exit 1
+printf 'Job Id: 12[3].server\\n    Resource_List.select = 1:ncpus=2:mpiprocs=2\\n'
+printf '    Resource_List.walltime = 01:00:08\\n    resources_used.walltime = 00:00:01\\n'
+"""
+FLUX = """#!/usr/bin/env bash
+case "$*" in
+    "getattr jobid") echo ƒ2bc ;;
+    "job timeleft") echo 3608 ;;
+    "job last") cat "$FAKE/pid" ;;
+    "job kill --signal=USR1 "*) kill -USR1 "$4" ;;
+    "resource list --states=up --no-header --format={ncores}") echo 2 ;;
+    "run --ntasks=2 "*)
+        shift 2
+        [[ $1 != --setopt=* ]] || shift
+        echo $$ >"$FAKE/pid"
+        exec mpirun -np 2 $MPIRUN_FLAGS "$@" ;;
+    *) echo "no such flux command: $*" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def environment(mpirun, tmp_path) -> dict[str, str]:
+    """Of a job script that finds the stand-ins before all else."""
+    for name, text in {"qstat": QSTAT, "flux": FLUX}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "nodes").write_text("localhost\nlocalhost\n")
+    launcher = ("OMPI_", "PMIX_", "SLURM_", "PBS_", "FLUX_", "HPCGNN_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
+    kept["PATH"] = f"{tmp_path}:{Path(mpirun.path).parent}:{kept['PATH']}"
+    return kept | mpirun.environment | {"FAKE": str(tmp_path), "MPIRUN_FLAGS": " ".join(mpirun.flags)}
+
+
+PBS = {"PBS_JOBID": "12[3].server", "PBS_ARRAY_INDEX": "3"}
+FLUX_JOB = {"FLUX_URI": "local:///run/flux"}
+SLURM_ARRAY = {"SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "14", "SLURM_ARRAY_TASK_ID": "2", "HPCGNN_SITE": "generic"}
+
+
+def told_by_library(program: str, environment: dict[str, str]) -> str:
+    """What a script prints that sources the library."""
+    command = ["bash", "-c", f"set -euo pipefail; source jobs/lib.sh; {program}"]
+    run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize(
+    ("job", "folder", "seed"),
+    [
+        (PBS, "runs/gat-12-seed-3", "--train.seed 3 "),
+        (FLUX_JOB, "runs/gat-f2bc", ""),
+        (SLURM_ARRAY, "runs/gat-14-seed-2", "--train.seed 2 "),
+        ({**SLURM_ARRAY, "REQUEUED": "array"}, "runs/gat-14", ""),
+        ({**SLURM_ARRAY, "HPCGNN_RUN": "mine"}, "runs/gat-mine-seed-2", "--train.seed 2 "),
+        ({"SLURM_JOB_ID": "15"}, "runs/gat-15", ""),
+        ({"HPCGNN_RUN": "mine"}, "runs/gat-mine", ""),
+    ],
+)
+def test_elements_of_an_array_are_seeds_in_folders_of_their_own(environment, job, folder, seed):
+    """Unless they are there to go on with one run."""
+    environment |= job | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes"}
+    program = 'REQUEUE=${REQUEUED:-scontrol}; run_with_requeue() { echo "$@"; }; train_recipe gat --train.epochs 1'
+    told = told_by_library(program, environment)
+    expected = f"{folder} python -m hpcgnn.train -- --config jobs/train_gat.yaml {seed}--train.epochs 1"
+    assert told.splitlines()[-1] == expected, told
+
+
+def test_profiles_tell_the_end_of_the_time(environment):
+    for job in (PBS, FLUX_JOB):
+        own = environment | job | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes"}
+        told = told_by_library('load_site; echo "$HPCGNN_JOB_END"', own)
+        assert abs(int(told.splitlines()[-1]) - time.time() - 3608) < 8, told
+    (Path(environment["FAKE"]) / "qstat").write_text("#!/bin/sh\nexit 1\n")
+    own = environment | PBS | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes"}
+    assert told_by_library('load_site; echo "${HPCGNN_JOB_END:-unknown}"', own).splitlines()[-1] == "unknown"
+
+
+@pytest.mark.parametrize("job", [PBS, FLUX_JOB], ids=["pbs", "flux"])
+def test_interrupted_job_goes_on_in_the_next_of_its_name(environment, tmp_path, job):
+    environment |= job | {"PBS_NODEFILE": str(tmp_path / "nodes"), "HPCGNN_RUN": "mine"}
+    command = ["bash", "tests/slurm/stub.slurm", str(tmp_path / "run"), "--steps", "30"]
+    options = {"cwd": REPOSITORY, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, start_new_session=True, **options) as first:
+        interrupt(first, tmp_path / "run", 5)
+        output = first.communicate(timeout=60)[0]
+    assert first.returncode == 75, output
+    assert "HPCGNN_RUN=mine" in output
+    second = subprocess.run(command, text=True, timeout=60, **options)
+    assert second.returncode == 0, second.stdout
+    assert "--resume" in second.stdout
+    assert steps_of(tmp_path / "run") == list(range(30))
+
+
+def test_run_leaves_before_the_end_that_a_profile_tells(environment, tmp_path):
+    """The trainer itself, in a PBS job of four seconds."""
+    (tmp_path / "qstat").write_text(QSTAT.replace("01:00:08", "00:00:04"))
+    environment |= PBS | {"PBS_NODEFILE": str(tmp_path / "nodes"), "HPCGNN_RUN": f"test-{os.getpid()}"}
+    folder = REPOSITORY / "runs" / f"tgn-test-{os.getpid()}-seed-3"
+    command = ["bash", "jobs/train_tgn.slurm", "--train.epochs", "1000", "--data.synthetic_events", "2000"]
+    try:
+        run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120)
+        assert run.returncode == 75, run.stdout + run.stderr
+        assert "minutes left; the run leaves" in run.stdout
+        assert list(folder.glob("checkpoints/step-*/manifest.json"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
