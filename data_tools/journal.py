@@ -19,12 +19,13 @@ NAME, ASSIGNMENT = "partition.json", "partition.npy"
 
 
 class Journal:
-    """The finished stages of one set in a folder. Nothing is written before the first note."""
+    """The finished stages of one set in a folder, which are read unless they are given. Nothing is written before the
+    first note."""
 
-    def __init__(self, folder: pathlib.Path, set_id: str, source_hash: str):
+    def __init__(self, folder: pathlib.Path, set_id: str, source_hash: str, found: dict[str, Any] | None = None):
         self.folder, self.set_id, self.source_hash = folder, set_id, source_hash
         self._notes: dict[str, Any] = {"set_id": set_id, "groups": {}}
-        found = read_notes(folder / NAME)
+        found = read_notes(folder / NAME) if found is None else found
         if found.get("set_id") == set_id:
             self._notes |= found
 

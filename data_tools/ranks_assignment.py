@@ -53,6 +53,10 @@ class Job:
             self._row_graph = build_row_graph(self.team, self.source, self.blocks, self.memory)
         return self._row_graph
 
+    def forget(self) -> None:
+        """Give up the graphs, which take memory and disk."""
+        self._graph = self._row_graph = None
+
     def degrees(self) -> np.ndarray:
         """Collective. Distinct neighbours [n] of the nodes of this rank's block."""
         return self.row_graph().degrees() if self.options.method in STREAMED else self.graph().degrees()
@@ -84,16 +88,11 @@ def random_blocks(job: Job) -> np.ndarray:
 
 def parmetis_blocks(job: Job) -> np.ndarray:
     """ParMETIS by the first constraint (all of them where the library can), then evened out by all of them; consecutive
-    parts are near. Depends on the number of ranks. Raises ValueError for a graph that is too small."""
-    team, options, num_nodes = job.team, job.options, job.source.num_nodes
+    parts are near. Depends on the number of ranks."""
+    team, options = job.team, job.options
     library = shared_library(job)
     if options.parts == 1:
         return np.zeros(int(np.diff(job.blocks.starts)[team.rank]), np.int32)
-    if num_nodes < NODES_PER_PART * max(options.parts, team.size):
-        raise ValueError(
-            f"method parmetis: {num_nodes} nodes are too few for {options.parts} parts on {team.size} ranks; "
-            "use --method metis on one rank"
-        )
     graph = job.graph()
     weights = job.asked_weights()
     part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
@@ -124,6 +123,19 @@ def given_blocks(job: Job) -> np.ndarray:
         part = file_parts(job.source, job.assignment, job.options.parts)
     first, last = (int(job.blocks.starts[job.team.rank + side]) for side in (0, 1))
     return part[first:last].copy()
+
+
+def check_method(job: Job) -> None:
+    """Collective. Raise, on all ranks alike, what stands against a method before anything is done."""
+    num_parts, num_nodes = job.options.parts, job.source.num_nodes
+    if job.options.method != "parmetis":
+        return
+    shared_library(job)
+    if num_parts > 1 and num_nodes < NODES_PER_PART * max(num_parts, job.team.size):
+        raise ValueError(
+            f"method parmetis: {num_nodes} nodes are too few for {num_parts} parts on {job.team.size} ranks; "
+            "use --method metis on one rank, or ldg"
+        )
 
 
 def shared_library(job: Job) -> Library:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+from collections.abc import Container
 from dataclasses import replace
 
+import numpy as np
+
 from data_tools import part_static, part_writer
-from data_tools.journal import Journal
+from data_tools.part_layout import Layout
 from data_tools.partition import KINDS
 from data_tools.partition_options import GIVEN, Options, check_choice
-from data_tools.partition_set import book_attributes, clear_folder, make_set_id, part_records, write_book
+from data_tools.partition_set import book_attributes, clear_folder, make_set_id, write_book
 from data_tools.partition_source import Source, endpoint_slabs, open_source
-from data_tools.ranks_assignment import METHODS, Job
+from data_tools.ranks_assignment import METHODS, Job, check_method
+from data_tools.ranks_journal import SharedJournal
 from data_tools.ranks_layout import SharedLayout, shared_layout
 from data_tools.ranks_quality import block_loads, measure_shared
 from data_tools.ranks_shuffle import KeptSource, shuffle
@@ -26,6 +30,7 @@ from data_tools.source_checks import validate
 from data_tools.team import Team
 from hpcgnn.store import files
 
+PARTS_AT_ONCE = 16  # part files of a rank that are open together, and noted when they are finished
 WORK_BYTES = 128 << 20  # of memory for tables whose size can be chosen
 
 
@@ -53,12 +58,10 @@ def partition_shared(
     """
     folder = pathlib.Path(folder)
     with contextlib.ExitStack() as stack:
-        source = options = None
+        source = options = source_hash = None
         with team.together("open the graph file"):
             if memory is not None:
                 raise ValueError("memory: what ranks use is not predicted; leave it out, or partition on one rank")
-            if files.book_path(folder).exists() and not overwrite:
-                raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
             source = open_source(path)
             stack.enter_context(source.file)
             common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
@@ -66,18 +69,15 @@ def partition_shared(
                 common |= {"method": GIVEN, "assignment": files.file_hash(assignment)}
             common["balance"] = None if balance is None else tuple(balance)
             options = shared_options(source, common, static)
-        with team.together("check the graph file"):
-            validate(source, (team.rank, team.size))
+            source_hash = files.file_hash(path) if team.rank == 0 else None
+        source_hash = team.broadcast(source_hash)
+        journal = SharedJournal(team, folder, make_set_id(source_hash, options), source_hash)
+        with team.together("look for an older set"):
+            if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
+                raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
         job = Job(team, source, options, team.blocks(source.num_nodes), WORK_BYTES, parmetis, assignment)
-        part = METHODS[options.method](job)
-        loads = block_loads(team, source, job.weights(), part, options)
-        shared = shared_layout(team, source, job.blocks, part, parts)
-        del job, part
-        both_ends = source.kind == "temporal" or options.out_edges
-        kept = shuffle(source, shared, both_ends, stack)
-        quality = measure_shared(team, kept, shared, loads)
-        write_shared(team, kept, shared, folder, options, quality)
-    return quality
+        check_method(job)
+        return write_shared(journal, job, stack)
 
 
 def shared_options(source: Source, common: dict, static: dict) -> Options:
@@ -95,37 +95,83 @@ def shared_options(source: Source, common: dict, static: dict) -> Options:
     return replace(options, method=method)
 
 
-def write_shared(
-    team: Team, kept: KeptSource, shared: SharedLayout, folder: pathlib.Path, options: Options, quality: dict
-) -> None:
-    """Collective. Replace what is in ``folder`` by a new set: every rank writes its parts, rank 0 the book."""
-    source_hash = None
-    with team.together("make room for the set"):
-        if team.rank == 0:
-            source_hash = files.file_hash(kept.file.filename)
-            clear_folder(folder)
-            Journal(folder, "", source_hash).finish()  # of an interrupted run of one process
-    source_hash = team.everyone(source_hash)[0]
-    set_id = make_set_id(source_hash, options)
-    records = []
-    with team.together("write the parts"):
-        write_own(kept, shared, folder, set_id, options)
-        records = part_records(folder, shared.parts)
-    records = [record for some in team.everyone(records) for record in some]
+def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) -> dict:
+    """Collective. As `write_set`: replace what is in the journal's folder by a new set, from the first stage on that is
+    not finished; every rank writes its parts, rank 0 the book."""
+    team, source, options = job.team, job.source, job.options
+    if not journal.get("valid"):
+        with team.together("check the graph file"):
+            validate(source, (team.rank, team.size))
+        journal.note("valid")
+    part = journal.block(job.blocks)
+    if part is None:
+        part = METHODS[options.method](job)
+        journal.keep_block(job.blocks, part)
+    measured = journal.get("quality") is not None
+    loads = None if measured else block_loads(team, source, job.weights(), part, options)
+    shared = shared_layout(team, source, job.blocks, part, options.parts)
+    job.forget()
+    del part
+    hashes = journal.finished(shared.parts) if journal.get("cleared") else {}
+    if not measured or team.sum(np.array([len(hashes)]))[0] < options.parts:
+        kept = shuffle(source, shared, source.kind == "temporal" or options.out_edges, stack)
+        if not measured:
+            journal.note("quality", measure_shared(team, kept, shared, loads))
+        if not journal.get("cleared"):
+            with team.together("make room for the set"):
+                if team.rank == 0:
+                    clear_folder(journal.folder)
+            journal.note("cleared")
+        write_own(journal, kept, shared, options, hashes)
+    quality = journal.get("quality")
+    own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in shared.parts]
+    records = [record for some in team.everyone(own) for record in some]
     with team.together("write the book"):
         if team.rank == 0:
-            attributes = book_attributes(kept, set_id, source_hash, options, quality)
-            write_book(files.book_path(folder), kept, shared.layout, options, attributes, records)
+            attributes = book_attributes(source, journal.set_id, journal.source_hash, options, quality)
+            write_book(files.book_path(journal.folder), source, shared.layout, options, attributes, records)
+    journal.finish()
+    return quality
 
 
-def write_own(kept: KeptSource, shared: SharedLayout, folder: pathlib.Path, set_id: str, options: Options) -> None:
-    """Write the parts of this rank."""
+def write_own(
+    journal: SharedJournal, kept: KeptSource, shared: SharedLayout, options: Options, hashes: dict[int, str]
+) -> None:
+    """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
+    group of theirs together."""
     counts = None
     if kept.kind == "temporal":
         counts = [part_writer.count_events(shared.layout, endpoint_slabs(kept, found)) for found in kept.relations]
-    for parts in part_writer.part_groups(shared.parts):
-        with part_writer.open_group(shared.layout, folder, set_id, parts) as opened:
-            if counts is None:
-                part_static.write_group(kept, shared.layout, opened, options)
-            else:
-                part_writer.write_group(kept, shared.layout, opened, counts, WORK_BYTES)
+    groups = missing_groups(shared.parts, hashes)
+    for index in range(int(journal.team.largest(np.array([len(groups)]))[0])):
+        written = {}
+        with journal.team.together("write the parts"):
+            for parts in groups[index : index + 1]:
+                write_parts(journal, kept, shared.layout, options, counts, parts)
+                written = {part: files.file_hash(files.part_path(journal.folder, part)) for part in parts}
+        journal.note_parts(written)
+        hashes |= written
+
+
+def missing_groups(parts: range, finished: Container[int]) -> list[range]:
+    """Runs of at most PARTS_AT_ONCE parts that are not finished."""
+    groups = []
+    for part in parts:
+        if part in finished:
+            continue
+        if groups and groups[-1].stop == part and len(groups[-1]) < PARTS_AT_ONCE:
+            groups[-1] = range(groups[-1].start, part + 1)
+        else:
+            groups.append(range(part, part + 1))
+    return groups
+
+
+def write_parts(
+    journal: SharedJournal, kept: KeptSource, layout: Layout, options: Options, counts: list | None, parts: range
+) -> None:
+    """Write some parts of this rank; counts: of events a relation and part, of a temporal graph."""
+    with part_writer.open_group(layout, journal.folder, journal.set_id, parts) as opened:
+        if counts is None:
+            part_static.write_group(kept, layout, opened, options)
+        else:
+            part_writer.write_group(kept, layout, opened, counts, WORK_BYTES)

@@ -1,0 +1,26 @@
+"""Partitions on the ranks that mpirun starts, which kill themselves after a while: `killed_ranks.py seconds arguments`
+(0: never). Rank 0 prints how long it took otherwise."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from data_tools import ranks_partition
+from data_tools.partition import main
+from data_tools.team import launched_team
+
+ranks_partition.PARTS_AT_ONCE = 1
+
+if __name__ == "__main__":
+    team, seconds = launched_team(), float(sys.argv[1])
+    if seconds:
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
+        timer.daemon = True
+        timer.start()
+    began = time.monotonic()
+    code = main(sys.argv[2:], team)
+    if team.rank == 0:
+        print(time.monotonic() - began)
+    sys.exit(code)
