@@ -9,15 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from data_tools.node_weights import in_split
-from data_tools.part_access import access_by_part
+from data_tools.part_access import access_by_part, learnt_relation, seed_nodes
 from data_tools.partition_options import StaticOptions
 from data_tools.partition_source import Source
 from data_tools.rebalance import TARGET
 
 
 def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options: StaticOptions) -> np.ndarray:
-    """Part per node [N] int32, balanced by weights [N, C]; training nodes stay in the parts [N] they are in."""
-    fixed = in_split(source, "train")
+    """Part per node [N] int32, balanced by weights [N, C]; nodes that seeds lie at stay in the parts [N] they are in.
+    ValueError without a split."""
+    fixed = in_split(source, "train") if learnt_relation(source) is None else seed_nodes(source)
     access = np.empty((options.parts, source.num_nodes), np.float32)
     for index, row in access_by_part(source, part, range(options.parts), options.fanouts, options.batch_size):
         access[index] = row

@@ -13,8 +13,9 @@ import h5py
 import numpy as np
 
 from data_tools.findings import Findings
+from data_tools.part_access import end_probability
 from data_tools.quality import rank_of_parts
-from data_tools.verify_book import BookView, read_book
+from data_tools.verify_book import BookRelation, BookView, read_book
 from hpcgnn.store import files
 
 
@@ -72,12 +73,16 @@ def expected_rows(view: BookView, num_ranks: int, fanouts: tuple[int, ...], batc
     the recursion of `data_tools.part_access`, for the seeds of each rank's run of parts."""
     num_nodes = sum(node_type.num_nodes for node_type in view.types)
     rank = rank_of_parts(view.num_parts, num_ranks)[part_of(view, np.arange(num_nodes))]
-    seeds = seed_nodes(view, num_nodes)
-    reached = np.where(rank == np.arange(num_ranks)[:, None], seeds * min(1.0, batch_size / max(1, seeds.sum())), 0.0)
+    learnt = learnt_relation(view)
+    if learnt is None:
+        seeds = seed_nodes(view, num_nodes)
+        reached = np.where(rank == np.arange(num_ranks)[:, None], seeds * min(1.0, batch_size / max(1, seeds.sum())), 0)
+    else:
+        reached = seed_ends(view, learnt, rank, num_ranks, batch_size)
     for fanout in fanouts:
         with np.errstate(divide="ignore"):  # a node that is reached for sure has log 0
             missed = np.log1p(-reached)
-            for src, dst, degree in in_edges(view):
+            for src, dst, degree in in_edges(view, view.relations, learnt is not None):
                 taken = np.ones(len(dst)) if fanout < 0 else np.minimum(1.0, fanout / degree)
                 for row, probability in zip(missed, reached, strict=True):
                     active = np.flatnonzero(probability[dst])
@@ -87,6 +92,14 @@ def expected_rows(view: BookView, num_ranks: int, fanouts: tuple[int, ...], batc
     reached[rank == np.arange(num_ranks)[:, None]] = 0
     bounds = [node_type.base for node_type in view.types]
     return np.add.reduceat(reached, bounds, axis=1)
+
+
+def learnt_relation(view: BookView) -> BookRelation | None:
+    """The relation whose edges are seeds: where no node has a split, the first relation that has one."""
+    with files.open_checked(view.part_path(0), files.PART) as file:
+        if any("split" in group for group in file["nodes"].values()):
+            return None
+        return next((found for found in view.relations if "split" in file["edges"][found.name]), None)
 
 
 def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
@@ -103,12 +116,29 @@ def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
     return seeds if split else np.ones(num_nodes, bool)
 
 
-def in_edges(view: BookView) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Edges of every part and relation: global ids of src and dst [m], and the in-edges of dst [m]."""
+def seed_ends(view: BookView, relation: BookRelation, rank: np.ndarray, num_ranks: int, batch_size: int) -> np.ndarray:
+    """Probability [R, N] that a batch has a training edge of a node whose destination lies at each rank; rank [N]."""
+    counts, total = np.zeros((num_ranks, len(rank))), 0
+    for src, dst, _ in in_edges(view, (relation,), True):
+        total += len(src)
+        for end in (src, dst):
+            np.add.at(counts, (rank[dst], end), 1)
+    return end_probability(counts, batch_size, total)
+
+
+def in_edges(
+    view: BookView, relations: tuple[BookRelation, ...], learnt: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Edges of every part and some relations: global ids of src and dst [m], and the in-edges of dst [m]; learnt:
+    without edges that are held out."""
     for part in range(view.num_parts):
         with files.open_checked(view.part_path(part), files.PART) as file:
-            for relation in view.relations:
+            for relation in relations:
                 group: h5py.Group = file["edges"][relation.name]
-                degree = np.diff(group["indptr"][:])
-                dst = int(relation.dst_type.offsets[part]) + np.arange(len(degree))
-                yield group["src"][:], np.repeat(dst, degree), np.repeat(degree, degree)
+                degree, src = np.diff(group["indptr"][:]), group["src"][:]
+                local = np.repeat(np.arange(len(degree)), degree)
+                if learnt and "split" in group:
+                    kept = group["split"][:] == 0
+                    src, local = src[kept], local[kept]
+                    degree = np.bincount(local, minlength=len(degree))
+                yield src, int(relation.dst_type.offsets[part]) + local, degree[local]

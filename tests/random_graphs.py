@@ -57,6 +57,21 @@ def random_graph(path, seed: int, sizes: tuple[int, ...] = (9, 7, 0), num_edges:
     return write_graph(path, nodes, edges)
 
 
+def random_links(path, seed: int, num_edges: int = 200):
+    """A static graph of 50 users and 20 items whose edges are to be learnt: user.likes.item with a split, its reverse,
+    and user.knows.user without one."""
+    rng = np.random.default_rng(seed)
+    user, item = rng.integers(0, 50, num_edges) * rng.integers(0, 50, num_edges) // 50, rng.integers(0, 20, num_edges)
+    split = rng.choice(3, num_edges, p=[0.7, 0.1, 0.2]).astype(np.int8)
+    nodes = {"user": {"id": np.arange(50)}, "item": {"id": np.arange(20)}}
+    edges = {
+        ("user", "likes", "item"): {"src": user, "dst": item, "split": split},
+        ("item", "liked_by", "user"): {"src": item, "dst": user, "split": split},
+        ("user", "knows", "user"): static_edges(rng, 50, 50, 40),
+    }
+    return write_graph(path, nodes, edges, "static")
+
+
 def static_edges(rng: np.random.Generator, num_src: int, num_dst: int, num_edges: int) -> dict:
     """Columns of a static relation: repeated edges, and few destinations with many in-edges."""
     num_edges = num_edges if num_src and num_dst else 0

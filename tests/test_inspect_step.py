@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from partition_sets import content
-from random_graphs import random_graph, random_static
+from random_graphs import random_graph, random_links, random_static
 
 from data_tools.inspect import main
 from data_tools.part_access import access_by_part
@@ -26,6 +26,8 @@ def make(folder, kind, **options):
     """A graph file and its set: (path, folder, quality)."""
     if kind == "snapshots":
         synthesize_snapshots(folder / "g.h5", 30, 6, 1)
+    elif kind == "links":
+        random_links(folder / "g.h5", seed=2)
     else:
         make = {"temporal": random_graph, "static": random_static}[kind]
         make(folder / "g.h5", seed=2, sizes=(40, 25, 3), num_edges=200)
@@ -41,13 +43,15 @@ def test_traffic_adds_up_to_the_measures_in_the_book(tmp_path, kind):
     assert not np.diag(traffic.halo).any()
 
 
+@pytest.mark.parametrize("kind", ["static", "links"])
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
-def test_rows_of_a_static_step_are_those_of_the_access_probabilities(tmp_path, num_ranks):
-    graph, folder, _ = make(tmp_path, "static")
+def test_rows_of_a_static_step_are_those_of_the_access_probabilities(tmp_path, num_ranks, kind):
+    graph, folder, _ = make(tmp_path, kind)
     view = open_book(folder)
     found = expected_rows(view, num_ranks, (3, -1), 8)
-    source, part = open_source(graph), np.empty(68, np.int64)
+    source = open_source(graph)
     with source.file:
+        part = np.empty(source.num_nodes, np.int64)
         for index, data in enumerate(content(folder, PARTS)):
             for node_type in source.types:
                 part[node_type.base + data[f"nodes/{node_type.name}/row"]] = index
@@ -74,7 +78,7 @@ def test_events_and_histories_of_a_set_are_those_of_its_graph(tmp_path):
         assert other[entries].tolist() == (src[mine] + dst[mine] - node).tolist()
 
 
-@pytest.mark.parametrize("kind", ["temporal", "static", "snapshots"])
+@pytest.mark.parametrize("kind", ["temporal", "static", "links", "snapshots"])
 def test_the_command_tells_the_bytes_of_a_step(tmp_path, capsys, kind):
     _, folder, _ = make(tmp_path, kind)
     rows = {}

@@ -7,10 +7,10 @@ import h5py
 import numpy as np
 import pytest
 from partition_sets import assert_same_content, content
-from random_graphs import random_graph, random_static, static_edges, write_graph
+from random_graphs import random_graph, random_links, random_static, static_edges, write_columns, write_graph
 
 from data_tools import part_access, part_writer, partition_source, quality
-from data_tools.part_access import access_probability
+from data_tools.part_access import access_probability, seed_nodes, seed_probability
 from data_tools.part_csc import bucket_starts
 from data_tools.partition import main, partition
 from data_tools.partition_source import open_source
@@ -316,6 +316,52 @@ def test_hotness_raises_local_access_keeps_seeds_and_bounds_parts(tmp_path):
     for one, other in zip(content(tmp_path / "m", 6), content(tmp_path / "h", 6), strict=True):
         seeds = [data["nodes/user/row"][data["nodes/user/split"] == 0].tolist() for data in (one, other)]
         assert seeds[0] == seeds[1]
+
+
+def test_seeds_are_the_ends_of_training_edges_where_edges_are_learnt(tmp_path):
+    with (source := open_source(random_links(tmp_path / "g.h5", 4))).file:
+        likes = {name: column[:] for name, column in source.file["edges/user.likes.item"].items()}
+        part = np.random.default_rng(1).integers(0, 3, source.num_nodes)
+        found = seed_probability(source, part, range(3), 8)
+        lies = seed_nodes(source)
+    train = np.flatnonzero(likes["split"] == 0)
+    missed, expected = np.ones_like(found), np.zeros(70, bool)
+    for edge in train:
+        user, item = likes["src"][edge], 50 + likes["dst"][edge]
+        missed[part[item], [user, item]] *= 1 - 8 / len(train)
+        expected[item] = True
+    np.testing.assert_allclose(found, 1 - missed, atol=1e-12)
+    np.testing.assert_array_equal(lies, expected)
+
+
+def test_edges_that_are_held_out_carry_nothing(tmp_path):
+    path = random_links(tmp_path / "g.h5", 4)
+    start = np.full((1, 70), 0.3)
+    with (source := open_source(path)).file:
+        found = access_probability(source, start, (2, -1))
+    with h5py.File(path, "r+") as file:
+        for group in (file["edges/user.likes.item"], file["edges/item.liked_by.user"]):
+            columns = {name: column[:][group["split"][:] == 0] for name, column in group.items()}
+            group.clear()
+            write_columns(group, columns)
+            group.attrs["num_edges"] = len(columns["src"])
+    with (source := open_source(path)).file:
+        np.testing.assert_array_equal(found, access_probability(source, start, (2, -1)))
+
+
+def test_hotness_moves_the_other_ends_where_edges_are_learnt(tmp_path):
+    graph = random_links(tmp_path / "g.h5", 4)
+    with h5py.File(graph) as file:
+        edges = file["edges/user.likes.item"]
+        seeds = np.unique(edges["dst"][:][edges["split"][:] == 0])
+    sets = []
+    for method in ("metis", "hotness"):
+        partition(graph, tmp_path / method, 3, method, ("nodes",), fanouts=(3, 3), batch_size=16)
+        sets.append(content(tmp_path / method, 3))
+    rows = [[[data[f"nodes/{name}/row"] for data in parts] for parts in sets] for name in ("user", "item")]
+    assert any(one.tolist() != other.tolist() for one, other in zip(*rows[0], strict=True))
+    for one, other in zip(*rows[1], strict=True):
+        np.testing.assert_array_equal(np.intersect1d(one, seeds), np.intersect1d(other, seeds))
 
 
 def test_command_line_takes_the_options_of_static_graphs(tmp_path, capsys):
