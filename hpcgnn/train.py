@@ -19,7 +19,7 @@ import hpcgnn
 from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
-from hpcgnn.comm.world import World, mpi_version
+from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.config import RunConfig, Sections, SnapshotConfig
 from hpcgnn.run import launch
 from hpcgnn.run.base import BaseSession
@@ -39,7 +39,9 @@ PROFILED = "10-19"  # steps of the run, by default
 def main(world: World, argv: list[str]) -> int:
     """Collective. Parse, build, run, close."""
     with StopRequest() as stop:
-        config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
+        with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
+            watchdog.at("configuration")
+            config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
         world = World(config.comm)
         with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
             path = _prepare(config, folder, world)
@@ -53,7 +55,8 @@ def main(world: World, argv: list[str]) -> int:
                 return code
 
             code = beside_samplers(config, path, world, watchdog, log, train)
-    world.barrier()
+            watchdog.at("leave")
+            world.barrier()
     return code
 
 

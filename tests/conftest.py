@@ -253,7 +253,7 @@ class Mpirun:
         """
         command = [self.path, "-np", str(np), *self.flags, sys.executable, *map(str, args)]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        environment = _clean_environment() | self.environment | (env or {})
+        environment = clean_environment() | self.environment | (env or {})
         process = subprocess.Popen(command, env=environment, cwd=cwd, start_new_session=True, **options)
         self._started.append(process)
         return process
@@ -288,7 +288,7 @@ class Mpirun:
                 process.communicate()
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """The environment without what an enclosing mpirun left in it, which would make a new one join the old job."""
     launcher = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "HYDI_", "MPI_LOCAL")
     return {name: value for name, value in os.environ.items() if not name.startswith(launcher)}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.run import checkpoint, checkpoint_writer, signals
 from hpcgnn.run.checkpoint import Progress, State
@@ -24,7 +25,8 @@ from hpcgnn.train import _save_config
 
 @pytest.fixture
 def writer(comm, mpi_tmp_path):
-    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, World(CommConfig(device="cpu", threads=1), comm))
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, world, Watchdog(world, 0))
     yield found
     found.close()
 

@@ -10,7 +10,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.watchdog import IDLE, Watchdog, describe
+from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.store.book import BlockOwnership, Book
 
@@ -229,15 +229,17 @@ def test_comm_config_refuses_unknown_choices(field):
 
 def test_watchdog_message_names_a_late_sampler():
     """Samplers report at another pace than trainers, which wait for them; idle ones wait for the trainers."""
-    trainers = {0: ("train", 6, 70, 9.0), 1: ("train", 6, 70, 9.5)}
-    text = describe(trainers | {2: ("draw", 7, 80, 9.0), 3: ("draw", 7, 79, 9.1)}, 4, 0, "node1", 5, 2)
-    assert "late: rank 3 (sampler)" in text
+    hosts = ["node1", "node1", "node2", "node2"]
+    trainers = {0: Where("train", 6, 70, 9.0), 1: Where("train", 6, 70, 9.5)}
+    text = describe(trainers | {2: Where("draw", 7, 80, 9.0), 3: Where("draw", 7, 79, 9.1)}, 0, hosts, 5, 2)
+    assert "late: rank 3 (sampler) on node2" in text
     assert "rank 2 (sampler): draw, step 7" in text
-    idle = trainers | {2: (IDLE, 7, 8, 99.0), 3: (IDLE, 7, 8, 99.0)}
-    assert "all ranks are equally far" in describe(idle, 4, 0, "node1", 5, 2)
-    assert "late: rank 1;" in describe(idle | {1: ("val", 2, 69, 9.0)}, 4, 0, "node1", 5, 2).replace("\n", ";")
-    assert "no answer from rank 3 (sampler)" in describe(trainers | {2: (IDLE, 7, 8, 9.0)}, 4, 0, "node1", 5, 2)
-    assert "no answer from rank 0" in describe({1: (IDLE, 7, 8, 9.0)}, 2, 1, "node1", 5, 1)
+    idle = trainers | {2: Where(IDLE, 7, 8, 99.0), 3: Where(IDLE, 7, 8, 99.0)}
+    assert "all ranks are equally far" in describe(idle, 0, hosts, 5, 2)
+    assert "late: rank 1 on node1;" in describe(idle | {1: Where("val", 2, 69, 9.0)}, 0, hosts, 5, 2).replace("\n", ";")
+    trainers |= {2: Where(IDLE, 7, 8, 9.0)}
+    assert "no answer from rank 3 (sampler) on node2" in describe(trainers, 0, hosts, 5, 2)
+    assert "no answer from rank 0" in describe({1: Where(IDLE, 7, 8, 9.0)}, 1, hosts[:2], 5, 1)
 
 
 @pytest.mark.parametrize("last", [0.0, 1.5])
@@ -251,7 +253,9 @@ def test_an_idle_rank_waits(comm, last):
 
 
 def test_watchdog_message_names_the_late_rank():
-    text = describe({0: ("val", 2, 8, 9.0), 1: ("train", 6, 7, 9.5), 2: ("val", 2, 8, 9.1)}, 3, 0, "node1", 5)
-    assert "late: rank 1" in text
+    hosts = ["node1", "node1", "node2"]
+    text = describe({0: Where("val", 2, 8, 9.0), 1: Where("train", 6, 7, 9.5), 2: Where("val", 2, 8, 9.1)}, 0, hosts, 5)
+    assert text.startswith("hpcgnn watchdog: rank 0 on node1 made no progress for 5 s; late: rank 1 on node1\n")
     assert "rank 1: train, step 6" in text
-    assert "no answer from rank 2" in describe({0: ("a", 1, 1, 1.0), 1: ("a", 1, 1, 1.0)}, 3, 0, "node1", 5)
+    two = {rank: Where("a", 1, 1, 1.0) for rank in (0, 1)}
+    assert "no answer from rank 2 on node2" in describe(two, 0, hosts, 5)

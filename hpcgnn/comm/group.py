@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import socket
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mpi4py import MPI
 from hpcgnn.comm.launch import launched_tasks
 
 MAX_BYTES = 1 << 30
+FORWARD_SECONDS = 0.2  # the launcher forwards a message before it kills everything
 
 
 class DistributedError(RuntimeError):
@@ -129,6 +131,7 @@ class Group:
     def abort(self, code: int) -> None:
         """End all ranks of the job at once, on both sides of one that was split."""
         sys.stderr.flush()
+        time.sleep(FORWARD_SECONDS)
         self._whole.Abort(code)
 
 

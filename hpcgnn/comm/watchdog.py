@@ -12,6 +12,8 @@ import contextlib
 import sys
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
@@ -25,6 +27,18 @@ POLL_SECONDS = 0.25
 ANSWER_SECONDS = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a rank's main thread does: stage, step, how many times it has reported, seconds since it last did, and the
+    line of code that it is in."""
+
+    stage: str
+    step: int
+    count: int
+    age: float
+    line: str = ""
+
+
 class Watchdog:
     """Collective to create and to close. A context manager; ``seconds`` = 0 switches it off."""
 
@@ -32,7 +46,7 @@ class Watchdog:
         self._world, self.seconds = world, seconds
         self._state = ("start", 0, 0, time.monotonic())
         self._closing = threading.Event()
-        self._comm = world.mpi.Dup()
+        self._comm, self._hosts = world.mpi.Dup(), world.allgather(world.host)
         enabled = seconds > 0 and world.can_prefetch
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True) if enabled else None
         if self._thread:
@@ -55,7 +69,10 @@ class Watchdog:
     def __enter__(self) -> Watchdog:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind, error: BaseException | None, trace) -> None:
+        """An error learns the stage it came from, for the message that ends the job."""
+        if error is not None:
+            error.stage = f"{self._state[0]}, step {self._state[1]}"
         self.close()
 
     def _watch(self) -> None:
@@ -67,7 +84,7 @@ class Watchdog:
                 if self._closing.is_set() or self._state is not before:
                     continue  # meanwhile this rank went on; ranks that have ended give no answer
                 silent = len(answers) < self._world.size
-                if answers[self._world.rank][0] != IDLE or (silent and self._state[0] == IDLE):
+                if answers[self._world.rank].stage != IDLE or (silent and self._state[0] == IDLE):
                     self._report_and_abort(answers)
 
     def _answer(self) -> None:
@@ -76,12 +93,11 @@ class Watchdog:
             self._comm.recv(source=status.source, tag=ASK)
             self._comm.isend(self._where(), status.source, TELL)
 
-    def _where(self) -> tuple[str, int, int, float]:
-        """Stage, step, how many times this rank has reported, and seconds since it last did."""
+    def _where(self) -> Where:
         stage, step, count, since = self._state
-        return stage, step, count, time.monotonic() - since
+        return Where(stage, step, count, time.monotonic() - since, _line_of_main_thread())
 
-    def _ask(self) -> dict[int, tuple[str, int, int, float]]:
+    def _ask(self) -> dict[int, Where]:
         """Where the ranks are, by rank, this one too; those that do not answer in time are missing."""
         world = self._world
         for rank in range(world.size):
@@ -98,37 +114,42 @@ class Watchdog:
                 time.sleep(0.02)
         return answers
 
-    def _report_and_abort(self, answers: dict[int, tuple[str, int, int, float]]) -> None:
+    def _report_and_abort(self, answers: dict[int, Where]) -> None:
         world = self._world
-        text = describe(answers, world.size, world.rank, world.host, self.seconds, world.config.sampler_ranks)
+        text = describe(answers, world.rank, self._hosts, self.seconds, world.config.sampler_ranks)
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
         world.abort(1)
 
 
-def describe(
-    answers: dict[int, tuple[str, int, int, float]], size: int, rank: int, host: str, seconds: float, samplers: int = 0
-) -> str:
+def _line_of_main_thread() -> str:
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
+
+
+def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: float, samplers: int = 0) -> str:
     """The message: where every rank is; late are those that do not answer, else those that have reported least often:
     of the last ranks, ``samplers`` that others wait for, those that are at work, else of all.
 
-    answers: by rank, stage, step, number of reports, and seconds since the last one.
+    answers: by rank; hosts: of all ranks.
     """
+    size = len(hosts)
     silent = [r for r in range(size) if r not in answers]
-    working = [r for r in answers if answers[r][0] != IDLE]
+    working = [r for r in answers if answers[r].stage != IDLE]
     judged = [r for r in working if r >= size - samplers] or working
-    least = min((answers[r][2] for r in judged), default=0)
-    behind = sorted(r for r in judged if answers[r][2] == least)
+    least = min((answers[r].count for r in judged), default=0)
+    behind = sorted(r for r in judged if answers[r].count == least)
     name = lambda r: f"{r} (sampler)" if r >= size - samplers else str(r)  # noqa: E731
+    placed = lambda ranks: ", ".join(f"{name(r)} on {hosts[r]}" for r in ranks)  # noqa: E731
     if silent:
-        late = f"no answer from rank {', '.join(map(name, silent))}"
+        late = f"no answer from rank {placed(silent)}"
     elif len(behind) < len(working):
-        late = f"late: rank {', '.join(map(name, behind))}"
+        late = f"late: rank {placed(behind)}"
     else:
         late = "all ranks are equally far"
-    lines = [f"hpcgnn watchdog: rank {name(rank)} on {host} made no progress for {seconds:g} s; {late}"]
+    lines = [f"hpcgnn watchdog: rank {placed([rank])} made no progress for {seconds:g} s; {late}"]
     lines += [
-        f"  rank {name(r)}: {stage}, step {step}, for {age:.1f} s"
-        for r, (stage, step, _, age) in sorted(answers.items())
+        f"  rank {name(r)}: {at.stage}, step {at.step}, for {at.age:.1f} s, in {at.line}"
+        for r, at in sorted(answers.items())
     ]
     return "\n".join(lines)

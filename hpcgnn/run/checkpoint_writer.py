@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from hpcgnn import __version__
 from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.run.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
 from hpcgnn.store import files
@@ -42,8 +43,8 @@ class CheckpointWriter:
     whole checkpoints are left as they are, those that wait are given up.
     """
 
-    def __init__(self, folder: Path, graph: str, keep: int, world: World):
-        self._folder, self._graph, self._keep, self._world = folder, graph, keep, world
+    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog):
+        self._folder, self._graph, self._keep, self._world, self._watchdog = folder, graph, keep, world, watchdog
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._jobs: list[_Job] = []
 
@@ -63,7 +64,7 @@ class CheckpointWriter:
         target, is_step = self._folder / tag, tag.startswith("step-")
         if any(job.target == target for job in self._jobs):
             return
-        if self._world.broadcast(is_step and (target / MANIFEST).is_file()):
+        if self._world.broadcast(self._world.rank == 0 and is_step and (target / MANIFEST).is_file()):
             return
         if len(self._jobs) >= MOST_WAITING:
             self.settle()
@@ -93,6 +94,7 @@ class CheckpointWriter:
     def _finish(self, job: _Job) -> None:
         with together(self._world, "checkpoint"):
             written = job.files.result()
+            self._watchdog.at("checkpoint, own files written", job.progress.global_step)
         listed = self._world.gather(written)
         with together(self._world, "checkpoint"):
             if self._world.rank == 0:
@@ -123,6 +125,7 @@ def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank:
 
 
 def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]]) -> list[dict]:
+    target.mkdir(parents=True, exist_ok=True)  # rank 0 made it, but a network file system may show it here later
     return [_write_file(target / name, tensors) for name, tensors in contents.items()]
 
 

@@ -26,8 +26,8 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
     """Run a command's main function on all ranks; returns its exit code.
 
     DistributedError leaves together with one message (exit code 2 for the user's input, else 1); anything else on any
-    rank, SystemExit of any code included (the others would wait for that rank), is printed with rank and host and
-    aborts the job.
+    rank, SystemExit of any code included (the others would wait for that rank), is printed with rank, host and stage
+    and aborts the job.
     """
     argv = sys.argv[1:] if argv is None else argv
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -46,9 +46,9 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
         if world is None:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return EXIT_USER
-        return _abort(world, EXIT_FAILURE)
-    except BaseException:
-        return _abort(world, EXIT_FAILURE)
+        return _abort(world, EXIT_FAILURE, error)
+    except BaseException as error:
+        return _abort(world, EXIT_FAILURE, error)
 
 
 def leave(code: int) -> NoReturn:
@@ -60,8 +60,10 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _abort(world: World | None, code: int) -> int:
+def _abort(world: World | None, code: int, error: BaseException) -> int:
     place = f"rank {world.rank} of {world.size} on {world.host}" if world else "start-up"
+    if stage := getattr(error, "stage", ""):
+        place += f", {stage}"
     print(f"hpcgnn: {place}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
     if world is not None and world.size > 1:
         world.abort(code)

@@ -71,7 +71,9 @@ def open_session(
         config = configuration.load(Path(folder) / "config.yaml")
         return change(config) if change else config
 
-    config = on_first_rank(world, "open the run", read)
+    with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
+        watchdog.at("open the run")
+        config = on_first_rank(world, "open the run", read)
     world = World(comm)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
         session = make_session(config, path or data_path(config, Path(folder)), world, watchdog)

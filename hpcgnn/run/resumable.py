@@ -28,7 +28,7 @@ class Resumable:
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
         keep, graph = session.config.output.keep, session.partition.graph
-        self._writer = CheckpointWriter(self._folder, graph, keep, self.world)
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
         self._metrics: MetricsFile | None = None
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
         self._scores = TrainScores(session.world.job, *session.train_measure())

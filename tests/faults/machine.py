@@ -1,0 +1,122 @@
+"""What a machine lends to faults: a small disk, memory that ends, two nodes with a cable. Needs root, on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+# Of mpirun, which else waits 480 s for a daemon that is cut off.
+KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}
+
+AGENT = """#!/usr/bin/env bash
+# Starts a command on the other node: AGENT HOST COMMAND...
+shift
+exec ip netns exec {namespace} unshare --uts bash -c 'hostname {name}; eval "$0"' "$*"
+"""
+
+
+class Missing(Exception):
+    """This machine does not lend that."""
+
+
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Missing(f"{' '.join(command)}: {getattr(error, 'stderr', '') or error}") from error
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of that size, at a folder."""
+    folder.mkdir()
+    _run("mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder))
+    try:
+        yield folder
+    finally:
+        _run("umount", "-l", str(folder))
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room; the file that takes it."""
+    ballast = disk / "ballast"
+    with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+@contextlib.contextmanager
+def memory_group(mebibytes: int) -> Iterator[Path]:
+    """A control group whose processes may have so much memory together; they join it by their ids in cgroup.procs."""
+    folder = CGROUPS / f"hpcgnn-fault-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(mebibytes << 20))
+    except OSError as error:
+        raise Missing(f"{folder}: {error}") from error
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _remove(group: Path) -> None:
+    """Its processes have ended, but it is busy for a moment."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.1)
+
+
+@dataclass
+class Nodes:
+    """Two network namespaces, each with a host name of its own, and a virtual cable."""
+
+    names: tuple[str, str]
+    agent: Path
+    seconds: float = KEEPALIVE["time"] + KEEPALIVE["intvl"] * KEEPALIVE["probes"]
+
+    def launcher(self, mpirun: list[str]) -> list[str]:
+        """mpirun on the first node, which starts a rank on each."""
+        settings = {"plm_ssh_agent": self.agent}
+        settings |= {f"oob_tcp_keepalive_{name}": value for name, value in KEEPALIVE.items()}
+        words = [word for name, value in settings.items() for word in ("--prtemca", name, str(value))]
+        command = [*mpirun, "--host", ",".join(f"{address}:1" for address in ADDRESSES), *words]
+        enter = 'hostname node-a; exec "$@"'
+        return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c", enter, "node-a", *command]
+
+    def cut(self) -> None:
+        """Pull the cable."""
+        _run("ip", "-n", self.names[0], "link", "set", "cable", "down")
+
+
+@contextlib.contextmanager
+def two_nodes(folder: Path) -> Iterator[Nodes]:
+    """Two nodes, until the end."""
+    number = os.getpid()
+    names = (f"hpcgnn-{number}-a", f"hpcgnn-{number}-b")
+    agent = folder.with_name(f"{folder.name}-agent")
+    agent.write_text(AGENT.format(namespace=names[1], name="node-b"))
+    agent.chmod(0o755)
+    try:
+        for name in names:
+            _run("ip", "netns", "add", name)
+        ends = [["cable", "netns", name] for name in names]
+        _run("ip", "link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "-n", name, "link", "set", "cable", "up")
+        yield Nodes(names, agent)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=60)
