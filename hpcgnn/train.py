@@ -34,6 +34,7 @@ from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.store import files
 
 PROFILED = "10-19"  # steps of the run, by default
+FINISHED = "finished"  # file in the run folder, of a run that came to its end
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -56,7 +57,9 @@ def main(world: World, argv: list[str]) -> int:
 
             code = beside_samplers(config, path, world, watchdog, log, train)
             watchdog.at("leave")
-            world.barrier()
+            with together(world, "leave"):
+                if world.rank == 0 and code == launch.EXIT_DONE:
+                    (folder / FINISHED).touch()
     return code
 
 
@@ -151,6 +154,7 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
     with together(world, "prepare the run folder"):
         if world.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / FINISHED).unlink(missing_ok=True)
     path = data_path(config, folder)
     with together(world, "make the synthetic graph"):
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():

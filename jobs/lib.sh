@@ -6,7 +6,8 @@
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
 # PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint. It answers
-# SIGUSR1 with a checkpoint and exit code 75, which asks to be started again.
+# SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
+# and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a node.
 #
 # In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
 # where it should not have the job's id: a later job with the same name goes on with the run.
@@ -20,7 +21,7 @@
 #   HPCGNN_JOB_END    exported, seconds since 1970: when the job's time ends, where Slurm does not tell
 # and define another interrupt_ranks.
 
-readonly EXIT_REQUEUE=75
+readonly EXIT_REQUEUE=75 DIED_OF_USR1=138
 
 LAUNCH=()
 REQUEUE=scontrol
@@ -31,6 +32,7 @@ ARRAY_INDEX=${SLURM_ARRAY_TASK_ID:-}
 RUN_ID=
 LAUNCHER_PID=
 INTERRUPTED=no
+ASKED=no # whether any interrupt came
 
 say() {
     echo "[$(date +%H:%M:%S)] $*"
@@ -102,6 +104,7 @@ interrupt_ranks() {
 
 forward_interrupt() {
     INTERRUPTED=yes
+    ASKED=yes
     say "interrupted by SIG$1: asking the ranks for a checkpoint"
     if [[ -n $LAUNCHER_PID ]]; then
         interrupt_ranks 2>/dev/null || true
@@ -147,6 +150,7 @@ run_once() {
         shift
     done
     shift
+    rm -f "$dir/finished"
     if has_checkpoint "$dir"; then
         launch "${program[@]}" --resume "$dir"
     else
@@ -205,6 +209,13 @@ run_with_requeue() {
     while true; do
         code=0
         run_once "$@" || code=$?
+        if [[ $code == 0 && ! -e $1/finished ]]; then
+            say "the launcher ended with 0, but the run is not at its end: was a node lost?" >&2
+            code=1
+        elif [[ $ASKED == yes && $code == "$DIED_OF_USR1" ]]; then
+            say "interrupted before it could answer"
+            code=$EXIT_REQUEUE
+        fi
         say "finished with exit code $code"
         [[ $code == "$EXIT_REQUEUE" ]] || break
         start_again

@@ -99,6 +99,27 @@ def test_failure_is_passed_on(start):
     assert process.returncode == 2, output
 
 
+def test_a_launcher_that_ends_too_early_is_not_believed(start):
+    """Open MPI's mpirun ends with 0 when it loses a node."""
+    process = start("--steps", 3, "--lost")
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 1, output
+    assert "not at its end" in output
+
+
+def test_interrupted_before_it_can_answer(start, tmp_path):
+    """A signal that comes while the program is being loaded ends it; the script asks to be started again."""
+    process = start("--steps", 3, "--deaf", 30)
+    while process.stdout.readline() != "deaf\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGUSR1)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, output
+    assert "before it could answer" in output
+    output = start("--steps", 3).communicate(timeout=60)[0]
+    assert steps_of(tmp_path / "run") == [0, 1, 2], output
+
+
 def test_restarts_are_limited(start, tmp_path):
     process = start("--steps", 30, HPCGNN_REQUEUE="repeat", SLURM_RESTART_COUNT="100")
     interrupt(process, tmp_path / "run", 5)

@@ -3,7 +3,8 @@
     mpirun -np 2 python stub.py --output.dir DIR [--steps N]
     mpirun -np 2 python stub.py --resume DIR
 
-Counts steps into DIR/metrics.jsonl. SIGUSR1 or SIGTERM: checkpoint, exit code 75.
+Counts steps into DIR/metrics.jsonl. SIGUSR1 or SIGTERM: checkpoint, exit code 75; not in the first ``--deaf`` seconds.
+``--lost``: ends with 0 before the end, as a launcher that has lost a node.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output.dir", dest="dir", type=Path)
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--deaf", type=float, default=0.0)
+    parser.add_argument("--lost", action="store_true")
     return parser.parse_args()
 
 
@@ -48,10 +51,13 @@ def load(folder: Path) -> tuple[int, int]:
 def main() -> int:
     arguments = parse()
     comm = MPI.COMM_WORLD
+    folder = arguments.resume or arguments.dir
+    if arguments.deaf:
+        print("deaf", flush=True)
+        time.sleep(arguments.deaf)
     asked = []
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda number, frame: asked.append(number))
-    folder = arguments.resume or arguments.dir
     first, steps = load(folder) if arguments.resume else (0, arguments.steps)
     folder.mkdir(parents=True, exist_ok=True)
     print(f"rank {comm.rank} of {comm.size} starts at step {first}", flush=True)
@@ -65,6 +71,8 @@ def main() -> int:
                 save(folder, step + 1, steps)
             comm.Barrier()
             return EXIT_REQUEUE
+    if not arguments.lost:
+        (folder / "finished").touch()
     return 0
 
 
