@@ -12,6 +12,8 @@
 # In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
 # where it should not have the job's id: a later job with the same name goes on with the run.
 #
+# With HPCGNN_IMAGE every rank runs in a container of that image, which jobs/container/hpcgnn.def makes.
+#
 # A site profile may set:
 #   LAUNCH            array: the launcher with its options, to which the program is appended
 #   REQUEUE           scontrol | array | repeat | none: see start_again
@@ -61,6 +63,9 @@ load_site() {
     fi
     # shellcheck source=/dev/null
     source "jobs/sites/$site.sh"
+    if [[ -n ${HPCGNN_IMAGE:-} ]]; then
+        LAUNCH+=(apptainer exec "$HPCGNN_IMAGE")
+    fi
     RUN_ID=${HPCGNN_RUN:-${JOB_ID:-$(date +%Y%m%d-%H%M%S)}}
     report "$site"
 }

@@ -82,6 +82,11 @@ def test_elements_of_an_array_are_seeds_in_folders_of_their_own(environment, job
     assert told.splitlines()[-1] == expected, told
 
 
+def test_ranks_run_in_containers_of_an_image(environment):
+    told = told_by_library('load_site; echo "${LAUNCH[@]}"', environment | {"HPCGNN_IMAGE": "my images/hpcgnn.sif"})
+    assert told.rstrip().endswith(" apptainer exec my images/hpcgnn.sif")
+
+
 def test_profiles_tell_the_end_of_the_time(environment):
     for job in (PBS, FLUX_JOB):
         own = environment | job | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes"}

@@ -1,0 +1,138 @@
+"""The image and the Spack recipe say what pyproject.toml says; neither is built here."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+IMAGE = REPOSITORY / "jobs" / "container" / "hpcgnn.def"
+RECIPE = REPOSITORY / "jobs" / "spack" / "spack_repo" / "hpcgnn" / "packages" / "py_hpcgnn" / "package.py"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture(scope="module")
+def sections() -> dict[str, str]:
+    """Of the image's definition by name; "" is its head."""
+    head, *rest = re.split(r"^%", IMAGE.read_text(), flags=re.MULTILINE)
+    return {"": head} | {name: body for name, _, body in (part.partition("\n") for part in rest)}
+
+
+def requirements(texts: list[str]) -> dict[str, str]:
+    """Least versions of packages by name, of texts such as "numpy>=1.26"."""
+    found = [re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", text) for text in texts]
+    return {match[1]: match[2] for match in found}
+
+
+def test_image_has_the_sections_of_a_definition(sections):
+    assert re.match(r"Bootstrap: docker\nFrom: \{\{ BASE \}\}\n", sections[""])
+    assert set(sections) == {"", "arguments", "labels", "files", "post", "environment", "runscript", "test", "help"}
+    arguments = dict(line.strip().split("=") for line in sections["arguments"].split("\n") if line.strip())
+    assert arguments["VERSION"] == PROJECT["project"]["version"]
+    assert set(re.findall(r"\{\{ (\w+) \}\}", IMAGE.read_text())) == set(arguments)
+
+
+@pytest.mark.parametrize("name", ["post", "environment", "runscript", "test"])
+def test_scripts_of_the_image(sections, name, tmp_path):
+    """Are what sh understands; shellcheck has nothing to say."""
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/sh\n" + sections[name])
+    subprocess.run(["sh", "-n", script], check=True, timeout=60)
+    if shutil.which("shellcheck"):
+        run = subprocess.run(["shellcheck", script], capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, run.stdout
+
+
+def test_image_takes_all_that_is_built(sections):
+    """Files that are there; what builds the package, extras and options that it has."""
+    taken = [line.split()[0] for line in sections["files"].split("\n") if line.strip()]
+    assert all((REPOSITORY / name).exists() for name in taken)
+    tools = PROJECT["tool"]["scikit-build"]
+    read = {*tools["wheel"]["packages"], "native", "pyproject.toml", "CMakeLists.txt", PROJECT["project"]["readme"]}
+    assert read <= set(taken)
+    post = sections["post"]
+    for name in requirements(PROJECT["build-system"]["requires"]):
+        assert f" {name}" in post
+    for extra in re.findall(r"extras=(?:\$extras,)?([\w,]+)", post):
+        assert set(extra.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+    for option in re.findall(r"cmake\.define\.(\w+)", post):
+        assert f"option({option} " in (REPOSITORY / "CMakeLists.txt").read_text()
+
+
+def test_commands_that_the_image_names_exist(sections):
+    text = "".join(sections.values())
+    for module in re.findall(r"python -m (hpcgnn\.\w+)", text):
+        assert importlib.util.find_spec(module), module
+    for path in re.findall(r"jobs/[\w/]+\.\w+", text):
+        assert (REPOSITORY / path).exists(), path
+
+
+class Recorded:
+    """What a recipe says to Spack: calls of its directives by name."""
+
+    def __init__(self, monkeypatch):
+        self.calls: dict[str, list[tuple[tuple, dict]]] = {}
+        builtin = ModuleType("spack_repo.builtin.build_systems.python")
+        builtin.PythonPackage = type("PythonPackage", (), {})
+        package = ModuleType("spack.package")
+        for name in ("license", "version", "variant", "depends_on"):
+            setattr(package, name, self._directive(name))
+        for parent in ("spack", "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems"):
+            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+        monkeypatch.setitem(sys.modules, "spack.package", package)
+        monkeypatch.setitem(sys.modules, builtin.__name__, builtin)
+        spec = importlib.util.spec_from_file_location("py_hpcgnn", RECIPE)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.package = module.PyHpcgnn
+
+    def _directive(self, name: str):
+        return lambda *positional, **named: self.calls.setdefault(name, []).append((positional, named))
+
+
+@pytest.fixture
+def recipe(monkeypatch) -> Recorded:
+    return Recorded(monkeypatch)
+
+
+def test_recipe_asks_for_what_the_project_asks_for(recipe):
+    """The same packages in the same least versions, for building and for running, and the extras it offers."""
+    project = PROJECT["project"]
+    assert recipe.calls["version"] == [((project["version"],), {})]
+    assert recipe.calls["license"] == [((project["license"]["text"],), {})]
+    assert recipe.package.__doc__.rstrip(".") == project["description"]
+    wanted = {"build": {}, "run": {}, "+plot": {}, "+tensorboard": {}}
+    for (text,), named in recipe.calls["depends_on"]:
+        match = re.match(r"py-([\w-]+)@([\d.]+):", text)
+        if match and named.get("when") != "+cuda":
+            kind = named.get("when") or ("run" if "run" in named["type"] else "build")
+            wanted[kind][match[1]] = match[2]
+    assert wanted["run"] == requirements(project["dependencies"])
+    assert wanted["build"] == requirements(PROJECT["build-system"]["requires"])
+    for extra in ("plot", "tensorboard"):
+        assert wanted[f"+{extra}"] == requirements(project["optional-dependencies"][extra])
+    asked = [text for (text,), _ in recipe.calls["depends_on"]]
+    assert f"python@{project['requires-python'].removeprefix('>=')}:" in asked
+    assert f"cmake@{PROJECT['tool']['scikit-build']['cmake']['version'].removeprefix('>=')}:" in asked
+
+
+def test_recipe_sets_options_that_there_are(recipe):
+    options = (REPOSITORY / "CMakeLists.txt").read_text()
+    for spec, cuda in (("+cuda", "ON"), ("~cuda", "OFF")):
+        settings = recipe.package().config_settings(spec, "")
+        assert all(f"option({name.removeprefix('cmake.define.')} " in options for name in settings)
+        assert settings["cmake.define.HPCGNN_CUDA"] == cuda
