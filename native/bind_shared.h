@@ -76,6 +76,29 @@ template <typename Backend> void bind_decay(nb::module_ &module) {
       Release());
 }
 
+template <typename Backend> void bind_reply(nb::module_ &module) {
+  using D = typename Backend::Device;
+  using Column = Array<const int64_t, 1, D>;
+  using Out = Array<int64_t, 2, D>;
+  module.def(
+      "temporal_reply",
+      [](Column other, Column time, std::optional<Column> feature, Array<const int64_t, 2, D> positions, Column times,
+         Out reply_other, Out reply_dt, std::optional<Out> reply_feature, int64_t execution) {
+        const auto n = positions.shape(0), fanout = positions.shape(1);
+        const auto fits = [&](const Out &out) { return out.shape(0) == n && out.shape(1) == fanout; };
+        require(other.shape(0) == time.shape(0) && (!feature || feature->shape(0) == other.shape(0)),
+                "other, time and feature must have the same length");
+        require(times.shape(0) == n && fits(reply_other) && fits(reply_dt) &&
+                    feature.has_value() == reply_feature.has_value() && (!reply_feature || fits(*reply_feature)),
+                "times [N]; positions and the replies [N, K]");
+        Backend::temporal_reply({other.data(), time.data(), feature ? feature->data() : nullptr}, positions.data(),
+                                times.data(), n, static_cast<int32_t>(fanout),
+                                {reply_other.data(), reply_dt.data(), reply_feature ? reply_feature->data() : nullptr},
+                                execution);
+      },
+      Release());
+}
+
 // A sampler without random numbers counts only.
 template <typename Device>
 NeighborSampler sampler_of(const Array<const int64_t, 1, Device> &indptr,

@@ -19,6 +19,7 @@ struct Cuda {
   static constexpr auto sample_recent = &cuda::sample_recent;
   static constexpr auto sample_uniform = &cuda::sample_uniform;
   static constexpr auto decay_keep = &cuda::decay_keep;
+  static constexpr auto temporal_reply = &cuda::temporal_reply;
   static constexpr auto count_neighbors = &cuda::count_neighbors;
   static constexpr auto sample_neighbors = &cuda::sample_neighbors;
   static constexpr auto random_integers = &cuda::random_integers;
@@ -143,6 +144,7 @@ void bind_relabel(nb::module_ &module) {
 void bind_cuda(nb::module_ &module) {
   bind_samplers<Cuda>(module);
   bind_decay<Cuda>(module);
+  bind_reply<Cuda>(module);
   bind_neighbors<Cuda>(module);
   bind_random<Cuda>(module);
   bind_rows<Cuda>(module);

@@ -10,6 +10,7 @@ struct Cpu {
   static constexpr auto sample_recent = &cpu::sample_recent;
   static constexpr auto sample_uniform = &cpu::sample_uniform;
   static constexpr auto decay_keep = &cpu::decay_keep;
+  static constexpr auto temporal_reply = &cpu::temporal_reply;
   static constexpr auto count_neighbors = &cpu::count_neighbors;
   static constexpr auto sample_neighbors = &cpu::sample_neighbors;
   static constexpr auto random_integers = &cpu::random_integers;
@@ -18,30 +19,6 @@ struct Cpu {
 
 using I64 = Array<const int64_t, 1, nb::device::cpu>;
 using Out64 = Array<int64_t, 1, nb::device::cpu>;
-using Matrix64 = Array<int64_t, 2, nb::device::cpu>;
-using ConstMatrix64 = Array<const int64_t, 2, nb::device::cpu>;
-
-bool same_shape(const ConstMatrix64 &a, const Matrix64 &b) {
-  return a.shape(0) == b.shape(0) && a.shape(1) == b.shape(1);
-}
-
-void bind_reply(nb::module_ &module) {
-  module.def(
-      "temporal_reply",
-      [](I64 other, I64 time, std::optional<I64> feature, ConstMatrix64 positions, I64 times, Matrix64 reply_other,
-         Matrix64 reply_dt, std::optional<Matrix64> reply_feature) {
-        require(other.shape(0) == time.shape(0) && (!feature || feature->shape(0) == other.shape(0)),
-                "other, time and feature must have the same length");
-        require(times.shape(0) == positions.shape(0) && same_shape(positions, reply_other) &&
-                    same_shape(positions, reply_dt) && feature.has_value() == reply_feature.has_value() &&
-                    (!reply_feature || same_shape(positions, *reply_feature)),
-                "times [N]; positions and the replies [N, K]");
-        cpu::temporal_reply({other.data(), time.data(), feature ? feature->data() : nullptr}, positions.data(),
-                            times.data(), positions.shape(0), static_cast<int32_t>(positions.shape(1)),
-                            {reply_other.data(), reply_dt.data(), reply_feature ? reply_feature->data() : nullptr});
-      },
-      Release());
-}
 
 Blocks blocks_of(const I64 &start, const I64 &rank, const I64 &local) {
   require(start.shape(0) > 0 && start.shape(0) == rank.shape(0) && start.shape(0) == local.shape(0),
@@ -95,7 +72,7 @@ void bind_plan(nb::module_ &module) {
   bind_decay<Cpu>(module);
   bind_neighbors<Cpu>(module);
   bind_random<Cpu>(module);
-  bind_reply(module);
+  bind_reply<Cpu>(module);
   bind_owner(module);
   module.def(
       "unique_relabel",

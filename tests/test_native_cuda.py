@@ -8,8 +8,8 @@ from hpcgnn import _native, native, native_cuda
 from hpcgnn.native import Random, Stream
 
 OPERATIONS = (
-    "sample_recent sample_uniform decay_keep count_neighbors sample_neighbors random_integers dropout_mask "
-    "gather_rows scatter_rows segment_sum_rows segment_sum segment_max segment_max_backward edge_products "
+    "sample_recent sample_uniform decay_keep temporal_reply count_neighbors sample_neighbors random_integers "
+    "dropout_mask gather_rows scatter_rows segment_sum_rows segment_sum segment_max segment_max_backward edge_products "
     "edge_attention edge_attention_backward unique_relabel last_event transpose_index "
     "attention_forward attention_backward "
     "unique_relabel_scratch_bytes last_event_scratch_bytes transpose_index_scratch_bytes"
@@ -97,6 +97,22 @@ def test_decay_keep(device, size, fanout, half_life):
     with device:
         native.decay_keep(*there[:4], half_life, key, there[4])
     device.assert_same(there[:2], [positions, count])
+
+
+@pytest.mark.parametrize("with_feature", [False, True])
+@pytest.mark.parametrize("fanout", [1, 10, 200])
+@pytest.mark.parametrize("size", [0, 1, 20_000])
+def test_temporal_reply(device, size, fanout, with_feature):
+    rng = np.random.default_rng(11)
+    other, time, feature = rng.integers(0, 1 << 40, (3, 5000))
+    positions, times = random_ids(rng, (size, fanout), 5000), rng.integers(0, 1 << 40, size)
+    arrays = other, time, feature if with_feature else None, positions, times
+    expected = native.temporal_reply(*arrays)
+    with device:
+        found = native.temporal_reply(*device.put_all(*arrays))
+    columns = 3 if with_feature else 2
+    device.assert_same(found[:columns], expected[:columns])
+    assert all(column is None for column in found[columns:])
 
 
 @pytest.mark.parametrize("bound", [1, 1000, 3 << 30, (1 << 32) - 1])

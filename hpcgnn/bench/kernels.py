@@ -96,6 +96,11 @@ class Problems:
             "sample_neighbors", s.roots * (2 * (8 + 2 * SECTOR) + 3 * 8 + SECTOR + 8 * s.slots), 0,
             lambda: native.sample_neighbors(self.indptr, self.roots, self.node_identity(), s.slots, KEY),
         )  # fmt: skip
+        place = self.integers(s.entries, s.roots * s.slots).view(s.roots, s.slots)
+        yield Case(
+            "temporal_reply", s.roots * (8 + s.slots * (8 + 2 * SECTOR + 2 * 8)), 0,
+            lambda: native.temporal_reply(self.time, self.time, None, place, self.until),
+        )  # fmt: skip
         yield Case(
             "random_integers", s.roots * 8 * (1 + s.slots), 0,
             lambda: native.random_integers(KEY, self.roots, s.slots, s.nodes),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.native.build import _native
 from hpcgnn.native.dispatch import empty_like, on_cuda, planning_backend
 from hpcgnn.native.random import Random
 
@@ -52,15 +51,16 @@ def decay_keep(positions, count, remote, age, half_life: int, random: Random, id
     kernels.decay_keep(flags, age, identity, half_life, random.native(), positions, count, execution)
 
 
-def temporal_reply(other, time, feature, positions, times):
+def temporal_reply(other, time, feature, positions, times, threads: int = 1):
     """What sampled neighbours are, from their positions [N, K] in a history: (other, dt, feature), each [N, K] int64.
 
     other, time [m] int64, feature [m] int64 or None (then None comes back); times [N] of the roots. dt = the root's
-    time - the entry's. Padding (-1) gives -1, 0 and -1. NumPy only.
+    time - the entry's. Padding (-1) gives -1, 0 and -1.
     """
-    reply = [np.empty(positions.shape, np.int64) for _ in range(2)]
-    reply.append(None if feature is None else np.empty(positions.shape, np.int64))
-    _native.temporal_reply(other, time, feature, positions, times, *reply)
+    kernels, execution = planning_backend(positions, threads)
+    reply = [empty_like(positions, positions.shape, "int64") for _ in range(2)]
+    reply.append(None if feature is None else empty_like(positions, positions.shape, "int64"))
+    kernels.temporal_reply(other, time, feature, positions, times, *reply, execution)
     return tuple(reply)
 
 

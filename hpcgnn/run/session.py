@@ -23,8 +23,9 @@ from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
 from hpcgnn.sample.negatives import AllOthers, Negatives, no_negatives, random_negatives, split_pool
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.sample.resident import choose_sampler
 from hpcgnn.sample.splits import SPLITS, open_splits
-from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
+from hpcgnn.sample.temporal import Needs, Placement
 from hpcgnn.store.hot import hottest
 from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
@@ -152,8 +153,9 @@ class Session(BaseSession):
         channels = self.plan_channel, self.data_channel
         place = Placement(*channels, self.world.device, self.dtype, alone, self.hot, self.plan_threads)
         shared = (config.sampling, needs, config.train.seed, place)
-        self._train_sampler = TemporalSampler(partition, self.splits.history, *shared)
-        self.eval_sampler = TemporalSampler(
+        sampler = choose_sampler(partition, *shared)
+        self._train_sampler = sampler(partition, self.splits.history, *shared)
+        self.eval_sampler = sampler(
             partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors
         )
 

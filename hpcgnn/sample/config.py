@@ -9,6 +9,7 @@ from hpcgnn.sample.negatives import POOLS
 
 STRATEGIES = ("recent", "uniform", "window")
 BATCH_BY = ("events", "time")
+PLANNERS = ("auto", "host", "device")
 
 
 @dataclass
@@ -31,6 +32,8 @@ class SamplingConfig:
             epochs see different batches (TGL's random chunk scheduling).
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
+        planner: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
+            or "auto": on the device where that is possible and half of its free memory takes the graph.
     """
 
     fanout: int = 10
@@ -44,13 +47,18 @@ class SamplingConfig:
     batch_by: str = "events"
     chunks: int = 1
     prefetch: int = -1
+    planner: str = "auto"
 
     def __post_init__(self):
         if self.fanout < 1 or self.negatives < 1 or self.prefetch < -1 or self.chunks < 1:
             raise ValueError(
                 "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least -1"
             )
-        check_choices("sampling", self, {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY})
+        check_choices(
+            "sampling",
+            self,
+            {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY, "planner": PLANNERS},
+        )
         self._check_windows()
         if self.chunks > 1 and self.batch_by == "time":
             raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")

@@ -30,7 +30,8 @@ void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int
 }
 
 void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
-                    int32_t fanout, const ReplyColumns &reply) {
+                    int32_t fanout, const ReplyColumns &reply, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t at = i * fanout; at < (i + 1) * fanout; ++at) {
       reply_slot(history, reply, positions[at], times[i], at);

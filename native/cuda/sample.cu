@@ -1,4 +1,4 @@
-// Temporal samplers on CUDA: one thread a root, which writes its row of positions directly.
+// Temporal samplers on CUDA: one thread a root, which writes its row of positions directly, or a slot.
 #include "launch.h"
 
 namespace hpcgnn::cuda {
@@ -30,6 +30,14 @@ __global__ void decay_kernel(Decay decay, RandomContext context, int64_t n, int3
   }
 }
 
+__global__ void reply_kernel(HistoryColumns history, const int64_t *positions, const int64_t *times, int64_t slots,
+                             int32_t fanout, ReplyColumns reply) {
+  const int64_t at = entry_index();
+  if (at < slots) {
+    reply_slot(history, reply, positions[at], times[at / fanout], at);
+  }
+}
+
 } // namespace
 
 void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64_t n, int32_t fanout,
@@ -46,6 +54,11 @@ void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, cons
 void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
                 int32_t *count, Stream stream) {
   launch_entries(decay_kernel, n, stream, decay, context, n, fanout, positions, count);
+}
+
+void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
+                    int32_t fanout, const ReplyColumns &reply, Stream stream) {
+  launch_entries(reply_kernel, n * fanout, stream, history, positions, times, n * fanout, fanout, reply);
 }
 
 } // namespace hpcgnn::cuda

@@ -24,7 +24,7 @@ void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int
                 int32_t *count, int threads);
 // Gathers the reply for positions [n, fanout] of roots with these times [n].
 void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
-                    int32_t fanout, const ReplyColumns &reply);
+                    int32_t fanout, const ReplyColumns &reply, int threads);
 
 // Static samplers: count [n] of positions that each node's row of the CSC of so many rows gets; with offsets [n + 1],
 // the sums of those, positions [offsets[n]]; keys, as long: scratch of LABOR.

@@ -32,6 +32,9 @@ void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, cons
 // Drops decayed neighbours of positions [n, fanout] in place, lowers count [n].
 void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
                 int32_t *count, Stream stream);
+// What positions [n, fanout] are, of roots with these times [n].
+void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
+                    int32_t fanout, const ReplyColumns &reply, Stream stream);
 
 // Static samplers: count [n] of positions that each node's row of the CSC of so many rows gets; with offsets [n + 1],
 // the sums of those, positions [offsets[n]]; keys, as long: scratch of LABOR.

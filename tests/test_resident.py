@@ -1,0 +1,135 @@
+"""Plans made on the device are those made on the host: bit for bit, epoch by epoch, in training and in evaluation."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+import test_temporal_models
+import torch
+from mpi4py import MPI
+from training_runs import bipartite, homogeneous, make_config, open_session
+
+from data_tools.partition import partition
+from hpcgnn import native_cuda
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.nn.blocks import Level
+from hpcgnn.sample.resident import ResidentSampler
+from hpcgnn.sample.temporal import TemporalSampler
+
+pytestmark = pytest.mark.serial
+
+RICH = test_temporal_models.RICH
+CASES = {
+    "plain": ({}, {}),
+    "uniform": (RICH, {"sampling__strategy": "uniform"}),
+    "in-batch neighbours off": (RICH, {"sampling__in_batch_neighbors": False}),
+    "three negatives": ({"ticks": 60}, {"sampling__negatives": 3, "sampling__negative_pool": "all"}),
+    "many negatives in evaluation": ({}, {"eval__negatives": "all", "eval__chunk": 4}),
+    "hidden nodes, batches by time": ({"ticks": 60}, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
+    "first batch cut": ({}, {"sampling__chunks": 4}),
+} | {
+    name: test_temporal_models.CASES[name]
+    for name in (
+        "jodie", "tgat", "tgat without features", "tgn of two layers", "dysat of two layers", "window with memory",
+        "boundary decay", "boundary decay, uniform", "mixer", "pair decoder", "dysat",
+    )
+}  # fmt: skip
+
+
+@pytest.fixture
+def emulated():
+    """Meanwhile CPU tensors are a device's."""
+    pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    with native_cuda.emulation():
+        yield
+
+
+def assert_same(mine, theirs, where: str = "plan") -> None:
+    """Equal values, equal dtypes; of event features the rows that neighbours have."""
+    if isinstance(theirs, Level):
+        assert torch.equal(rows(mine), rows(theirs)), where
+        mine, theirs = comparable(mine), comparable(theirs)
+    if isinstance(theirs, torch.Tensor | np.ndarray):
+        assert mine.dtype == theirs.dtype, where
+        assert mine.shape == theirs.shape, where
+        assert bool((mine == theirs).all()), where
+    elif is_dataclass(theirs):
+        for field in fields(theirs):
+            if field.name != "channel":
+                assert_same(getattr(mine, field.name), getattr(theirs, field.name), f"{where}.{field.name}")
+    elif isinstance(theirs, tuple):
+        for index, pair in enumerate(zip(mine, theirs, strict=True)):
+            assert_same(*pair, f"{where}[{index}]")
+    elif isinstance(theirs, dict):
+        assert mine.keys() == theirs.keys(), where
+        for name in theirs:
+            assert_same(mine[name], theirs[name], f"{where}[{name}]")
+    else:
+        assert mine == theirs, where
+
+
+def comparable(level: Level) -> Level:
+    """Without features, and without what is behind the entries of the transpose, which means nothing."""
+    plan = level.attention
+    order = plan.slot_order[: int(plan.slot_indptr[-1])]
+    return replace(level, edge=level.edge[:0], attention=replace(plan, edge_of=plan.slot, slot_order=order))
+
+
+def rows(level: Level) -> torch.Tensor:
+    """Features of a level's neighbours [N, K, F], zeros for padding."""
+    padded = torch.cat([level.edge, level.edge.new_zeros((1, level.edge.shape[1]))])
+    if level.edge.shape[1] == 0:
+        return level.edge.new_empty(0)
+    return padded[level.attention.edge_of.long().where(level.attention.edge_of >= 0, torch.tensor(-1))]
+
+
+def sessions(folder, graph, options, changes):
+    """The same run with plans of the device and of the host."""
+    graph(folder / "graph.h5", **{"num_events": 300} | options)
+    partition(folder / "graph.h5", folder / "parts", 8, "random")
+    values = {"train__batch_size": 30, "sampling__prefetch": 0} | changes
+    make = lambda planner: open_session(  # noqa: E731
+        MPI.COMM_SELF, folder / "parts", make_config(**values, sampling__planner=planner)
+    )
+    return make("device"), make("host")
+
+
+@pytest.mark.parametrize("graph", [bipartite, homogeneous], ids=["bipartite", "homogeneous"])
+@pytest.mark.parametrize("case", CASES)
+def test_plans_are_those_of_the_host(tmp_path, emulated, case, graph):
+    on_device, on_host = sessions(tmp_path, graph, *CASES[case])
+    assert isinstance(on_device.eval_sampler, ResidentSampler)
+    assert isinstance(on_host.eval_sampler, TemporalSampler)
+    compared = 0
+    for split, epoch in (("train", 0), ("train", 1), ("val", 0), ("test", 0)):
+        on_device.start_epoch(epoch)
+        on_host.start_epoch(epoch)
+        with on_device.plans(split, epoch) as mine, on_host.plans(split, epoch) as theirs:
+            for pair in zip(mine, theirs, strict=True):
+                assert_same(*pair)
+                compared += 1
+    assert compared > 10
+    on_device.close()
+    on_host.close()
+
+
+def test_auto_takes_the_device(tmp_path, emulated):
+    bipartite(tmp_path / "graph.h5")
+    partition(tmp_path / "graph.h5", tmp_path / "parts", 4, "random")
+    with closing(open_session(MPI.COMM_SELF, tmp_path / "parts", make_config())) as session:
+        assert isinstance(session.eval_sampler, ResidentSampler)
+    apan = test_temporal_models.APAN
+    with closing(open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan))) as session:
+        assert isinstance(session.eval_sampler, TemporalSampler)
+    with pytest.raises((ValueError, DistributedError), match="mails go to neighbours"):
+        open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan, sampling__planner="device"))
+
+
+def test_the_host_plans_for_the_host(tmp_path):
+    bipartite(tmp_path / "graph.h5")
+    partition(tmp_path / "graph.h5", tmp_path / "parts", 4, "random")
+    with pytest.raises((ValueError, DistributedError), match="plans are made on CUDA devices"):
+        open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(sampling__planner="device"))
