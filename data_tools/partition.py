@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     if team.size > 1 or options["method"] in RANKS_METHODS:
         from data_tools.ranks_partition import partition_shared
 
-        quality = partition_shared(team if team.size > 1 else Ranks(), options.pop("graph"), **options)
+        quality = partition_shared(team if team.size > 1 else Ranks(), options.pop("graph"), report=print, **options)
     else:
         options.pop("parmetis", None)
         quality = partition(options.pop("graph"), report=print, **options)

@@ -104,10 +104,10 @@ class Plan:
         """The largest expected size."""
         return self.program + max(self.stages.values())
 
-    def lines(self) -> list[str]:
-        """The plan as a small table."""
+    def lines(self, each: str = "") -> list[str]:
+        """The plan as a small table; each: of whom there are several."""
         rows = [f"  {name:<12}{mebibytes(self.program + size):>12}" for name, size in self.stages.items()]
-        return [f"memory: at most {mebibytes(self.limit)} allowed; expected", *rows]
+        return [f"memory: at most {mebibytes(self.limit)} allowed{each}; expected", *rows]
 
 
 def make_plan(counts: Counts, options: Options, limit: int | None) -> Plan:

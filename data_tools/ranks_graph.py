@@ -20,9 +20,9 @@ from hpcgnn.store.book import BlockOwnership
 LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
 
 
-def window_bytes(team: Team) -> int:
+def window_bytes(num_ranks: int) -> int:
     """Bytes of a slab that all ranks share: with more ranks each has less of it in memory."""
-    return max(partition_source.SLAB_BYTES, min(team.size * LEAST_BYTES, team.size * partition_source.SLAB_BYTES))
+    return max(partition_source.SLAB_BYTES, num_ranks * min(LEAST_BYTES, partition_source.SLAB_BYTES))
 
 
 def shared_slabs(team: Team, source: Source, relation: Relation) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -32,7 +32,7 @@ def shared_slabs(team: Team, source: Source, relation: Relation) -> Iterator[tup
     """
     group = source.edges(relation)
     bases = (source.types[relation.src_type].base, source.types[relation.dst_type].base)
-    for start, stop in files.slabs(relation.num_edges, 16, window_bytes(team)):
+    for start, stop in files.slabs(relation.num_edges, 16, window_bytes(team.size)):
         start, stop = team.share(start, stop)
         src, dst = (
             group[name][start:stop].astype(np.int64) + base for name, base in zip(("src", "dst"), bases, strict=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 import numpy as np
 
-from data_tools import part_static, part_writer
+from data_tools import part_static, part_writer, ranks_memory
 from data_tools.part_layout import Layout
 from data_tools.partition import KINDS
 from data_tools.partition_options import GIVEN, Options, check_choice
@@ -24,14 +24,12 @@ from data_tools.partition_source import Source, endpoint_slabs, open_source
 from data_tools.ranks_assignment import METHODS, Job, check_method
 from data_tools.ranks_journal import SharedJournal
 from data_tools.ranks_layout import SharedLayout, shared_layout
+from data_tools.ranks_memory import make_shared_plan, shuffle_window
 from data_tools.ranks_quality import block_loads, measure_shared
 from data_tools.ranks_shuffle import KeptSource, shuffle
 from data_tools.source_checks import validate
 from data_tools.team import Team
 from hpcgnn.store import files
-
-PARTS_AT_ONCE = 16  # part files of a rank that are open together, and noted when they are finished
-WORK_BYTES = 128 << 20  # of memory for tables whose size can be chosen
 
 
 def partition_shared(
@@ -48,20 +46,19 @@ def partition_shared(
     memory: int | None = None,
     assignment: str | os.PathLike | None = None,
     parmetis: str | None = None,
+    report: Callable[[str], None] | None = None,
     **static,
 ) -> dict:
     """Collective. As `partition`, on several ranks; returns the quality on all of them.
 
     method: parmetis, ldg, fennel or random; assignment: instead, a file with the part of every node; parmetis: path of
-    the library.
+    the library; memory: bytes that a rank is allowed.
     Raises, on all ranks alike, what `partition` does, and ValueError for what several ranks cannot do yet.
     """
     folder = pathlib.Path(folder)
     with contextlib.ExitStack() as stack:
         source = options = source_hash = None
         with team.together("open the graph file"):
-            if memory is not None:
-                raise ValueError("memory: what ranks use is not predicted; leave it out, or partition on one rank")
             source = open_source(path)
             stack.enter_context(source.file)
             common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
@@ -75,7 +72,10 @@ def partition_shared(
         with team.together("look for an older set"):
             if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
                 raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
-        job = Job(team, source, options, team.blocks(source.num_nodes), WORK_BYTES, parmetis, assignment)
+        plan = make_shared_plan(team, source, options, memory)
+        if report and team.rank == 0:
+            report("\n".join(plan.lines(" a rank")))
+        job = Job(team, source, options, team.blocks(source.num_nodes), plan.work, parmetis, assignment)
         check_method(job)
         return write_shared(journal, job, stack)
 
@@ -114,7 +114,8 @@ def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) 
     del part
     hashes = journal.finished(shared.parts) if journal.get("cleared") else {}
     if not measured or team.sum(np.array([len(hashes)]))[0] < options.parts:
-        kept = shuffle(source, shared, source.kind == "temporal" or options.out_edges, stack)
+        both_ends = source.kind == "temporal" or options.out_edges
+        kept = shuffle(source, shared, both_ends, shuffle_window(team.size, job.memory), stack)
         if not measured:
             journal.note("quality", measure_shared(team, kept, shared, loads))
         if not journal.get("cleared"):
@@ -122,7 +123,7 @@ def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) 
                 if team.rank == 0:
                     clear_folder(journal.folder)
             journal.note("cleared")
-        write_own(journal, kept, shared, options, hashes)
+        write_own(journal, kept, shared, options, hashes, job.memory)
     quality = journal.get("quality")
     own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in shared.parts]
     records = [record for some in team.everyone(own) for record in some]
@@ -135,7 +136,12 @@ def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) 
 
 
 def write_own(
-    journal: SharedJournal, kept: KeptSource, shared: SharedLayout, options: Options, hashes: dict[int, str]
+    journal: SharedJournal,
+    kept: KeptSource,
+    shared: SharedLayout,
+    options: Options,
+    hashes: dict[int, str],
+    memory: int,
 ) -> None:
     """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
     group of theirs together."""
@@ -147,19 +153,19 @@ def write_own(
         written = {}
         with journal.team.together("write the parts"):
             for parts in groups[index : index + 1]:
-                write_parts(journal, kept, shared.layout, options, counts, parts)
+                write_parts(journal, kept, shared.layout, options, counts, parts, memory)
                 written = {part: files.file_hash(files.part_path(journal.folder, part)) for part in parts}
         journal.note_parts(written)
         hashes |= written
 
 
 def missing_groups(parts: range, finished: Container[int]) -> list[range]:
-    """Runs of at most PARTS_AT_ONCE parts that are not finished."""
+    """Runs of at most `ranks_memory.PARTS_AT_ONCE` parts that are not finished."""
     groups = []
     for part in parts:
         if part in finished:
             continue
-        if groups and groups[-1].stop == part and len(groups[-1]) < PARTS_AT_ONCE:
+        if groups and groups[-1].stop == part and len(groups[-1]) < ranks_memory.PARTS_AT_ONCE:
             groups[-1] = range(groups[-1].start, part + 1)
         else:
             groups.append(range(part, part + 1))
@@ -167,11 +173,17 @@ def missing_groups(parts: range, finished: Container[int]) -> list[range]:
 
 
 def write_parts(
-    journal: SharedJournal, kept: KeptSource, layout: Layout, options: Options, counts: list | None, parts: range
+    journal: SharedJournal,
+    kept: KeptSource,
+    layout: Layout,
+    options: Options,
+    counts: list | None,
+    parts: range,
+    memory: int,
 ) -> None:
     """Write some parts of this rank; counts: of events a relation and part, of a temporal graph."""
     with part_writer.open_group(layout, journal.folder, journal.set_id, parts) as opened:
         if counts is None:
             part_static.write_group(kept, layout, opened, options)
         else:
-            part_writer.write_group(kept, layout, opened, counts, WORK_BYTES)
+            part_writer.write_group(kept, layout, opened, counts, memory)

@@ -17,6 +17,8 @@ from data_tools.ranks_shuffle import KeptSource
 from data_tools.snapshot_quality import count_cut, halo_rows
 from data_tools.team import Team
 
+HALO_BYTES = 256 << 20  # of memory for halo keys
+
 
 def block_loads(
     team: Team, source: Source, weights: dict[str, np.ndarray], part: np.ndarray, options: Options
@@ -56,14 +58,14 @@ def measure_shared(team: Team, kept: KeptSource, shared: SharedLayout, loads: Lo
     pairs = [part_pairs(team, kept, shared, relation) for relation in kept.relations]
     total = sum(pairs, np.zeros((num_parts, num_parts), np.int64))
     sizes = [1 << power for power in range(num_parts.bit_length())]
-    keys = halo_keys(team, kept, shared, kept.kind == "temporal")
+    halos = halo_sizes(team, kept, shared, [*sizes, num_parts], kept.kind == "temporal")
     if kept.kind == "temporal":
-        with_volume = lambda size: {**measures(total, loads, size), "volume": halo_of(team, shared, keys, size)}  # noqa: E731
+        with_volume = lambda size: {**measures(total, loads, size), "volume": halos[size]}  # noqa: E731
         runs = [with_volume(size) for size in sizes]
         return {**with_volume(num_parts), "events": int(total.sum()), "runs": runs}
 
     def with_halo(num_ranks: int) -> dict:
-        halo = halo_of(team, shared, keys, num_ranks)
+        halo = halos[num_ranks]
         replication = round((kept.num_nodes + halo) / max(1, kept.num_nodes), 6)
         return {**measures(total, loads, num_ranks), "replication": replication, "halo": halo}
 
@@ -90,16 +92,37 @@ def send_by_node(team: Team, shared: SharedLayout, nodes: np.ndarray, columns: l
     return [team.exchange(column[order], counts)[0] for column in columns]
 
 
-def halo_keys(team: Team, kept: KeptSource, shared: SharedLayout, both_ends: bool) -> np.ndarray:
-    """Collective. The distinct halo keys [k] int64, increasing, of nodes whose ids are in this rank's block; both_ends:
-    edges lead both ways."""
+def most_halo_keys(num_nodes: int, num_edges: int, num_parts: int) -> int:
+    """How many halo keys there are at most."""
+    return min(2 * num_edges, num_nodes * (num_parts - 1))
+
+
+def halo_sizes(team: Team, kept: KeptSource, shared: SharedLayout, sizes: list[int], both_ends: bool) -> dict[int, int]:
+    """Collective. As `halo_size` for several numbers of ranks that take runs of the parts; a share of the nodes after
+    the other, so that their keys fit into HALO_BYTES."""
+    num_keys = most_halo_keys(kept.num_nodes, kept.num_edges, shared.layout.num_parts)
+    shares = 1 + 24 * num_keys // team.size // HALO_BYTES
+    halos = dict.fromkeys(sizes, 0)
+    for share in range(shares):
+        keys = halo_keys(team, kept, shared, both_ends, (share, shares))
+        for size in halos:
+            halos[size] += halo_of(team, shared, keys, size)
+    return halos
+
+
+def halo_keys(
+    team: Team, kept: KeptSource, shared: SharedLayout, both_ends: bool, share: tuple[int, int]
+) -> np.ndarray:
+    """Collective. The distinct halo keys [k] int64, increasing, of nodes whose ids are in this rank's block, and s
+    modulo S for a share (s, S); both_ends: edges lead both ways."""
     num_parts = shared.layout.num_parts
     found = []
     for relation in kept.relations:
         for src, dst, owner, taker, _ in own_edges(kept, shared, relation):
             cut = owner != taker
             keys = src[cut] * num_parts + taker[cut]
-            found.append(np.unique(np.r_[keys, dst[cut] * num_parts + owner[cut]] if both_ends else keys))
+            keys = np.r_[keys, dst[cut] * num_parts + owner[cut]] if both_ends else keys
+            found.append(np.unique(keys[keys // num_parts % share[1] == share[0]]))
             if sum(map(len, found[1:])) > max(MERGE_AT_LEAST, len(found[0])):
                 found = [np.unique(np.concatenate(found))]
     mine = np.unique(np.concatenate([np.empty(0, np.int64), *found]))

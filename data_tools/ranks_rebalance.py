@@ -15,7 +15,7 @@ from hpcgnn.store.book import BlockOwnership
 
 ROUNDS = 40
 CANDIDATES = 1 << 16  # moves that a rank proposes in a round
-CELLS = 1 << 24  # of a table of ties to parts in memory together
+CELLS = 1 << 21  # of a table of ties to parts in memory together
 
 
 class Ghosts:

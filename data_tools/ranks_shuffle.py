@@ -108,18 +108,23 @@ def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tupl
         start = stop
 
 
-def shuffle(source: Source, shared: SharedLayout, both_ends: bool, stack: contextlib.ExitStack) -> KeptSource:
+def shuffle(
+    source: Source, shared: SharedLayout, both_ends: bool, window: int, stack: contextlib.ExitStack
+) -> KeptSource:
     """Collective. Bring to this rank the nodes of its parts, and the edges whose destination lies in them, or, with
-    ``both_ends``, either end; scratch files live as long as ``stack``."""
+    ``both_ends``, either end; window: bytes of rows that all ranks together have in memory; scratch files live as long
+    as ``stack``."""
     kept = KeptSource(source.file, source.kind, source.types, source.relations)
     for node_type in source.types:
-        kept.kept_nodes[node_type.name] = move_nodes(source, shared, node_type, stack)
+        kept.kept_nodes[node_type.name] = move_nodes(source, shared, node_type, window, stack)
     for relation in source.relations:
-        kept.kept_edges[relation.name] = move_edges(source, shared, relation, both_ends, stack)
+        kept.kept_edges[relation.name] = move_edges(source, shared, relation, both_ends, window, stack)
     return kept
 
 
-def move_nodes(source: Source, shared: SharedLayout, node_type: NodeType, stack: contextlib.ExitStack) -> dict:
+def move_nodes(
+    source: Source, shared: SharedLayout, node_type: NodeType, window: int, stack: contextlib.ExitStack
+) -> dict:
     """Collective. Columns of a type's nodes, their rows and their global ids ``#id``."""
     table = source.nodes(node_type)
 
@@ -127,11 +132,16 @@ def move_nodes(source: Source, shared: SharedLayout, node_type: NodeType, stack:
         ids = shared.global_id.lookup(node_type.base + np.arange(start, stop))
         return {"row": np.arange(start, stop), "#id": ids}, np.arange(stop - start), shared.rank_of(ids)
 
-    return move_table(shared, table, node_type.columns, node_type.num_nodes, route, ("row", "#id"), stack)
+    return move_table(shared, table, node_type.columns, node_type.num_nodes, route, ("row", "#id"), window, stack)
 
 
 def move_edges(
-    source: Source, shared: SharedLayout, relation: Relation, both_ends: bool, stack: contextlib.ExitStack
+    source: Source,
+    shared: SharedLayout,
+    relation: Relation,
+    both_ends: bool,
+    window: int,
+    stack: contextlib.ExitStack,
 ) -> dict:
     """Collective. Columns of a relation's edges, their rows, and their endpoints: global ids relative to their type."""
     table = source.edges(relation)
@@ -147,12 +157,12 @@ def move_edges(
             index, rank = np.r_[index, other], np.r_[rank, of_src[other]]
         return {"row": np.arange(start, stop), "src": src - src_base, "dst": dst - dst_base}, index, rank
 
-    return move_table(shared, table, relation.columns, relation.num_edges, route, ("row", "src", "dst"), stack)
+    return move_table(shared, table, relation.columns, relation.num_edges, route, ("row", "src", "dst"), window, stack)
 
 
 def move_table(
     shared: SharedLayout, table, columns: tuple[str, ...], num_rows: int, route: Callable, own: tuple[str, ...],
-    stack: contextlib.ExitStack,
+    window: int, stack: contextlib.ExitStack,
 ) -> dict[str, KeptColumn]:  # fmt: skip
     """Collective. Move the rows of a table. route(start, stop), collective: columns ``own`` of rows start .. stop - 1
     by name [k], and pairs (index into them, rank that needs the row)."""
@@ -162,7 +172,7 @@ def move_table(
         name: KeptColumn(stack, table[name].shape[1:], table[name].dtype, dict(table[name].attrs)) for name in columns
     }
     width = 8 * len(own) + sum(files.row_bytes(table[name]) for name in columns)
-    for first, last in files.slabs(num_rows, width, WINDOW_SLABS * partition_source.SLAB_BYTES):
+    for first, last in files.slabs(num_rows, width, window):
         start, stop = team.share(first, last)
         found, index, rank = route(start, stop)
         order = np.lexsort((index, rank))

@@ -9,13 +9,14 @@ import numpy as np
 
 from data_tools.directory import Directory, add_up
 from data_tools.pair_graph import snapshots_of
-from data_tools.pair_spool import ENTRY_BYTES, SpooledGraph, deal_slab, entry_dtype, merge_buckets
+from data_tools.pair_spool import SpooledGraph, deal_slab, entry_dtype, merge_buckets
 from data_tools.partition_source import Source
 from data_tools.ranks_graph import shared_slabs
 from data_tools.ranks_rows import RowSlabs, number_rows
 from data_tools.team import Team
 from hpcgnn.store.book import BlockOwnership
 
+ENTRY_BYTES = 100  # of memory for an entry of a slab, while it is sorted or streamed
 LEAST_ENTRIES = 1 << 12  # of a slab: smaller ones would take many exchanges
 
 

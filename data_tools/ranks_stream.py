@@ -60,6 +60,7 @@ class Stream:
             for rank in range(size)[::step]:
                 if rank + index * size < slabs.num_slabs:
                     total += self.turn(kernel, slab, rank, int(slabs.starts[rank + index * size]))
+            del slab  # before the next one is there
         return total
 
     def turn(self, kernel: Callable, slab: Slab, rank: int, begin: int) -> int:

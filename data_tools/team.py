@@ -52,6 +52,10 @@ class Team:
         many rows from each."""
         return rows, counts
 
+    def ranks_on_node(self) -> int:
+        """Collective. Ranks on this rank's machine."""
+        return 1
+
     def agree(self, error: Exception | None, stage: str) -> None:
         """Collective. Raise on all ranks what one of them brings."""
         if error is not None:
@@ -106,6 +110,10 @@ class Ranks(Team):
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Team`."""
         return self.group.exchange(rows, counts)
+
+    def ranks_on_node(self) -> int:
+        """See `Team`."""
+        return self.group.ranks_on_node()
 
     def agree(self, error: Exception | None, stage: str) -> None:
         """See `Team`. Raises SharedError."""

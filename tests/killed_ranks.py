@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 
-from data_tools import ranks_partition
+from data_tools import ranks_memory
 from data_tools.partition import main
 from data_tools.team import launched_team
 
-ranks_partition.PARTS_AT_ONCE = 1
+ranks_memory.PARTS_AT_ONCE = 1
 
 if __name__ == "__main__":
     team, seconds = launched_team(), float(sys.argv[1])

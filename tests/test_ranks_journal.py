@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from random_graphs import random_graph, random_static
 
-from data_tools import partition_set, ranks_partition
+from data_tools import partition_set, ranks_memory, ranks_partition
 from data_tools.journal import ASSIGNMENT, NAME, Journal, read_notes
 from data_tools.partition import partition
 from data_tools.ranks_journal import SharedJournal
@@ -55,7 +55,7 @@ def shared_set(team, graph, folder, **options):
 @pytest.fixture
 def graph(team, mpi_tmp_path, monkeypatch):
     """A static graph; part files are written one at a time."""
-    monkeypatch.setattr(ranks_partition, "PARTS_AT_ONCE", 1)
+    monkeypatch.setattr(ranks_memory, "PARTS_AT_ONCE", 1)
     return rank_0(team, random_static, mpi_tmp_path / "g.h5", 3)
 
 

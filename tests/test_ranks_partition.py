@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from random_graphs import random_graph, random_static, write_graph
 
-from data_tools import partition_source, ranks_spool
+from data_tools import partition_source, ranks_quality, ranks_spool
 from data_tools.node_weights import node_weights
 from data_tools.pair_graph import build_pair_graph
 from data_tools.parmetis import find_library
@@ -68,6 +68,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind, slab_bytes):
     monkeypatch.setattr(partition_source, "SLAB_BYTES", slab_bytes)
+    if slab_bytes == 200:
+        monkeypatch.setattr(ranks_quality, "HALO_BYTES", 500)
     write, options = KINDS[kind]
     path = make(team, mpi_tmp_path / "graph.h5", lambda name: write(name, seed=3))
     quality = partition_shared(team, path, mpi_tmp_path / "shared", 5, "random", seed=7, **options)
@@ -179,7 +181,7 @@ def test_small_graphs_and_other_objectives_are_refused(team, mpi_tmp_path, parme
         ({"method": "hotness"}, "expected one of"),
         ({"cache_ranking": 0.5}, "needs? the whole graph"),
         ({"parmetis": "/nowhere/lib.so"}, "no such file"),
-        ({"memory": 1 << 30}, "is not predicted"),
+        ({"memory": 1 << 20}, "1 MiB are allowed; start more ranks"),
     ):
         options = {"parts": 2, **options}
         with pytest.raises((ValueError, SharedError), match=message):
