@@ -47,6 +47,12 @@ def test_pages_are_built_whole(site):
         assert not odd, f"{page.name}: {odd}"
 
 
+def test_every_page_is_in_the_menu(site):
+    menu = (site / "first_run.html").read_text()
+    pages = [path.stem for path in (REPOSITORY / "docs").glob("*.md")]
+    assert [page for page in pages if page != "first_run" and f'href="{page}.html"' not in menu] == []
+
+
 def test_pages_need_nothing_from_elsewhere(site):
     """Cluster log-in nodes often see no internet."""
     for page in site.glob("*.html"):

@@ -6,12 +6,21 @@ A line ``<!-- docstring: hpcgnn.store.files -->`` becomes that module's docstrin
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from docstrings import api_page, docstring
 from messages import messages_page
 from mkdocs.structure.files import File
 
 GENERATED = {"api.md": api_page, "messages.md": messages_page}
+
+
+def on_config(config, **_):
+    """Pages that mkdocs.yml does not name come last in the menu."""
+    named = set(re.findall(r"[\w/]+\.md", str(config.nav)))
+    rest = sorted({path.name for path in Path(config.docs_dir).glob("*.md")} - named)
+    config.nav += [{"Further": rest}] if rest else []
+    return config
 
 
 def on_files(files, config, **_):
