@@ -164,10 +164,19 @@ run_once() {
     fi
 }
 
+# What Slurm calls this job: one element of an array has the id of all.
+slurm_name() {
+    if [[ -n ${SLURM_ARRAY_JOB_ID:-} ]]; then
+        echo "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    else
+        echo "$SLURM_JOB_ID"
+    fi
+}
+
 # A job that its owner cancelled must stay so, although its ranks answered the signal with "requeue me". Slurm calls it
 # COMPLETING from then on, as it does a job that it preempted at once and queues again by itself.
 is_running() {
-    [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T 2>/dev/null) == RUNNING ]]
+    [[ $(squeue --noheader --jobs="$(slurm_name)" --format=%T 2>/dev/null) == RUNNING ]]
 }
 
 # Arranges that an interrupted job goes on; succeeds when the caller should start the program again itself.
@@ -192,9 +201,9 @@ start_again() {
         say "checkpointed; the next element of the job array goes on"
         exit 0
     fi
-    say "checkpointed; requeueing job $SLURM_JOB_ID"
+    say "checkpointed; requeueing job $(slurm_name)"
     trap '' TERM # requeueing ends this script
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "$(slurm_name)"
     exit "$EXIT_REQUEUE"
 }
 

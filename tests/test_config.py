@@ -53,6 +53,7 @@ def test_mistakes_in_a_saved_file_name_the_file(tmp_path, text):
 def test_resume_allows_only_what_does_not_change_the_answer():
     old, new = RunConfig(), RunConfig()
     new.train.epochs, new.comm.threads, new.sampling.prefetch, new.data.path = 50, 2, 0, "elsewhere"
+    new.train.profile, new.train.progress, new.train.log_seconds, new.train.tensorboard = "5-9", "off", 1, True
     configuration.check_resumable(old, new)
     new.train.lr = 0.5
     with pytest.raises(ValueError, match=r"train.lr \(0.001 -> 0.5\)"):

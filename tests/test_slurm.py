@@ -14,7 +14,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-pytestmark = [pytest.mark.slurm, pytest.mark.launcher, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.launcher, pytest.mark.timeout(500)]
 
 
 class Job:
@@ -37,7 +37,7 @@ class Job:
     def text(self) -> str:
         return self.output.read_text() if self.output.exists() else ""
 
-    def wait_for(self, condition, what: str, timeout: float = 90):
+    def wait_for(self, condition, what: str, timeout: float = 180):
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
@@ -212,9 +212,19 @@ def test_job_on_two_nodes_is_requeued_and_answers_as_one_rank(submit, mpirun, tm
 
 
 def test_job_array_trains_seeds_into_folders_of_their_own(submit):
-    job = submit("--array=0-1", "jobs/train_tgn.slurm", *SMALL, "--train.epochs", 1)
+    """Each is queued again for itself."""
+    job = submit("--array=0-1", "jobs/train_tgn.slurm", *SMALL, "--train.epochs", 3)
     runs = [REPOSITORY / "runs" / f"tgn-{job.id}-seed-{seed}" for seed in range(2)]
+    job.wait_for(lambda: all(len(steps_of(run)) > 3 for run in runs), "steps")
+    job.signal("--batch", "--signal=USR1")
+    job.wait_for(lambda: job.text().count("requeueing job") == 2, "requeue of both")
+    time.sleep(10)  # as in start_requeued
+    for element in range(2):
+        name = f"JobId={job.id}_{element}"
+        subprocess.run(["scontrol", "update", name, "StartTime=now"], capture_output=True, timeout=60)
     job.wait_for(lambda: not queued(job), "end of the array")
+    assert job.text().count(", restart 1,") == 2
+    assert [steps_of(run) for run in runs] == 2 * [[(e, s) for e in range(3) for s in range(14)]]
     seeds = [re.search(r"^  seed: (\d+)$", (run / "config.yaml").read_text(), re.MULTILINE).group(1) for run in runs]
     assert seeds == ["0", "1"]
     assert test_of(runs[0])["test_ap"] != test_of(runs[1])["test_ap"]
