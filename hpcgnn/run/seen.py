@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpcgnn.comm.together import together
@@ -52,6 +53,19 @@ class Seen:
         if self._progress:
             self._progress.step(progress.step, loss)
         self._tracer.reached(progress.global_step)
+
+    def scoring(self, split: str, stop: Callable[[], bool]) -> Callable[[], bool]:
+        """``stop``, which is asked after every plan of a split that is scored; each time it is, progress is told."""
+        if self._progress is None:
+            return stop
+        count, progress = itertools.count(1), self._progress
+        progress.begin(0, 0, 0)
+
+        def told() -> bool:
+            progress.scored(split, next(count))
+            return stop()
+
+        return told
 
     def write(self, kind: str, global_step: int, **values) -> None:
         """A line in metrics.jsonl, its numbers also in TensorBoard's file, after so many steps of the run."""

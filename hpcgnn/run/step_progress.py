@@ -41,6 +41,13 @@ class StepProgress:
             self.end()
             self._log(f"epoch {self._epoch}: step {self._text(done, loss, now)}")
 
+    def scored(self, split: str, plans: int) -> None:
+        """So many plans of a split have been scored; in the log only."""
+        now = time.monotonic()
+        if self._log_seconds and now - self._logged >= self._log_seconds:
+            self._logged = now
+            self._log(f"{split}: {plans} batches scored, {plans / (now - self._began):.1f} a second")
+
     def end(self) -> None:
         """Take the bar away, for other lines."""
         if self._has_bar:

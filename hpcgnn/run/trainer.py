@@ -147,7 +147,7 @@ class Trainer(Resumable):
     def _score(self, split: str, trained: list[SavedRows]) -> dict[str, float]:
         """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it, where there is any)
         goes into a checkpoint."""
-        collected = self.session.scores(split, lambda: self.world.any(self._stop.requested))
+        collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
         if collected is None:
             if trained:
                 self._save(trained, seconds=self.progress.train_seconds)
