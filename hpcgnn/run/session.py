@@ -22,8 +22,8 @@ from hpcgnn.sample.delivery import Mailing
 from hpcgnn.sample.eval_negatives import NegativeSource, eval_negatives
 from hpcgnn.sample.negatives import AllOthers, Negatives, no_negatives, random_negatives, split_pool
 from hpcgnn.sample.plan import StepPlan
+from hpcgnn.sample.planner import choose_sampler
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.resident import choose_sampler
 from hpcgnn.sample.splits import SPLITS, open_splits
 from hpcgnn.sample.temporal import Needs, Placement
 from hpcgnn.store.hot import hottest

@@ -7,8 +7,7 @@ table, which is on the device anyway. b events, R roles, N = b R roots, K slots,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,15 +15,15 @@ import torch
 from hpcgnn import native, native_cuda
 from hpcgnn.comm.route import Route
 from hpcgnn.native import AttentionPlan, Random, Stream
-from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import KINDS
 from hpcgnn.sample.plan import StepPlan, WritePlan
-from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
-from hpcgnn.store.partition import Events, History, TemporalPartition
+from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, tensors_of
+from hpcgnn.sample.temporal import Needs, Placement
+from hpcgnn.store.partition import History, TemporalPartition
 
 
 @dataclass(slots=True)
@@ -45,36 +44,6 @@ class DeviceAnswer:
     other: torch.Tensor
     dt: torch.Tensor
     edge_of: torch.Tensor | None
-
-
-class ResidentGraph:
-    """One rank's history, event features and parts of the nodes on a device; local rows are global ids."""
-
-    def __init__(self, partition: TemporalPartition, history: History, place: Placement, with_parts: bool):
-        put = lambda array: torch.from_numpy(array).to(place.device)  # noqa: E731
-        self.history = tuple(map(put, (history.indptr, history.time, history.event)))
-        self.other = put(history.other)
-        self.feature = None if history.feature is None else put(history.feature)
-        width = (0, 0) if partition.features is None else partition.features.shape
-        features = np.empty(width, np.float32) if partition.features is None else partition.features
-        self.features = put(features).to(place.dtype)
-        self.part = put(partition.book.part_of(np.arange(partition.num_nodes))) if with_parts else None
-
-
-class ResidentEvents:
-    """The events of one split on the device: row, src, dst, time [e] int64, further columns."""
-
-    def __init__(self, events: Events, device: torch.device):
-        put = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device)  # noqa: E731
-        self.row, self.src, self.dst, self.time = map(put, (events.row, events.src, events.dst, events.time))
-        self.columns = {name: put(values) for name, values in events.columns.items() if name == "label"}
-
-
-def graph_bytes(partition: TemporalPartition, history: History, itemsize: int) -> int:
-    """Bytes that `ResidentGraph` takes."""
-    columns = (history.indptr, history.other, history.time, history.event, history.feature)
-    features = 0 if partition.features is None else partition.features.size * itemsize
-    return features + sum(column.nbytes for column in columns if column is not None)
 
 
 class ResidentSampler:
@@ -258,51 +227,6 @@ class ResidentSampler:
         if self._graph.features.shape[1] == 0:
             return self._graph.features.new_empty((len(row), 0))
         return native.gather_rows(self._graph.features, row)
-
-
-def choose_sampler(
-    partition: TemporalPartition, config: SamplingConfig, needs: Needs, seed: int, place: Placement
-) -> type[TemporalSampler] | type[ResidentSampler]:  # fmt: skip
-    """The sampler that ``sampling.planner`` asks for. Raises ValueError where the device cannot make plans."""
-    if config.planner == "host":
-        return TemporalSampler
-    hindrance = _hindrance(needs, place)
-    if hindrance and config.planner == "device":
-        raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
-    if hindrance or (config.planner == "auto" and not _fits(partition, place)):
-        return TemporalSampler
-    return ResidentSampler
-
-
-def _hindrance(needs: Needs, place: Placement) -> str:
-    """Why plans cannot be made on the device; empty where they can."""
-    if not on_cuda(torch.empty(0, device=place.device)):
-        return f"comm.device is {place.device.type}, plans are made on CUDA devices"
-    if place.plan_channel.size > 1:
-        return f"{place.plan_channel.size} ranks hold the graph, a device can plan for one"
-    if needs.mailing is not None and not needs.mailing.simple:
-        return "mails go to neighbours, or are more than the newest one"
-    return ""
-
-
-def _fits(partition: TemporalPartition, place: Placement) -> bool:
-    """Whether half of the device's free memory takes the graphs of training and of evaluation."""
-    if place.device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(place.device)
-    return 2 * graph_bytes(partition, partition.history, place.dtype.itemsize) <= free // 2
-
-
-def tensors_of(value) -> Iterator[torch.Tensor]:
-    """All tensors of a plan."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors_of(getattr(value, field.name))
-    elif isinstance(value, tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_of(item)
 
 
 def _below(queries: DeviceQueries, answer: DeviceAnswer) -> DeviceQueries:
