@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.comm import exchange
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
@@ -30,8 +31,11 @@ def value_of(rank, peer, index):
 @pytest.mark.parametrize("tail", [(), (3,)])
 @pytest.mark.parametrize("max_bytes", [1 << 30, 40])
 @pytest.mark.parametrize("polite", [False, True])
-def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite):
-    """max_bytes = 40 forces rounds; some pairs exchange nothing, and rank 0 sends nothing at all."""
+@pytest.mark.parametrize("staged", [False, True])
+def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite, staged, monkeypatch):
+    """max_bytes = 40 forces rounds; some pairs exchange nothing, and rank 0 sends nothing at all. staged: as from the
+    memory of a device."""
+    monkeypatch.setattr(exchange, "on_cuda", lambda _: staged)
     channel = Channel(comm, polite=polite, max_bytes=max_bytes)
     count = lambda source, peer: (source * (3 * peer + 2)) % 7  # noqa: E731
     send = np.array([count(comm.rank, peer) for peer in range(comm.size)])

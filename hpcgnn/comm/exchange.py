@@ -15,6 +15,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.comm.group import MAX_BYTES
+from hpcgnn.native.dispatch import on_cuda
 
 POLL_SECONDS = 5e-5
 
@@ -82,10 +83,10 @@ class Channel:
         out = torch.empty((int(receive_counts.sum()), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
         rows = rows.contiguous()
         self._copy_own(rows, out, send_counts, receive_counts)
-        if rows.device.type == "cuda":
+        if rows.is_cuda:
             torch.cuda.current_stream(rows.device).synchronize()
-            if not self.direct:
-                return self._start_staged(rows, out, send_counts, receive_counts)
+        if on_cuda(rows) and not self.direct:
+            return self._start_staged(rows, out, send_counts, receive_counts)
         transfer = Transfer(out, self._wait)
         self._move(transfer, rows, out, send_counts, receive_counts)
         return transfer
@@ -116,11 +117,13 @@ class Channel:
         out[target : target + own].copy_(rows[begin : begin + own])
 
     def _start_staged(self, rows, out, send_counts, receive_counts) -> Transfer:
-        """Through pinned buffers, which torch keeps and gives again."""
-        transfer = Transfer(out, self._wait)
-        host_rows, host_out = (torch.empty_like(t, device="cpu", pin_memory=True).copy_(t) for t in (rows, out))
-        self._move(transfer, host_rows, host_out, send_counts, receive_counts)
-        transfer.unpack.append(lambda: out.copy_(host_out, non_blocking=True))
+        """Through pinned buffers, which torch keeps and gives again; this rank's own rows stay on the device."""
+        transfer, pinned = Transfer(out, self._wait), rows.is_cuda
+        host_rows, host_out = (torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in (rows, out))
+        self._move(transfer, host_rows.copy_(rows), host_out, send_counts, receive_counts)
+        own = int(receive_counts[: self.rank].sum())
+        for piece in (slice(own), slice(own + int(receive_counts[self.rank]), None)):
+            transfer.unpack.append(lambda piece=piece: out[piece].copy_(host_out[piece], non_blocking=True))
         return transfer
 
     def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts) -> None:
