@@ -131,11 +131,12 @@ def check_method(job: Job) -> None:
     if job.options.method != "parmetis":
         return
     shared_library(job)
-    if num_parts > 1 and num_nodes < NODES_PER_PART * max(num_parts, job.team.size):
-        raise ValueError(
-            f"method parmetis: {num_nodes} nodes are too few for {num_parts} parts on {job.team.size} ranks; "
-            "use --method metis on one rank, or ldg"
-        )
+    with job.team.together("check the size of the graph"):
+        if num_parts > 1 and num_nodes < NODES_PER_PART * max(num_parts, job.team.size):
+            raise ValueError(
+                f"method parmetis: {num_nodes} nodes are too few for {num_parts} parts on {job.team.size} ranks; "
+                "use --method metis on one rank, or ldg"
+            )
 
 
 def shared_library(job: Job) -> Library:

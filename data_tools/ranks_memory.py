@@ -113,14 +113,21 @@ def make_shared_plan(team: Team, source: Source, options: Options, limit: int | 
     left = WORK_SHARE * (allowed - program - max(least.values()))
     work = int(min(max(left, LEAST_WORK), max(MOST_WORK // team.size, 4 * LEAST_WORK)))
     plan = Plan(allowed, program, predict_shared(counts, options, work), work)
-    if plan.peak > allowed:
-        stage = max(plan.stages, key=plan.stages.__getitem__)
-        better = replace(options, method="ldg") if options.method == "parmetis" else options
-        fits = max(predict_shared(counts, better, LEAST_WORK).values()) + program <= allowed
-        advice = "choose --method ldg, which keeps the edges on disk, " if fits and better is not options else ""
-        raise ValueError(
-            f"memory: the stage {stage} of method {options.method} takes about {mebibytes(plan.peak)} a rank, and "
-            f"{mebibytes(allowed)} are allowed; {advice}{'or ' if advice else ''}start more ranks, on more machines, "
-            "or raise --memory"
-        )
+    with team.together("plan the memory"):
+        check_plan(plan, counts, options)
     return plan
+
+
+def check_plan(plan: Plan, counts: SharedCounts, options: Options) -> None:
+    """ValueError, with the remedy, for a plan that needs more than is allowed."""
+    if plan.peak <= plan.limit:
+        return
+    stage, advice = max(plan.stages, key=plan.stages.__getitem__), ""
+    if options.method == "parmetis":
+        streamed = predict_shared(counts, replace(options, method="ldg"), LEAST_WORK)
+        if plan.program + max(streamed.values()) <= plan.limit:
+            advice = "choose --method ldg, which keeps the edges on disk, "
+    raise ValueError(
+        f"memory: the stage {stage} of method {options.method} takes about {mebibytes(plan.peak)} a rank, and "
+        f"{mebibytes(plan.limit)} are allowed; {advice}start more ranks, on more machines, or raise --memory"
+    )

@@ -18,7 +18,7 @@ import numpy as np
 from data_tools import part_static, part_writer, ranks_memory
 from data_tools.part_layout import Layout
 from data_tools.partition import KINDS
-from data_tools.partition_options import GIVEN, Options, check_choice
+from data_tools.partition_options import GIVEN, Options
 from data_tools.partition_set import book_attributes, clear_folder, make_set_id, write_book
 from data_tools.partition_source import Source, endpoint_slabs, open_source
 from data_tools.ranks_assignment import METHODS, Job, check_method
@@ -84,7 +84,11 @@ def shared_options(source: Source, common: dict, static: dict) -> Options:
     """The options of a kind of graph, from those that all kinds share and those of static graphs, checked. Raises
     ValueError."""
     method, objective = common["method"], common["objective"]
-    check_choice("method", method, METHODS)
+    if method not in METHODS:
+        known = ", ".join(name for name in METHODS if name != GIVEN)
+        raise ValueError(
+            f"method={method!r}: on several ranks one of {known}; others need the whole graph, so one process"
+        )
     if method == "parmetis" and objective != "cut":
         raise ValueError(f"objective={objective}: method parmetis minimises the cut; use --method metis on one rank")
     # Methods of one process and of several differ, all other options are the same.

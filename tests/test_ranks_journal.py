@@ -72,10 +72,8 @@ def stop_at_second(function):
 
 STOPS = [
     (ranks_partition, "validate", stop),
-    (SharedJournal, "keep_block", stop),
     (ranks_partition, "shared_layout", stop),
     (ranks_partition, "measure_shared", stop),
-    (ranks_partition, "write_own", stop),
     (ranks_partition, "write_parts", None),
     (SharedJournal, "note_parts", None),
     (SharedJournal, "finish", stop),
