@@ -108,4 +108,4 @@ def main(world: World, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main))
+    launch.leave(launch.run(main))

@@ -56,7 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=8, help="of the runs that meet faults")
     parser.add_argument("--long", type=int, default=2000, help="epochs of the long run")
     parser.add_argument("--lanes", type=int, default=2, help="rows at a time")
-    parser.add_argument("--watchdog", type=float, default=30, help="comm.watchdog_seconds of jobs that hang")
+    parser.add_argument("--watchdog", type=float, default=60, help="comm.watchdog_seconds of jobs that hang")
     return parser.parse_args()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 from faults.lab import Lab
@@ -25,10 +28,21 @@ def reference(lab):
     return lab.reference()
 
 
-@pytest.mark.parametrize("name", ["out of memory in training", "asked to leave in start-up", "a node vanishes"])
+@pytest.mark.parametrize(
+    "name", ["out of memory in training", "asked to leave in start-up", "the launcher killed", "a node vanishes"]
+)
 def test_row(lab, reference, tmp_path, name):
     """The job ends in time, says what happened where, leaves nothing behind, and goes on to the same answer."""
     try:
         assert all_rows(socket.gethostname())[name](lab, tmp_path / "run", reference)
     except Missing as missing:
         pytest.skip(f"needs what this machine does not lend: {missing}")
+
+
+def test_the_end_does_not_wait_for_ever():
+    """What is left to do once a command has ended, such as MPI's end, is bounded."""
+    program = (
+        "import atexit, time; from hpcgnn.run import launch; launch.LEAVE_SECONDS = 1; "
+        "atexit.register(time.sleep, 600); launch.leave(0)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == -signal.SIGALRM

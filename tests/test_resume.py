@@ -16,7 +16,7 @@ from hpcgnn.run.checkpoint import load_state
 pytestmark = pytest.mark.launcher
 
 CHILD = Path(__file__).with_name("interrupted_train.py")
-TIMES = ("train_seconds", "events_per_second")
+TIMES = ("train_seconds", "events_per_second", "seeds_per_second")
 EPOCHS = 2
 ARGUMENTS = [
     "--train.batch_size=50", "--train.precision=float64", "--train.checkpoint_every=3", "--train.log_every=1",

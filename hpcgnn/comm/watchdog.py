@@ -3,12 +3,14 @@
 Every rank's main thread reports where it is (``at``). A background thread on each rank answers questions about that;
 when its own main thread has not moved for ``seconds``, it asks all ranks, prints who is where (ranks that are behind,
 or do not answer, are the late ones) and aborts the job. A rank that waits for requests is ``idle``: it asks from time
-to time whether the others are still there.
+to time whether the others are still there. A rank whose launcher has died ends itself: MPI tells only those
+that call it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
+
+from hpcgnn.comm.launch import launched_tasks
 
 if TYPE_CHECKING:
     from hpcgnn.comm.world import World
@@ -45,7 +49,7 @@ class Watchdog:
     def __init__(self, world: World, seconds: float):
         self._world, self.seconds = world, seconds
         self._state = ("start", 0, 0, time.monotonic())
-        self._closing = threading.Event()
+        self._closing, self._launcher = threading.Event(), os.getppid() if launched_tasks()[0] else None
         self._comm, self._hosts = world.mpi.Dup(), world.allgather(world.host)
         enabled = seconds > 0 and world.can_prefetch
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True) if enabled else None
@@ -79,6 +83,8 @@ class Watchdog:
         heard = time.monotonic()
         while not self._closing.wait(POLL_SECONDS):
             self._answer()
+            if self._launcher not in (None, os.getppid()):
+                self._leave_orphaned()
             if time.monotonic() - max(heard, self._state[3]) > self.seconds:
                 before, answers, heard = self._state, self._ask(), time.monotonic()
                 if self._closing.is_set() or self._state is not before:
@@ -113,6 +119,11 @@ class Watchdog:
             else:
                 time.sleep(0.02)
         return answers
+
+    def _leave_orphaned(self) -> None:
+        with contextlib.suppress(OSError):
+            print(f"hpcgnn: rank {self._world.rank} on {self._world.host}: the launcher has died", file=sys.stderr)
+        os._exit(1)
 
     def _report_and_abort(self, answers: dict[int, Where]) -> None:
         world = self._world

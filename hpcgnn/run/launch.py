@@ -15,6 +15,7 @@ Result = TypeVar("Result")
 
 # How long the planning thread may keep the interpreter while the main thread waits for it to start its next kernel.
 SWITCH_SECONDS = 1e-3
+LEAVE_SECONDS = 60
 EXIT_DONE, EXIT_FAILURE, EXIT_USER, EXIT_REQUEUE = 0, 1, 2, 75
 
 
@@ -54,7 +55,9 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
 def leave(code: int) -> NoReturn:
     """End this process with an exit code. Launchers take one that asks for a requeue for a failure: `srun
     --kill-on-bad-exit` and mpirun send SIGTERM to ranks that are slower to leave, which would change the job's code.
+    MPI's end waits for all ranks; for one that hangs, or a launcher that has died, not for ever.
     """
+    signal.alarm(LEAVE_SECONDS)
     if code == EXIT_REQUEUE:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)

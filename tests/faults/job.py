@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
-SWEEP_SECONDS = 10.0  # after the launcher: so long may what it started take to be gone
+SWEEP_SECONDS = 75.0  # after the launcher: so long may what it started take to be gone
 
 
 class Miss(AssertionError):

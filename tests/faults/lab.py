@@ -64,15 +64,18 @@ class Lab:
     @contextlib.contextmanager
     def job(
         self, folder: Path, ranks: int, *more: str, at=NEVER, launcher: list[str] | None = None,
-        output: Path | None = None, epochs: int = 0,
+        output: Path | None = None, epochs: int = 0, first: tuple[str, ...] = (),
     ) -> Iterator[Job]:  # fmt: skip
-        """A job that begins a run, or goes on with it; nothing of it is left behind. output: where its words go."""
+        """A job that begins a run, or goes on with it; nothing of it is left behind.
+
+        output: where its words go; first: the arguments of a new run.
+        """
         if (folder / "config.yaml").exists():
             arguments = [f"--resume={folder}"]
         else:
             epochs = epochs or self._epochs
-            arguments = [*ARGUMENTS, f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={epochs}"]
-            arguments += ["--train.patience=0"]
+            arguments = list(first) or [*ARGUMENTS, f"--data.path={self.parts}", f"--train.epochs={epochs}"]
+            arguments += [f"--output.dir={folder}", "--train.patience=0"]
         output = output or folder.with_name(f"{folder.name}-{time.monotonic_ns()}.out")
         job = start(launcher or self.launcher(ranks), self.environment, output, CHILD, *at, *arguments, *more)
         try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from interrupted_train import MEETS
+from test_resume import read
 
 from faults import machine
 from faults.job import Miss, send
-from faults.lab import GRACE_SECONDS, START_SECONDS, Fault, Lab, check_checkpoints, check_end, found_line
+from faults.lab import GRACE_SECONDS, START_SECONDS, Fault, Lab, check_checkpoints, check_end, check_same, found_line
 
 Row = Callable[[Lab, Path, list[dict]], str]
 
@@ -18,6 +22,11 @@ KILLED = r"rank 1\b.*signal 9"
 NAMED = "rank 1 of 2 on {host}, {stage}"
 SILENT = "made no progress for .* no answer from rank 1 on {host}"
 LATE = "made no progress for .* late: rank 1 on {host}"
+STATIC = (
+    "--kind=static", "--data.synthetic_nodes=400", "--features.storage=file", "--sampling.fanouts=[4,3]",
+    "--model.layers=2", "--model.hidden=8", "--train.batch_size=16", "--train.epochs=12", "--train.precision=float64",
+    "--train.checkpoint_every=3", "--train.log_every=1", "--comm.threads=1", "--comm.device=cpu",
+)  # fmt: skip
 MEMORY, MEMORY_LIMIT = ".*MemoryError", 700  # MiB
 
 
@@ -85,6 +94,20 @@ def killed_for_memory(lab: Lab, folder: Path, reference: list[dict]) -> str:
     return line
 
 
+def launcher_killed(lab: Lab, folder: Path, reference: list[dict]) -> str:
+    """With kill -9, while one rank does not call MPI: all end themselves, at once."""
+    with lab.job(folder, 2, *lab.watched(False), at=("step", 5, 1, "hang")) as job:
+        job.wait_until(lambda: MEETS in job.text(), START_SECONDS)
+        send(job.process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        job.wait(GRACE_SECONDS)
+        job.check_nothing_left()
+        seconds = time.monotonic() - began
+    check_checkpoints(folder)
+    lab.finish(folder, 2, reference)
+    return f"all ranks are gone {seconds:.0f} s later"
+
+
 def node_vanishes(lab: Lab, folder: Path, reference: list[dict]) -> str:
     """Two nodes, a rank on each; the cable between them is pulled. mpirun notices by its keepalive, and ends with 0
     as if nothing were the matter; but the run is not at its end, and goes on."""
@@ -99,6 +122,44 @@ def node_vanishes(lab: Lab, folder: Path, reference: list[dict]) -> str:
     check_checkpoints(folder)
     lab.finish(folder, 2, reference)
     return line
+
+
+def part_is_cut(lab: Lab, folder: Path, _: list[dict]) -> str:
+    """A part file ends early, under ranks that read rows where they lie; when it is whole again, the run goes on."""
+    other = folder.with_name(f"{folder.name}-undisturbed")
+    with lab.job(other, 2, first=STATIC) as job:
+        check_end(job, job.wait(START_SECONDS), (0,))
+    with lab.job(folder, 2, first=STATIC) as job:
+        if not job.wait_until(lambda: has_checkpoint(folder), START_SECONDS):
+            raise Miss(job.text())
+        parts = {path: path.read_bytes() for path in folder.glob("**/part-*.h5")}
+        for path in parts:
+            os.truncate(path, 1000)
+        check_end(job, job.wait(GRACE_SECONDS), "failure", "on .*ends at byte")
+        job.check_nothing_left()
+        line = found_line(job.text(), r"[^\n]*ends at byte")
+    for path, content in parts.items():
+        path.write_bytes(content)
+    check_checkpoints(folder)
+    lab.finish(folder, 2, read(other))
+    return line
+
+
+def part_is_replaced(lab: Lab, folder: Path, _: list[dict]) -> str:
+    """Part files are replaced by others, as when a set is made anew, under ranks that read from them: these go on with
+    what they opened."""
+    other = folder.with_name(f"{folder.name}-undisturbed")
+    with lab.job(other, 2, first=STATIC) as job:
+        check_end(job, job.wait(START_SECONDS), (0,))
+    with lab.job(folder, 2, first=STATIC) as job:
+        if not job.wait_until(lambda: has_checkpoint(folder), START_SECONDS):
+            raise Miss(job.text())
+        for path in folder.glob("**/part-*.h5"):
+            path.with_suffix(".new").write_bytes(b"of another set")
+            path.with_suffix(".new").replace(path)
+        check_end(job, job.wait(START_SECONDS), (0,))
+    check_same(folder, read(other))
+    return "goes on"
 
 
 def signalled(number: int, attempts: int = 6) -> Row:
@@ -139,8 +200,11 @@ def all_rows(host: str) -> dict[str, Row]:
     """Every row of the table, by name."""
     return {name: met(fault) for name, fault in faults(host).items()} | {
         "out of its cgroup's memory": killed_for_memory,
+        "the launcher killed": launcher_killed,
         "a node vanishes": node_vanishes,
         "disk full": disk_full,
+        "a part file cut short under its readers": part_is_cut,
+        "a part file replaced under its readers": part_is_replaced,
         "SIGUSR1 to the launcher at any moment": signalled(signal.SIGUSR1),
         "SIGTERM to the launcher at any moment": signalled(signal.SIGTERM),
     }
