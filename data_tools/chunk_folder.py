@@ -29,18 +29,16 @@ and so are DGL's parts, see `data_tools.dgl_partitions`.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
-
-import yaml
 
 from data_tools.chunks_dgl import dgl_spec, is_dgl
 from data_tools.dgl_partitions import find_book, unpack
 from data_tools.schema import items
 from data_tools.source_spec import SourceSpec
 from data_tools.spec_file import build_spec
+from hpcgnn.store.decode import decode_json, decode_yaml
 
 NAMES = ("metadata.yaml", "metadata.yml", "metadata.json")
 LAYOUT = {"format": "format", "delimiter": "delimiter", "header": "header", "comment": "comment", "rows": "rows"}
@@ -57,12 +55,13 @@ def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> S
     try:
         if book is not None:
             return build_spec(unpack(book, unpacked), folder, {})
-        data = json.loads(path.read_text()) if path.suffix == ".json" else yaml.safe_load(path.read_text())
+        decode = decode_json if path.suffix == ".json" else decode_yaml
+        data = decode(path.read_text())
         return build_spec(dgl_spec(data, folder) if is_dgl(data) else chunk_spec(data), folder, {})
-    except (yaml.YAMLError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
+    except (TypeError, AttributeError, LookupError) as error:  # a value of another type than the format has there
+        raise ValueError(f"{path.name}: a value is of a wrong type ({error})") from error
 
 
 def chunk_spec(data: Any) -> dict[str, Any]:

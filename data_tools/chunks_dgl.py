@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from data_tools.npz_arrays import open_npy
 from data_tools.schema import items, one_of
 from data_tools.spec_file import RESERVED
 from hpcgnn.store.files import FileFormatError, relation_name
@@ -78,7 +79,7 @@ def read_columns(
         kind, first = read_file(f"{where}.{name}", entry, rows, files, folder)
         if kind == "text":
             raise ValueError(f"{where}.{name}: format csv is for edges; write the data as numpy or parquet")
-        reference, dtype = ("array", np.load(first, mmap_mode="r").dtype) if kind == "npy" else parquet_layout(first)
+        reference, dtype = ("array", open_npy(first).dtype) if kind == "npy" else parquet_layout(first)
         column = {"file": f"{where}.{name}", "column": reference, "dtype": stored_dtype(f"{where}.{name}", dtype)}
         if name == "label":
             column |= {"dtype": "int64", "fill": -1}
@@ -95,7 +96,7 @@ def read_file(
     layout = dict(items(f"{where}.format", entry.get("format")))
     one_of(f"{where}.format.name", layout.get("name"), tuple(FORMATS))
     chunks, kind = entry.get("data"), FORMATS[layout["name"]]
-    if not isinstance(chunks, list) or not chunks:
+    if not isinstance(chunks, list) or not chunks or not all(isinstance(chunk, str) for chunk in chunks):
         raise ValueError(f"{where}.data: expected a list of files, got {chunks!r}")
     if len(rows) != len(chunks):
         rows = [sum(rows)]

@@ -6,15 +6,16 @@ their order, edges to compare with each other) is in memory as a whole, or a K-t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow.parquet
 
 from data_tools.file_spec import FileSpec
-from data_tools.npz_arrays import loaded_bytes
+from data_tools.npz_arrays import loaded_bytes, open_npy
 from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from data_tools.tables import SUFFIXES
 from data_tools.text_stream import Source
@@ -118,12 +119,29 @@ def measure(piece: FileSpec) -> tuple[int, int]:
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
     kind = kind_of(piece, source)
+    with naming(source.path, kind):
+        return measure_rows(source, kind)
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path, kind: str) -> Iterator[None]:
+    """What the libraries raise about damaged files, which has no common class, becomes a FileFormatError."""
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except Exception as error:
+        raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
+
+
+def measure_rows(source: Source, kind: str) -> tuple[int, int]:
+    """As `measure`, by format."""
     if kind == "parquet":
         footer = pyarrow.parquet.read_metadata(source.path)
         size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
         return footer.num_rows, size // max(1, footer.num_rows) + 8
     if kind == "npy":
-        array = np.load(source.path, mmap_mode="r")
+        array = open_npy(source.path)
         return len(array), array.nbytes // max(1, len(array))
     with source.open() as stream:
         sample = stream.read(SAMPLE_BYTES)
@@ -142,15 +160,20 @@ def file_bytes(spec: SourceSpec) -> int:
         for piece in file.pieces():
             source = Source(pathlib.Path(piece.path), piece.member)
             kind = kind_of(piece, source)
-            if kind == "npz" and source.path.is_file():
-                largest = max(largest, loaded_bytes(source.path))
-            elif kind in ("mat", "pt", "idlists") and source.path.is_file():
-                largest = max(largest, 4 * os.path.getsize(source.path))
-            elif kind == "parquet" and source.path.is_file():
-                footer = pyarrow.parquet.read_metadata(source.path)
-                sizes = [footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)]
-                largest = max(largest, 2 * max(sizes, default=0))
+            if source.path.is_file():
+                with naming(source.path, kind):
+                    largest = max(largest, whole_bytes(source.path, kind))
     return largest
+
+
+def whole_bytes(path: pathlib.Path, kind: str) -> int:
+    """As `file_bytes`, of one file."""
+    if kind == "npz":
+        return loaded_bytes(path)
+    if kind == "parquet":
+        footer = pyarrow.parquet.read_metadata(path)
+        return 2 * max((footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)), default=0)
+    return 4 * os.path.getsize(path) if kind in ("mat", "pt", "idlists") else 0
 
 
 def kind_of(piece: FileSpec, source: Source) -> str:

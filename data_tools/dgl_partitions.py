@@ -7,7 +7,6 @@ Edges are in the order of their ids in DGL.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from data_tools.dgl_files import PartGraph, read_graph, read_tensors
 from data_tools.file_spec import SPLITS
 from data_tools.schema import items
 from data_tools.spec_file import RESERVED
+from hpcgnn.store.decode import decode_json
 from hpcgnn.store.files import FileFormatError, relation_name
 
 ONLY_TYPE, ONLY_RELATION = "_N", "_N:_E:_N"
@@ -38,7 +38,7 @@ def find_book(folder: pathlib.Path) -> pathlib.Path | None:
     """The metadata file of a partition set in a folder, if there is one."""
     for path in sorted(folder.glob("*.json")):
         try:
-            data = json.loads(path.read_text())
+            data = decode_json(path.read_text())
         except ValueError:
             continue
         if isinstance(data, dict) and "num_parts" in data and "node_map" in data:
@@ -48,7 +48,7 @@ def find_book(folder: pathlib.Path) -> pathlib.Path | None:
 
 def read_book(path: pathlib.Path) -> Book:
     """The metadata of a partition set. ValueError naming what is missing."""
-    data = json.loads(path.read_text())
+    data = decode_json(path.read_text())
     found = []
     for key, only in (("node_map", ONLY_TYPE), ("edge_map", ONLY_RELATION)):
         ranges = data.get(key)

@@ -18,12 +18,11 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import yaml
-
 from data_tools.cli import run_command
 from data_tools.download import Patience, discard, download, part_path, version_path
 from data_tools.schema import build, items
 from data_tools.text_stream import open_binary
+from hpcgnn.store.decode import decode_yaml
 from hpcgnn.store.files import FileFormatError, commit
 
 CATALOG = pathlib.Path(__file__).parent / "catalog.yaml"
@@ -52,8 +51,8 @@ class Entry:
 def load_catalog(path: pathlib.Path = CATALOG) -> dict[str, Entry]:
     """All data sets by name. Raises ValueError naming the entry for a catalog with errors."""
     try:
-        data = yaml.safe_load(path.read_text())
-    except (FileNotFoundError, yaml.YAMLError) as error:
+        data = decode_yaml(path.read_text())
+    except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"{path}: not a readable catalog ({' '.join(str(error).split())})") from None
     return {name: build(Entry, value, f"{path.name}: {name}") for name, value in items(path.name, data)}
 

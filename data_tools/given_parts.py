@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from data_tools.metis_file import pair_slabs, write_metis
+from data_tools.npz_arrays import open_npy
 from data_tools.pair_graph import PairGraph
 from data_tools.partition_source import Source
 
@@ -43,7 +44,7 @@ def file_parts(source: Source, path: str | os.PathLike, num_parts: int) -> np.nd
     if path.suffix == ".npz":
         return checked_parts(by_type(source, path), source.num_nodes, num_parts, str(path))
     try:
-        part = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
+        part = open_npy(path) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
     except ValueError as error:
         raise ValueError(f"{path}: not a list of part numbers ({error})") from None
     return checked_parts(part, source.num_nodes, num_parts, str(path))

@@ -27,6 +27,7 @@ from data_tools.step_bytes import predict, render_step
 from hpcgnn.store import files
 
 Lines = list[str]
+REMEDY = "run data_tools.verify, or write it anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
         file = h5py.File(path, "r", locking=False)
     except OSError:
         raise files.FileFormatError(f"{path}: not an HDF5 file (or a truncated one), so not one of hpcgnn") from None
-    with file:
+    with files.naming(path, REMEDY), file:
         name = file.attrs.get("format")
         if name not in FILES:
             inside = ", ".join(sorted(file)[:8]) or "nothing"
@@ -54,8 +55,9 @@ def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
                 f"it holds {inside}"
             )
         files.check_format(file, name)
+        files.check_objects(file)
         report = FILES[name].describe(file)
-    return report, FILES[name].render(report)
+        return report, FILES[name].render(report)
 
 
 def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
@@ -64,8 +66,9 @@ def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
         return inspect_file(path)
     for marker, (describe, render) in FOLDERS.items():
         if (path / marker).exists():
-            report = describe(path)
-            return report, render(report)
+            with files.naming(path / marker, REMEDY):
+                report = describe(path)
+                return report, render(report)
     raise files.FileFormatError(f"{path}: not a folder of hpcgnn; it has none of {', '.join(FOLDERS)}")
 
 
@@ -190,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in arguments.paths:
             report, lines = inspect(path)
             if arguments.ranks is not None:
-                found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
+                with files.naming(path, REMEDY, keep=(ValueError, OSError)):
+                    found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
                 report, lines = report | {"step": found}, lines + render_step(found)
             if arguments.plot is not None:
                 plot_set(path, arguments.plot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -12,6 +11,7 @@ from data_tools.file_spec import FileSpec, Reference
 from data_tools.selection import pick, select_all
 from data_tools.text_stream import CleanText, Source
 from data_tools.values import Raw
+from hpcgnn.store.decode import decode_json
 from hpcgnn.store.files import FileFormatError
 
 
@@ -56,8 +56,8 @@ def load_id_lists(source: Source) -> dict[str, np.ndarray]:
     """
     try:
         with source.open() as file:
-            lists = json.load(file)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            lists = decode_json(file.read())
+    except ValueError as error:
         raise FileFormatError(f"{source.name}: not JSON ({error}); is it truncated?") from None
     if not isinstance(lists, dict):
         raise FileFormatError(f"{source.name}: expected an object of lists, {{row: [column, ...]}}")

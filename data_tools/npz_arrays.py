@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import os
 import pathlib
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+
+from hpcgnn.store.files import MOST_PACKED
 
 MAPPED_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20
@@ -30,6 +34,7 @@ class NpzArrays(Mapping):
 
     def __getitem__(self, name: str) -> np.ndarray:
         info = self._members[name]
+        self._check_size(info, *self.header(name))
         with zipfile.ZipFile(self._path) as archive, archive.open(info) as file:
             if not is_mapped(info):
                 return np.lib.format.read_array(file, allow_pickle=False)
@@ -43,6 +48,13 @@ class NpzArrays(Mapping):
             shape, _, dtype = read_header(file)
         return shape, dtype
 
+    def _check_size(self, info: zipfile.ZipInfo, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """ValueError where the header tells of another size than the archive, before memory is taken for it."""
+        if math.prod(shape) * dtype.itemsize > info.file_size or info.file_size > MOST_PACKED * os.path.getsize(
+            self._path
+        ):
+            raise ValueError(f"shape {shape} of {dtype} does not fit {info.file_size:,} bytes")
+
     def _map(self, info: zipfile.ZipInfo) -> np.ndarray:
         with open(self._path, "rb") as file:
             file.seek(info.header_offset)
@@ -50,6 +62,13 @@ class NpzArrays(Mapping):
             shape, fortran, dtype = read_header(file)
             order = "F" if fortran else "C"
             return np.memmap(self._path, dtype, "r", file.tell(), shape, order)
+
+
+def open_npy(path: str | os.PathLike) -> np.ndarray:
+    """The array of an npy file, mapped into memory. ValueError for what is none."""
+    with open(path, "rb") as file:
+        read_header(file)
+    return np.lib.format.open_memmap(path, mode="r")
 
 
 def is_mapped(info: zipfile.ZipInfo) -> bool:
@@ -70,4 +89,6 @@ def read_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
     shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("arrays of objects are not read: that could run code")
+    if dtype.itemsize == 0 or min(shape, default=0) < 0:
+        raise ValueError(f"{dtype} of shape {shape} is no array")
     return shape, fortran, dtype

@@ -18,6 +18,8 @@ from data_tools.quality import rank_of_parts
 from data_tools.verify_book import BookRelation, BookView, read_book
 from hpcgnn.store import files
 
+REMEDY = "run data_tools.verify, or partition again"
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
@@ -42,7 +44,7 @@ def read_traffic(view: BookView) -> Traffic:
     edges, halo = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for part in range(view.num_parts):
         needed = [np.empty(0, np.int64)]
-        with files.open_checked(view.part_path(part), files.PART) as file:
+        with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for relation in view.relations:
                 group = file["edges"][relation.name]
                 src = group["src"][:]
@@ -106,7 +108,7 @@ def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
     """Which nodes [N] bool train: those of the split, or all where there is none."""
     seeds, split = np.zeros(num_nodes, bool), False
     for part in range(view.num_parts):
-        with files.open_checked(view.part_path(part), files.PART) as file:
+        with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for node_type in view.types:
                 group = file["nodes"][node_type.name]
                 if "split" in group:
@@ -132,7 +134,7 @@ def in_edges(
     """Edges of every part and some relations: global ids of src and dst [m], and the in-edges of dst [m]; learnt:
     without edges that are held out."""
     for part in range(view.num_parts):
-        with files.open_checked(view.part_path(part), files.PART) as file:
+        with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for relation in relations:
                 group: h5py.Group = file["edges"][relation.name]
                 degree, src = np.diff(group["indptr"][:]), group["src"][:]

@@ -144,7 +144,9 @@ def partition(
     """
     folder = pathlib.Path(folder)
     source = open_source(path)
-    with source.file:
+    # What HDF5 raises about damaged attributes and datasets; a defect of this program keeps its traceback.
+    kept = (ValueError, OSError, MemoryError, TypeError, AttributeError, IndexError)
+    with files.naming(path, "write it anew with data_tools.convert", keep=kept), source.file:
         if source.kind not in KINDS:
             raise ValueError(f"{path}: kind {source.kind} is not supported yet by partition")
         kind = KINDS[source.kind]

@@ -103,7 +103,8 @@ def open_source(path: str | os.PathLike) -> Source:
     """Open a graph file and read its outline; the caller closes it. FileFormatError names what is wrong."""
     file = files.open_checked(path, files.GRAPH)
     try:
-        return outline(file)
+        with files.naming(path, "write it anew with data_tools.convert"):
+            return outline(file)
     except BaseException:
         file.close()
         raise

@@ -6,7 +6,6 @@ N nodes, S snapshots.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from data_tools.snapshot_graph import SnapshotGraph
 from data_tools.text_stream import Source
+from hpcgnn.store.decode import decode_json
 from hpcgnn.store.files import FileFormatError
 
 FLOAT, TARGET = np.float32, "target"
@@ -31,8 +31,8 @@ def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
     """
     try:
         with Source(path).open() as file:
-            data = json.load(file)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            data = decode_json(file.read())
+    except ValueError as error:
         raise FileFormatError(f"{path.name}: not JSON ({error}); is it truncated?") from None
     for key, read in READERS.items():
         if isinstance(data, dict) and key in data:

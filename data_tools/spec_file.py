@@ -10,11 +10,10 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from data_tools.file_spec import ColumnSpec, FileColumn, FileSpec
 from data_tools.schema import build, items, one_of
 from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec
+from hpcgnn.store.decode import decode_yaml
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
 DEFAULT_DTYPES = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}
@@ -34,12 +33,10 @@ def load_spec(path: pathlib.Path, assigned: Mapping[str, str], sort: bool = Fals
     time. Raises ValueError naming the spec, the place and the allowed values.
     """
     try:
-        data = yaml.safe_load(path.read_text())
+        data = decode_yaml(path.read_text())
         spec = build_spec(data, path.parent, assigned)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return with_sorting(spec, sort)
@@ -81,8 +78,8 @@ def apply_settings(data: Mapping, assigned: Mapping[str, str]) -> tuple[dict, di
 def parse_value(name: str, text: str) -> Any:
     """The value of a setting, in YAML."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return decode_yaml(text)
+    except ValueError:
         raise ValueError(f"--set {name}={text}: not a YAML value; quote it") from None
 
 

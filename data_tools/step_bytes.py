@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from data_tools.part_traffic import expected_rows, open_book, part_of
+from data_tools.part_traffic import REMEDY, expected_rows, open_book, part_of
 from data_tools.partition_options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
 from data_tools.quality import rank_of_parts
 from data_tools.reports import Report
@@ -57,7 +57,7 @@ def snapshot_step(view: BookView, num_ranks: int) -> Report:
 
 def row_widths(view: BookView) -> np.ndarray:
     """Bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
-    with files.open_checked(view.part_path(0), files.PART) as file:
+    with files.reading(view.part_path(0), files.PART, REMEDY) as file:
         columns = [file["nodes"][node_type.name].get("feat") for node_type in view.types]
         return np.array([4 * WIDTH if column is None else files.row_bytes(column) for column in columns])
 
@@ -89,7 +89,7 @@ def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Global ids of source and destination, and times, of all events [E] in order of time."""
     columns = []
     for part in range(view.num_parts):
-        with files.open_checked(view.part_path(part), files.PART) as file:
+        with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for index, relation in enumerate(view.relations):
                 group = file["edges"][relation.name]
                 src = group["src"][:]

@@ -5,7 +5,6 @@ P parts, T node types.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 from data_tools.findings import Findings, each
 from data_tools.team import Team
 from hpcgnn.store import files
+from hpcgnn.store.decode import decode_json
 
 ATTRIBUTES = ("kind", "num_parts", "set_id", "seed", "method", "options", "source_name", "source_hash", "quality")
 
@@ -111,8 +111,8 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         num_parts=int(book.attrs["num_parts"]),
         set_id=str(book.attrs["set_id"]),
         source_hash=str(book.attrs["source_hash"]),
-        options=json.loads(book.attrs["options"]),
-        quality=json.loads(book.attrs["quality"]),
+        options=decode_json(book.attrs["options"]),
+        quality=decode_json(book.attrs["quality"]),
         told={name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs},
         types=tuple(types.values()),
         relations=tuple(relations),

@@ -24,6 +24,7 @@ from hpcgnn.sample.protocol import EvalConfig, expand_eval
 from hpcgnn.sample.snapshot_config import SnapshotInputConfig, SnapshotSamplingConfig
 from hpcgnn.sample.splits import DataConfig
 from hpcgnn.store import files
+from hpcgnn.store.decode import decode_yaml
 from hpcgnn.store.embeddings import EmbeddingConfig
 from hpcgnn.store.features import FeatureConfig
 from hpcgnn.store.graph_data import GraphDataConfig
@@ -280,15 +281,15 @@ def kind_of(argv: list[str]) -> str:
             found = (_read_yaml(Path(value)) or {}).get("kind", found)
         elif name == "--kind":
             found = value
-    if found not in KINDS:
+    if not isinstance(found, str) or found not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {found!r}")
     return found
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
+        values = decode_yaml(path.read_text()) or {}
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected sections of keys, got {type(values).__name__}")
@@ -309,6 +310,9 @@ def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, js
     namespace = parse_arguments(result, expand_eval(argv))
     config = KINDS[namespace.kind]
     sections = config.sections()
+    flat = [name for name, section in vars(namespace).items() if name in sections and not hasattr(section, "as_dict")]
+    if flat:
+        raise ValueError(f"{flat[0]}: expected a section with keys below it")
     values = {name: section.as_dict() for name, section in vars(namespace).items() if name in sections}
     return config.from_dict(values), namespace
 
@@ -328,7 +332,7 @@ def load(path: str | os.PathLike) -> Any:
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
     kind = values.get("kind", RunConfig.KIND)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
         return KINDS[kind].from_dict(values)

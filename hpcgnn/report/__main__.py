@@ -24,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except (LookupError, TypeError, AttributeError) as error:
+        folders = ", ".join(map(str, options.runs))
+        print(f"error: {folders}: a line of metrics.jsonl or stages.jsonl is not hpcgnn's ({error})", file=sys.stderr)
+        return 2
     print(out)
     return 0
 

@@ -8,14 +8,15 @@ a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from hpcgnn.comm.exchange import Channel
@@ -24,11 +25,13 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.store import files
+from hpcgnn.store.decode import decode_json
 from hpcgnn.store.saved_rows import NodeRowStore, RowOwner, SavedRows
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 1
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
+FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
 
 
 @dataclass
@@ -112,17 +115,40 @@ def step_tag(progress: Progress) -> str:
 def read_manifest(path: Path) -> dict:
     """The manifest of a checkpoint whose files are all there with their sizes. Raises ValueError."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        manifest = decode_json((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path / MANIFEST}: expected an object; not a whole checkpoint")
     if manifest.get("format") != FORMAT or manifest.get("format_version") != VERSION:
         found = f"{manifest.get('format')} version {manifest.get('format_version')}"
         raise ValueError(f"{path}: {found}, expected {FORMAT} {VERSION}")
+    _check_manifest(path / MANIFEST, manifest)
     for entry in manifest["files"]:
         name = path / entry["name"]
         if not name.is_file() or os.path.getsize(name) != entry["bytes"]:
             raise ValueError(_damaged(name))
     return manifest
+
+
+def _check_manifest(path: Path, manifest: dict) -> None:
+    """ValueError unless a manifest has all that is read of it, of the right types, and names files beside itself."""
+    listed, progress = manifest.get("files"), manifest.get("progress")
+    sound = [type(manifest.get(key)) for key in ("graph", "created_by")] == [str, str]
+    sound = (
+        sound
+        and isinstance(listed, list)
+        and all(
+            isinstance(entry, dict)
+            and [type(entry.get(key)) for key in ("name", "bytes", "sha256")] == [str, int, str]
+            and FILE_NAME.fullmatch(entry["name"])
+            for entry in listed
+        )
+    )
+    sound = sound and STATE in [entry["name"] for entry in listed]
+    sound = sound and isinstance(progress, dict) and progress.keys() >= {"epoch", "step", "best_epoch"}
+    if not sound or not all(type(value) in (int, float) for value in progress.values()):
+        raise ValueError(f"{path}: not as hpcgnn writes it; not a whole checkpoint")
 
 
 def _damaged(name: Path) -> str:
@@ -132,7 +158,10 @@ def _damaged(name: Path) -> str:
 def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
     name = path / entry["name"]
     _check_hash(name, entry)
-    return load_file(name)
+    try:
+        return load_file(name)
+    except SafetensorError as error:
+        raise ValueError(f"{_damaged(name)}: {error}") from error
 
 
 def check_files(path: Path, entries: list[dict]) -> None:
@@ -212,7 +241,7 @@ class _RowReader:
         for first in range(0, len(entries), size):
             mine = entries[first + rank] if first + rank < len(entries) else None
             with together(self._world, "read checkpoint"):
-                content = _load_file(self._path, mine) if mine else {}
+                content = self._checked(mine) if mine else {}
             rows = content["flat_row"].numpy() if mine else np.empty(0, np.int64)
             route = Route.plan(self._book, self._directory.lookup(rows), self._channel)
             columns = {}
@@ -220,3 +249,13 @@ class _RowReader:
                 values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
                 columns[name] = route.push(values.to(table.dtype)).to(device)
             yield SavedRows(route.requests.to(device), columns)
+
+    def _checked(self, entry: dict) -> dict[str, torch.Tensor]:
+        """A file's columns. ValueError unless they are those of this run's nodes."""
+        content = _load_file(self._path, entry)
+        rows = content.get("flat_row", torch.empty(0))
+        sound = rows.dtype == torch.int64 and rows.ndim == 1 and self._like.keys() <= content.keys()
+        sound = sound and all(content[name].shape == (len(rows), *like.shape[1:]) for name, like in self._like.items())
+        if not sound or not ((rows >= 0) & (rows < self._book.num_nodes)).all():
+            raise ValueError(f"{self._path / entry['name']}: not the node memory of the configured model and graph")
+        return content

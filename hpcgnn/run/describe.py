@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from hpcgnn import config as configuration
 from hpcgnn.run.checkpoint import MANIFEST, STATE, check_files, read_manifest
@@ -24,7 +24,10 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, model {name}, "
         f"{config.train.epochs} epochs, seed {config.train.seed}"
     ]
-    lines += _results(folder)
+    try:
+        lines += _results(folder)
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{folder / 'metrics.jsonl'}: {error}; not written by hpcgnn") from error
     problems = []
     found = sorted(path for path in (folder / "checkpoints").glob("*-*") if path.is_dir())
     for path in found:
@@ -57,8 +60,11 @@ def _checkpoint(path: Path, check: bool) -> str:
     if check:
         check_files(path, manifest["files"])
     progress, size = manifest["progress"], sum(entry["bytes"] for entry in manifest["files"])
-    with safe_open(path / STATE, "pt") as state:
-        weights = sum(name.startswith("model.") for name in state.keys())
+    try:
+        with safe_open(path / STATE, "pt") as state:
+            weights = sum(name.startswith("model.") for name in state.keys())
+    except SafetensorError as error:
+        raise ValueError(f"{path / STATE}: damaged: {error}") from error
     best = f", best epoch {progress['best_epoch']}" if progress["best_epoch"] >= 0 else ""
     return (
         f"{path.name}: before epoch {progress['epoch']}, step {progress['step']}{best}; {weights} weights, "

@@ -9,6 +9,8 @@ import math
 import os
 from pathlib import Path
 
+from hpcgnn.store.decode import decode_json
+
 
 def without_nan(values: dict) -> dict:
     """NaN, which JSON does not know, as None."""
@@ -64,11 +66,13 @@ def read_lines(path: Path) -> list[dict]:
     lines = path.read_text().split("\n")
     for number, line in enumerate(lines, start=1):
         try:
-            found += [json.loads(line)] if line else []
-        except json.JSONDecodeError as error:
+            found += [decode_json(line)] if line else []
+        except ValueError as error:
             if number == len(lines):
                 break
             raise ValueError(f"{path}, line {number}: {error}; not written by hpcgnn") from error
+    if not all(isinstance(line, dict) for line in found):
+        raise ValueError(f"{path}: expected an object a line; not written by hpcgnn")
     return found
 
 

@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
+
+from hpcgnn.store import files
 
 SUFFIXES = (".npz", ".h5", ".pkl")
 
@@ -56,7 +57,7 @@ def open_negatives(path: str) -> NegativeFile:
         raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
     try:
         row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path)
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
             f"{path}: cannot read 'row' [m] and 'negatives' [m, k] ({' '.join(str(error).split())}); write both as "
             "plain arrays, the same number k of negatives for every event"
@@ -73,6 +74,7 @@ def _open_npz(path: str):
 
 def _open_h5(path: str):
     with h5py.File(path, "r", locking=False) as file:
+        files.check_objects(file)
         row, shape = file["row"][()], file["negatives"].shape
 
     def read(start: int, stop: int) -> np.ndarray:

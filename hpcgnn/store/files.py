@@ -64,7 +64,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import math
 import os
 import pathlib
@@ -74,6 +73,7 @@ import h5py
 import numpy as np
 
 from hpcgnn import __version__
+from hpcgnn.store.decode import decode_json
 
 VERSION = 1
 
@@ -83,6 +83,8 @@ BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their des
 SLAB_BYTES = 64 << 20
 SEAL_BYTES = 512  # HDF5's user block of a book
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SMALL_BYTES = 256 << 20  # that a column may have in a file of any size
+MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
 
 class FileFormatError(ValueError):
@@ -106,7 +108,9 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
             f"{path}: not a readable HDF5 file ({error}); truncated, or not written by hpcgnn?"
         ) from error
     try:
-        check_format(file, expected)
+        with naming(path, "write it anew"):
+            check_format(file, expected)
+            check_objects(file)
     except FileFormatError:
         file.close()
         raise
@@ -115,15 +119,50 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, expected: str, remedy: str) -> Iterator[h5py.File]:
-    """As open_checked, closed at the end; whatever HDF5 raises in the block about damaged contents (a dozen exceptions,
-    most without a name in them) becomes a FileFormatError that names the file and the remedy."""
+    """As open_checked, closed at the end, and what is raised in the block about damaged contents as `naming` tells."""
+    with naming(path, remedy), open_checked(path, expected) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Whatever HDF5 raises in the block about damaged contents (a dozen exceptions, most without a name in them)
+    becomes a FileFormatError that names the file and the remedy, but for those to ``keep``."""
     try:
-        with open_checked(path, expected) as file:
-            yield file
-    except FileFormatError:
+        yield
+    except (FileFormatError, *keep):
         raise
     except (OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, MemoryError) as error:
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
+
+
+def check_objects(file: h5py.File) -> None:
+    """FileFormatError for links that lead out of the file or astray, and for columns larger than a file of its size can
+    hold, which nobody should try to read."""
+    most = max(SMALL_BYTES, MOST_PACKED * os.path.getsize(file.filename))
+    waiting, known = [file["/"]], set()
+    while waiting:
+        group = waiting.pop()
+        if group.id in known:
+            raise FileFormatError(f"{file.filename}: {group.name}: a group that holds itself: damaged")
+        known.add(group.id)
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise FileFormatError(f"{file.filename}: {group.name}: {name} is a link; store the object itself")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                waiting.append(item)
+            elif isinstance(item, h5py.Dataset):
+                check_dataset(item, most)
+
+
+def check_dataset(dataset: h5py.Dataset, most: int) -> None:
+    """FileFormatError for a dataset of more than ``most`` bytes, and for one that lies in other files."""
+    where = f"{dataset.file.filename}: {dataset.name}"
+    if dataset.nbytes > most:
+        raise FileFormatError(f"{where}: {dataset.nbytes:,} bytes in so small a file: damaged")
+    if dataset.external or dataset.is_virtual:
+        raise FileFormatError(f"{where}: lies in other files; store it in this one")
 
 
 def check_format(file: h5py.File, expected: str) -> None:
@@ -292,4 +331,4 @@ def book_path(folder: str | os.PathLike) -> pathlib.Path:
 def json_attribute(file: h5py.File, name: str):
     """A JSON root attribute, decoded; None when absent."""
     text = file.attrs.get(name)
-    return None if text is None else json.loads(text)
+    return None if text is None else decode_json(text)

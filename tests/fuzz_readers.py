@@ -1,0 +1,340 @@
+"""What fuzzing reads: for every kind of input a small valid one, and the command or function that reads it.
+
+A reader may take a changed input or refuse it: by ValueError, OSError, DistributedError, or an exit code with one line
+on stderr. Anything else is a finding.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import scipy.io
+import scipy.sparse
+import torch
+import yaml
+from partition_sets import refresh
+from random_graphs import random_static
+from safetensors.torch import save_file
+from test_convert_chunks import dgl_folder
+from training_runs import bipartite
+
+from data_tools import convert, inspect, partition, verify
+from data_tools.synthetic_snapshots import synthesize_snapshots
+from hpcgnn import config as configuration
+from hpcgnn.comm.world import World
+from hpcgnn.report import __main__ as report
+from hpcgnn.run import checkpoint
+from hpcgnn.run.checkpoint import Progress
+from hpcgnn.run.describe import describe_run
+from hpcgnn.sample.negative_file import open_negatives
+from hpcgnn.store import files
+from hpcgnn.store.graph_partition import open_graph_partition
+from hpcgnn.store.partition import open_partition
+from hpcgnn.store.snapshot_partition import open_snapshot_partition
+
+OPENERS = {"temporal": open_partition, "static": open_graph_partition, "snapshots": open_snapshot_partition}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """make(folder) writes a valid input, read(folder) reads it; in between a file that ``changed`` matches is
+    changed."""
+
+    make: Callable[[Path], object]
+    changed: tuple[str, ...]
+    read: Callable[[Path], object]
+
+
+# ------------------------------------------------------------------------------------------------ sources of graphs
+
+
+def table() -> dict[str, np.ndarray]:
+    """Columns of a small table of events."""
+    rng = np.random.default_rng(0)
+    return {
+        "u": rng.integers(0, 9, 30), "i": rng.integers(0, 5, 30), "t": np.sort(rng.integers(0, 99, 30)),
+        "y": rng.integers(0, 3, 30), "f0": rng.random(30), "f1": rng.random(30),
+    }  # fmt: skip
+
+
+def write_spec(folder: Path, file: dict, src="u", dst="i", time="t", columns=None, ids: str = "int") -> None:
+    """A spec of one table of events."""
+    edge = {"relation": "user.rates.item", "file": "events", "src": src, "dst": dst}
+    edge |= {"columns": columns or {}} | ({} if time is None else {"time": time})
+    nodes = [{"type": name, "ids": ids} | ({"count": 9} if ids == "row" else {}) for name in ("user", "item")]
+    spec = {"files": {"events": file}, "nodes": nodes, "edges": [edge]}
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+
+
+def make_text(folder: Path, name: str) -> None:
+    """A csv file, packed or not."""
+    columns = table()
+    rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    with (gzip.open if name.endswith("gz") else open)(folder / name, "wt") as file:
+        file.write("\n".join(rows) + "\n")
+    write_spec(folder, {"path": name}, columns={"label": "y", "feat": ["f0", "f1"]}, ids="string")
+
+
+def make_parquet(folder: Path) -> None:
+    pyarrow.parquet.write_table(pa.table(table()), folder / "events.parquet")
+    write_spec(folder, {"path": "events.parquet"}, columns={"label": "y", "feat": ["f0", "f1"]})
+
+
+def make_arrays(folder: Path, name: str) -> None:
+    """Edges and features as npz, npy, mat or pt."""
+    columns = table()
+    edges, feat = np.stack([columns[name] for name in "uit"], 1), np.stack([columns["f0"], columns["f1"]], 1)
+    sparse = scipy.sparse.csr_array(feat * (feat > 0.5))
+    arrays = {"edges": edges, "feat": feat} | {
+        f"x_{key}": getattr(sparse, key) for key in ("data", "indices", "indptr")
+    }
+    arrays["x_shape"] = np.array(sparse.shape)
+    array = "array" if name.endswith("npy") else "edges"
+    further = {} if name.endswith("npy") else {"feat": "feat"} if name.endswith("pt") else {"feat": {"sparse": "x_"}}
+    if name.endswith("npz"):
+        np.savez(folder / name, **arrays)
+    elif name.endswith("npy"):
+        np.save(folder / name, edges)
+    elif name.endswith("mat"):
+        scipy.io.savemat(folder / name, {"edges": edges, "x": scipy.sparse.csc_array(sparse)})
+    else:
+        torch.save({"edges": torch.tensor(edges), "feat": feat}, folder / name)
+    write_spec(folder, {"path": name}, *(f"{array}[:,{column}]" for column in range(3)), columns=further, ids="row")
+
+
+def make_lists(folder: Path, name: str) -> None:
+    """Links as lists, as JSON, or as triples."""
+    pairs = list(zip(table()["u"].tolist(), table()["i"].tolist(), strict=True))
+    if name.endswith("json"):
+        (folder / name).write_text(json.dumps({str(u): [i] for u, i in pairs}))
+        write_spec(folder, {"path": name, "format": "idlists"}, "row", "col", None, ids="row")
+    elif name.endswith("txt"):
+        (folder / name).write_text("".join(f"{u} {i} {i}\n" for u, i in pairs))
+        file = {"path": name, "format": "lists", "header": "none", "delimiter": "whitespace"}
+        write_spec(folder, file, 0, 1, None)
+    else:
+        head = "@prefix e: <http://e/> .\n" if name.endswith("ttl") else ""
+        lines = [
+            f'<http://e/u{u}> <http://e/p> "a{i}"@en .\n<http://e/u{u}> <http://e/q> <http://e/i{i}> .\n'
+            for u, i in pairs
+        ]
+        (folder / name).write_text(head + "".join(lines))
+        write_spec(folder, {"path": name}, "subject", "object", None, ids="string")
+
+
+def make_chunks(folder: Path) -> None:
+    """A folder of chunks with its own metadata."""
+    for number in range(2):
+        pyarrow.parquet.write_table(pa.table(table()).slice(15 * number, 15), folder / f"e-{number}.parquet")
+    edge = {"files": "e-*.parquet", "src": "u", "dst": "i", "columns": {"weight": "f0"}, "duplicates": "drop"}
+    data = {"nodes": {"user": {"ids": "int"}, "item": {"ids": "int"}}, "edges": {"user.rates.item": edge}}
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(data))
+
+
+def convert_spec(folder: Path) -> None:
+    convert.main(["--memory", "1GiB", "--spec", str(folder / "spec.yaml"), str(folder / "graph.h5")])
+
+
+def convert_chunks(folder: Path) -> None:
+    convert.main(["--chunks", str(folder), str(folder.with_suffix(".h5"))])
+
+
+def make_dgl(folder: Path) -> None:
+    folder.rmdir()
+    dgl_folder(folder)
+
+
+# -------------------------------------------------------------------------------------- graph files, partition sets
+
+
+def make_graph(folder: Path, kind: str) -> Path:
+    """A graph file of a kind; returns its path."""
+    path = folder / "graph.h5"
+    if kind == "snapshots":
+        synthesize_snapshots(path, 12, 5, 1)
+    elif kind == "static":
+        random_static(path, 1, (12, 7, 2))
+    else:
+        bipartite(path, num_events=60, edge_width=2)
+    return path
+
+
+def read_graph(folder: Path) -> None:
+    """Inspect and partition a graph file."""
+    inspect.main([str(folder / "graph.h5")])
+    partition.main([str(folder / "graph.h5"), str(folder / "parts"), "--parts", "2", "--method", "ldg"])
+
+
+def make_set(folder: Path, kind: str) -> None:
+    further = {"out_edges": True, "cache_ranking": 0.5, "batch_size": 4} if kind == "static" else {}
+    path = make_graph(folder, kind)
+    partition.partition(path, folder, 2, "metis", **further)
+    path.unlink()
+
+
+def read_set(folder: Path, kind: str) -> None:
+    """Verify, inspect and open a set whose hashes fit what it holds, as far as its book can still be written."""
+    try:
+        refresh(folder)
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError):
+        files.seal(files.book_path(folder))
+    verify.main([str(folder)])
+    inspect.main([str(folder), "--ranks", "2"])
+    OPENERS[kind](folder, 0, 1)
+
+
+def make_assignment(folder: Path, name: str) -> None:
+    make_graph(folder, "static")
+    part = np.arange(21) % 2
+    np.savetxt(folder / name, part, "%d") if name.endswith("txt") else np.save(folder / name, part)
+
+
+def read_assignment(folder: Path, name: str) -> None:
+    partition.main(
+        [str(folder / "graph.h5"), str(folder / "parts"), "--parts", "2", "--assignment", str(folder / name)]
+    )
+
+
+# -------------------------------------------------------------------------------------------------- runs, negatives
+
+
+def make_run(folder: Path) -> None:
+    """A run folder of one epoch on two ranks with two checkpoints."""
+    run = folder / "run"
+    progress = asdict(Progress(epoch=1, global_step=7, best_epoch=0))
+    for tag in ("step-0000000007-00001-0000000", "best-00000"):
+        place = run / "checkpoints" / tag
+        place.mkdir(parents=True)
+        save_file({"model.w": torch.ones(3, 4), "model.b": torch.ones(4)}, place / checkpoint.STATE)
+        save_file({"flat_row": torch.arange(5), "memory": torch.ones(5, 4)}, place / "memory-0.safetensors")
+        listed = [{"name": path.name, "bytes": 0, "sha256": ""} for path in sorted(place.iterdir())]
+        manifest = {
+            "format": checkpoint.FORMAT, "format_version": checkpoint.VERSION, "created_by": "test", "graph": "g",
+            "files": listed, "progress": progress,
+        }  # fmt: skip
+        (place / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+        write_hashes(place)
+    configuration.save(configuration.RunConfig(), {"ranks": "2"}, run / "config.yaml")
+    time, pair = "2026-01-02T03:04:05.000+00:00", [1.0, 2.0]
+    metrics = {"kind": "epoch", "epoch": 0, "train_seconds": 2.0, "loss": 0.5, "val_ap": 0.6}
+    write_lines(run / "metrics.jsonl", metrics, {"kind": "test", "epoch": 0, "test_ap": 0.7})
+    start = {"ranks": 2, "threads": 1, "hosts": ["a", "b"], "resumed": "", "device": "cpu"}
+    stages = {"epoch": 0, "seconds": {"epoch": pair, "compute": pair}, "sent_bytes": [[0, 9], [9, 0]], "peak_mib": pair}
+    write_lines(
+        run / "stages.jsonl", {"time": time, "kind": "start", **start}, {"time": time, "kind": "epoch", **stages}
+    )
+
+
+def write_lines(path: Path, *lines: dict) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_checkpoints(folder: Path) -> None:
+    """Every way in which checkpoints are read, with hashes as they are and then with such that fit."""
+    run, world = folder / "run", World()
+    describe_run(run, check=True)
+    for path in sorted((run / "checkpoints").iterdir()):
+        if checkpoint.find_damage(path, world):
+            write_hashes(path)
+        checkpoint.load_weights(path)
+        manifest = checkpoint.read_manifest(path)
+        checkpoint.load_state(path, manifest["graph"])
+
+
+def write_hashes(path: Path) -> None:
+    """Make the hashes and sizes of a checkpoint's manifest fit its files, where it still names them."""
+    try:
+        manifest = json.loads((path / checkpoint.MANIFEST).read_text())
+        for entry in manifest["files"]:
+            name = path / entry["name"]
+            entry["bytes"], entry["sha256"] = name.stat().st_size, files.file_hash(name)
+        (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    except (ValueError, LookupError, TypeError, OSError):
+        return
+
+
+def read_run_folder(folder: Path) -> None:
+    """What info, report, evaluate and --resume read of a run folder."""
+    configuration.load(folder / "run" / "config.yaml")
+    describe_run(folder / "run", check=False)
+    report.main([str(folder / "run")])
+
+
+def make_config(folder: Path) -> None:
+    values = {"kind": "static", "model": {"kind": "sage", "layers": 2}, "sampling": {"fanouts": [5, 5]}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(values | {"train": {"epochs": 3}}))
+
+
+def read_config(folder: Path) -> None:
+    argv = ["--config", str(folder / "config.yaml")]
+    configuration.parse(configuration.parser("fuzz", "", configuration.kind_of(argv)), argv)
+
+
+def make_negatives(folder: Path, name: str) -> None:
+    row, negatives = np.arange(20), np.random.default_rng(0).integers(0, 9, (20, 4))
+    if name.endswith("npz"):
+        np.savez(folder / name, row=row, negatives=negatives)
+    elif name.endswith("h5"):
+        with files.h5py.File(folder / name, "w") as file:
+            file["row"], file["negatives"] = row, negatives
+    else:
+        keys = [(int(i), int(i) + 1, 7) for i in row]
+        (folder / name).write_bytes(pickle.dumps(dict(zip(keys, negatives, strict=True))))
+
+
+def read_negatives(folder: Path, name: str) -> None:
+    found = open_negatives(str(folder / name))
+    found.read(0, min(found.num_listed, 100))
+
+
+# ----------------------------------------------------------------------------------------------------------- all
+
+
+def _sources() -> dict[str, Reader]:
+    makers = {name: (make_text, name) for name in ("events.csv", "events.csv.gz")}
+    makers |= {name: (make_arrays, name) for name in ("a.npz", "a.npy", "a.mat", "a.pt")}
+    makers |= {name: (make_lists, name) for name in ("l.txt", "l.json", "l.nt", "l.ttl")}
+    readers = {
+        f"convert {name}": Reader(lambda folder, make=make, name=name: make(folder, name), (name,), convert_spec)
+        for name, (make, _) in makers.items()
+    }
+    return readers | {
+        "convert events.parquet": Reader(make_parquet, ("events.parquet",), convert_spec),
+        "convert spec": Reader(lambda folder: make_text(folder, "events.csv"), ("spec.yaml",), convert_spec),
+        "convert chunks": Reader(make_chunks, ("metadata.yaml",), convert_chunks),
+        "convert dgl": Reader(make_dgl, ("metadata.json", "metadata.json", "*-*"), convert_chunks),
+    }
+
+
+def _ours() -> dict[str, Reader]:
+    readers = {}
+    for kind in OPENERS:
+        make, read = lambda folder, kind=kind: make_set(folder, kind), lambda folder, kind=kind: read_set(folder, kind)
+        readers[f"graph {kind}"] = Reader(lambda folder, kind=kind: make_graph(folder, kind), ("graph.h5",), read_graph)
+        readers[f"book {kind}"] = Reader(make, ("book.h5",), read)
+        readers[f"part {kind}"] = Reader(make, ("part-*.h5",), read)
+    for name in ("parts.txt", "parts.npy"):
+        make, read = (lambda folder, name=name, do=do: do(folder, name) for do in (make_assignment, read_assignment))
+        readers[f"assignment {name}"] = Reader(make, (name,), read)
+    for name in ("n.npz", "n.h5", "n.pkl"):
+        make, read = (lambda folder, name=name, do=do: do(folder, name) for do in (make_negatives, read_negatives))
+        readers[f"negatives {name}"] = Reader(make, (name,), read)
+    return readers
+
+
+READERS: dict[str, Reader] = {
+    **_sources(),
+    **_ours(),
+    "configuration": Reader(make_config, ("config.yaml",), read_config),
+    "run folder": Reader(make_run, ("run/*.jsonl", "run/config.yaml"), read_run_folder),
+    "checkpoint manifest": Reader(make_run, ("run/checkpoints/*/manifest.json",), read_checkpoints),
+    "checkpoint tensors": Reader(make_run, ("run/checkpoints/*/*.safetensors",), read_checkpoints),
+}
