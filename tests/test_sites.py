@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_jobs import REPOSITORY, interrupt, steps_of
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.launcher, pytest.mark.timeout(300)]
 
 QSTAT = """#!/usr/bin/env bash
 [[ "$*" == "-f 12[3].server" ]] || exit 1
@@ -118,9 +118,9 @@ def test_run_leaves_before_the_end_that_a_profile_tells(environment, tmp_path):
     (tmp_path / "qstat").write_text(QSTAT.replace("01:00:08", "00:00:04"))
     environment |= PBS | {"PBS_NODEFILE": str(tmp_path / "nodes"), "HPCGNN_RUN": f"test-{os.getpid()}"}
     folder = REPOSITORY / "runs" / f"tgn-test-{os.getpid()}-seed-3"
-    command = ["bash", "jobs/train_tgn.slurm", "--train.epochs", "1000", "--data.synthetic_events", "2000"]
+    command = ["bash", "jobs/train_tgn.slurm", "--train.epochs", "1000", "--data.synthetic_events", "500"]
     try:
-        run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120)
+        run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=240)
         assert run.returncode == 75, run.stdout + run.stderr
         assert "minutes left; the run leaves" in run.stdout
         assert list(folder.glob("checkpoints/step-*/manifest.json"))
