@@ -10,10 +10,12 @@ import numpy as np
 from data_tools.pair_graph import PairGraph
 from data_tools.rebalance import TARGET
 from data_tools.streaming import new_numbers
+from data_tools.swap_nodes import COARSE, swap_nodes
 from data_tools.team import Team
 from hpcgnn.store.book import BlockOwnership
 
-ROUNDS = 40
+ROUNDS = 40  # of moves, before nodes are exchanged
+EXCHANGES = 4
 CANDIDATES = 1 << 16  # moves that a rank proposes in a round
 CELLS = 1 << 21  # of a table of ties to parts in memory together
 
@@ -43,25 +45,47 @@ def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_
     weights [n, C]. Every rank proposes the moves that cost the least cut for what they do to the overload (the sum of
     the squares of what parts have above the target); of all proposals those that lessen it are made, in that order. So
     a part may take more of one constraint than it should, and pass other nodes on. The result is the same however the
-    nodes are dealt to ranks.
+    nodes are dealt to ranks. Where no move helps, nodes that weigh much of what a part may have are exchanged.
     """
-    team = ghosts.team
-    total = team.sum(weights.sum(axis=0))
-    weights, total = weights[:, total > 0].astype(np.float64), total[total > 0]
-    shares = weights * num_parts / (TARGET * total)  # of what a part may have
+    total = ghosts.team.sum(weights.sum(axis=0))
+    weights, unit = weights[:, total > 0], num_parts / (TARGET * total[total > 0])
+    shares = weights * unit  # of what a part may have
     part = part.copy()
+    for _ in range(EXCHANGES):
+        loads = move_nodes(ghosts, part, weights, unit, num_parts)
+        if (loads <= 1).all() or not exchange_nodes(ghosts.team, part, shares, loads):
+            break
+    return part
+
+
+def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, unit: np.ndarray, num_parts: int) -> np.ndarray:
+    """Collective. Rounds of moves, while they lessen the overload; part [n] changes in place. Returns the loads [P, C]
+    float64: sums of weights [n, C] int64 in units [C]."""
+    shares = weights * unit
     for _ in range(ROUNDS):
-        loads = np.zeros((num_parts, shares.shape[1]))
-        np.add.at(loads, part, shares)
-        loads = team.sum(loads)
+        sums = np.zeros((num_parts, len(unit)), np.int64)  # whole numbers: no order of adding changes them
+        np.add.at(sums, part, weights)
+        loads = ghosts.team.sum(sums) * unit
         if (loads <= 1).all():
             break
-        moves = accept(np.concatenate(team.everyone(propose(ghosts, part, shares, loads))), loads)
+        moves = accept(np.concatenate(ghosts.team.everyone(propose(ghosts, part, shares, loads))), loads)
         if not len(moves):
             break
         mine = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
         part[moves["node"][mine] - ghosts.first] = moves["goal"][mine]
-    return part
+    return loads
+
+
+def exchange_nodes(team: Team, part: np.ndarray, shares: np.ndarray, loads: np.ndarray) -> int:
+    """Collective. `swap_nodes` with the nodes of all ranks that weigh enough, found by every rank alike; part [n]
+    changes in place. Returns the number of exchanges."""
+    coarse = np.flatnonzero(shares.max(axis=1, initial=0) > COARSE)
+    found = team.everyone((part[coarse], shares[coarse]))
+    parts, weights = (np.concatenate(column) for column in zip(*found, strict=True))
+    first = sum(len(some) for some, _ in found[: team.rank])
+    count = swap_nodes(parts, weights, loads.copy(), np.ones_like(loads))
+    part[coarse] = parts[first : first + len(coarse)]
+    return count
 
 
 def propose(ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, loads: np.ndarray) -> np.ndarray:
@@ -75,7 +99,9 @@ def propose(ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, loads: np.ndar
     for start in range(0, len(nodes), max(1, CELLS // len(loads))):
         some = nodes[start : start + max(1, CELLS // len(loads))]
         ties, here = part_ties_of(ghosts.graph, around, some, len(loads)), np.arange(len(some))
-        slope = shares[some] @ over.T  # half of what a small move into a part adds to the overload
+        slope = np.zeros(ties.shape)  # half of what a small move into a part adds to the overload
+        for share, excess in zip(shares[some].T, over.T, strict=True):  # a product of matrices may round by its size
+            slope += share[:, None] * excess
         gain = slope[here, part[some]][:, None] - slope
         # Among equally connected parts the lightest is preferred.
         goal = np.argmax(np.where(gain > 0, ties - loads.max(axis=1) / (2 * loads.max()), -np.inf), axis=1)
