@@ -25,6 +25,7 @@ class Journal:
     def __init__(self, folder: pathlib.Path, set_id: str, source_hash: str, found: dict[str, Any] | None = None):
         self.folder, self.set_id, self.source_hash = folder, set_id, source_hash
         self._notes: dict[str, Any] = {"set_id": set_id, "groups": {}}
+        self.hashes: dict[int, str] = {}  # of the part files that this run wrote, or took over
         found = read_notes(folder / NAME) if found is None else found
         if found.get("set_id") == set_id:
             self._notes |= found
@@ -64,11 +65,15 @@ class Journal:
             path.is_file() and files.file_hash(path) == digest
             for path, digest in zip(paths, found["hashes"], strict=True)
         )
-        return found["value"] if right else None
+        if not right:
+            return None
+        self.hashes.update(zip(parts, found["hashes"], strict=True))
+        return found["value"]
 
     def note_group(self, parts: range, value: Any) -> None:
         """Note that a group of part files is finished."""
         hashes = [files.file_hash(files.part_path(self.folder, part)) for part in parts]
+        self.hashes.update(zip(parts, hashes, strict=True))
         self.note("groups", self._notes["groups"] | {str(parts.start): {"hashes": hashes, "value": value}})
 
     def finish(self) -> None:

@@ -54,7 +54,7 @@ def write_set(source: Source, journal: Journal, options: Options, stages: Stages
         journal.note("cleared")
     quality = {**journal.get("quality"), **stages.write(source, layout, journal, options, place)}
     attributes = book_attributes(source, journal.set_id, journal.source_hash, options, quality)
-    records = part_records(journal.folder, range(options.parts))
+    records = [(digest, part_size(journal.folder, part)) for part, digest in sorted(journal.hashes.items())]
     write_book(files.book_path(journal.folder), source, layout, options, attributes, records)
     journal.finish()
     return quality
@@ -73,8 +73,12 @@ def book_attributes(source: Source, set_id: str, source_hash: str, options: Opti
 
 def part_records(folder: pathlib.Path, parts: range) -> list[tuple[str, int]]:
     """Hash and size of some part files, which must be in place."""
-    paths = [files.part_path(folder, part) for part in parts]
-    return [(files.file_hash(path), path.stat().st_size) for path in paths]
+    return [(files.file_hash(files.part_path(folder, part)), part_size(folder, part)) for part in parts]
+
+
+def part_size(folder: pathlib.Path, part: int) -> int:
+    """Bytes of a part file."""
+    return files.part_path(folder, part).stat().st_size
 
 
 def clear_folder(folder: pathlib.Path) -> None:

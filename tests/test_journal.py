@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import h5py
 import pytest
 from random_graphs import random_graph, random_static
 
@@ -74,6 +75,17 @@ def interrupted(graph, folder, monkeypatch, **options):
         patch.setattr(partition_set, "write_book", stop)
         with pytest.raises(Stopped):
             partition(graph, folder, **options)
+
+
+def test_every_file_is_hashed_once(tmp_path, monkeypatch):
+    graph, hashed, file_hash = random_static(tmp_path / "g.h5", 3), [], files.file_hash
+    monkeypatch.setattr(part_writer, "PARTS_AT_ONCE", 2)
+    monkeypatch.setattr(files, "file_hash", lambda path, *rest: (hashed.append(path), file_hash(path, *rest))[1])
+    partition(graph, tmp_path / "p", 5, "random")
+    parts = [files.part_path(tmp_path / "p", part) for part in range(5)]
+    assert sorted(path for path in hashed if path in parts) == parts
+    with h5py.File(files.book_path(tmp_path / "p")) as book:
+        assert [digest.decode() for digest in book["parts/hash"]] == [file_hash(path) for path in parts]
 
 
 def test_finished_stages_are_not_made_again_unless_their_files_changed(tmp_path, monkeypatch):
