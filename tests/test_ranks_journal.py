@@ -74,7 +74,6 @@ STOPS = [
     (ranks_partition, "validate", stop),
     (ranks_partition, "shared_layout", stop),
     (ranks_partition, "measure_shared", stop),
-    (ranks_partition, "write_parts", None),
     (SharedJournal, "note_parts", None),
     (SharedJournal, "finish", stop),
 ]
