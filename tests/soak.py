@@ -51,7 +51,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60, help="rows that would begin later are missed")
-    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--rows", default="", help="only rows whose names contain one of these, apart by commas")
     parser.add_argument("--kills", type=int, default=100, help="kills at random moments")
     parser.add_argument("--epochs", type=int, default=8, help="of the runs that meet faults")
     parser.add_argument("--long", type=int, default=2000, help="epochs of the long run")
@@ -68,7 +68,7 @@ def chosen(options: argparse.Namespace, deadline: float) -> dict[str, Row]:
         f"{each} kills at random moments ({lane + 1})": kills(each, lane, deadline) for lane in range(options.lanes)
     }
     rows = long | (killed if options.kills else {}) | all_rows(socket.gethostname())
-    return {name: row for name, row in rows.items() if options.rows in name}
+    return {name: row for name, row in rows.items() if any(words in name for words in options.rows.split(","))}
 
 
 def outcome(name: str, row: Row, lab: Lab, reference: list[dict], deadline: float) -> Outcome:

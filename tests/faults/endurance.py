@@ -13,7 +13,7 @@ from faults.job import Job, Miss
 from faults.lab import Lab, check_end
 from faults.rows import Row
 
-RANKS, LOOK_SECONDS, START_SECONDS = 4, 1.0, 600.0
+RANKS, LOOK_SECONDS = 4, 1.0
 SETTLED = 0.25  # share of the run after which nothing may grow
 GROWTH = 1.02  # of memory, the last tenth against that after SETTLED
 
@@ -39,6 +39,11 @@ class Usage:
             self.memory.append(memory)
             self.files.append(files)
 
+    def told(self) -> str:
+        """Every tenth of the looks, in words."""
+        looks = range(0, len(self.epoch), max(1, len(self.epoch) // 10))
+        return "; ".join(f"epoch {self.epoch[i]}: {self.memory[i] >> 10} MiB, {self.files[i]} files" for i in looks)
+
 
 def resident(process: Path) -> int:
     """KiB of resident memory."""
@@ -51,11 +56,11 @@ def endures(epochs: int, deadline: float) -> Row:
 
     def row(lab: Lab, folder: Path, reference: list[dict]) -> str:
         usage = Usage()
-        options = ("--train.log_every=0", "--comm.watchdog_seconds=300")
+        options = ("--train.log_every=0", "--train.batch_size=400", "--comm.watchdog_seconds=300")
         with lab.job(folder, RANKS, *options, epochs=epochs) as job:
             while job.process.poll() is None:
                 if time.monotonic() > deadline:
-                    raise Miss(f"no time left after {epochs_done(folder)} of {epochs} epochs")
+                    raise Miss(f"no time left after {epochs_done(folder)} of {epochs} epochs; {usage.told()}")
                 time.sleep(LOOK_SECONDS)
                 usage.look(job, epochs_done(folder))
             check_end(job, job.wait(1), (0,))
