@@ -199,3 +199,10 @@ def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path
         _, problems = describe_run(mpi_tmp_path / "cut", check=True)
         assert len(problems) == 1
     comm.barrier()
+
+
+def test_a_rank_makes_the_folder_that_it_does_not_see(tmp_path):
+    """A network file system may show what rank 0 has made later."""
+    folder = tmp_path / "checkpoints" / "step-1"
+    (entry,) = checkpoint_writer._write_files(folder, {"memory-1.safetensors": {"state": torch.ones(2)}})
+    checkpoint.check_files(folder, [entry])

@@ -1,6 +1,7 @@
 """Exchange, routes, gradient sums: size-agnostic, against what each rank can compute alone."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -263,3 +264,22 @@ def test_watchdog_message_names_the_late_rank():
     assert "rank 1: train, step 6" in text
     two = {rank: Where("a", 1, 1, 1.0) for rank in (0, 1)}
     assert "no answer from rank 2 on node2" in describe(two, 0, hosts, 5)
+
+
+def fail_watched(comm):
+    with Watchdog(World(CommConfig(device="cpu", threads=1), comm), 0) as watchdog:
+        watchdog.at("train", 3)
+        raise KeyError
+
+
+def test_an_error_tells_its_stage(comm):
+    with pytest.raises(KeyError) as caught:
+        fail_watched(comm)
+    assert caught.value.stage == "train, step 3"
+
+
+def test_watchdog_knows_the_line_of_the_main_thread(comm):
+    with Watchdog(World(CommConfig(device="cpu", threads=1), comm), 0) as watchdog, ThreadPoolExecutor(1) as pool:
+        where = pool.submit(watchdog._where).result()
+    assert where.stage == "start"
+    assert "threading.py:" in where.line
