@@ -22,6 +22,7 @@ KILLED = r"rank 1\b.*signal 9"
 NAMED = "rank 1 of 2 on {host}, {stage}"
 SILENT = "made no progress for .* no answer from rank 1 on {host}"
 LATE = "made no progress for .* late: rank 1 on {host}"
+CUT = r"FileFormatError: [^\n]*ends at byte \d"
 STATIC = (
     "--kind=static", "--data.synthetic_nodes=400", "--features.storage=file", "--sampling.fanouts=[4,3]",
     "--model.layers=2", "--model.hidden=8", "--train.batch_size=16", "--train.epochs=12", "--train.precision=float64",
@@ -135,9 +136,9 @@ def part_is_cut(lab: Lab, folder: Path, _: list[dict]) -> str:
         parts = {path: path.read_bytes() for path in folder.glob("**/part-*.h5")}
         for path in parts:
             os.truncate(path, 1000)
-        check_end(job, job.wait(GRACE_SECONDS), "failure", "on .*ends at byte")
+        check_end(job, job.wait(GRACE_SECONDS), "failure", CUT)
         job.check_nothing_left()
-        line = found_line(job.text(), r"[^\n]*ends at byte")
+        line = found_line(job.text(), CUT)
     for path, content in parts.items():
         path.write_bytes(content)
     check_checkpoints(folder)
