@@ -32,6 +32,7 @@ CASES = {
     }),
     "bare, without weights": (friends, BARE | BATCH | {"embedding__types": ["node"], "eval__exact": True}),
     "bare, projected": (shop, BARE | {"task__negatives": 2, "embedding__optimizer": "adagrad"}),
+    "bare, nothing dropped": (shop, BARE | {"model__input_dropout": 0.0, "model__dropout": 0.0}),
 }  # fmt: skip
 
 

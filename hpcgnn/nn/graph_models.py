@@ -192,7 +192,8 @@ class EmbeddingModel(GraphModel):
 
     def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
         """As in GraphModel; the batch has no blocks."""
-        return list(self.first(batch, inputs).split([len(identity) for identity in batch.identity]))
+        rows = [rows_of(given) for given in inputs]
+        return list(self.first(batch, rows).split([len(given) for given in rows]))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
         """As in GraphModel."""
