@@ -7,6 +7,7 @@ interrupted_train.py does.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -15,13 +16,31 @@ import interrupted_train
 import sample_digest
 from mpi4py import MPI
 
+from data_tools import partition, stage, verify
+from data_tools.team import Ranks
 from hpcgnn import evaluate, info, predict, train
 from hpcgnn.bench import __main__ as bench
 from hpcgnn.run import launch
 
+
+def change_folder(world, argv: list[str]) -> int:
+    """Paths of the commands that follow, and models of one's own, are in this folder."""
+    os.chdir(argv[0])
+    if argv[0] not in sys.path:
+        sys.path.insert(0, argv[0])
+    return launch.EXIT_DONE
+
+
+def on_team(main):
+    """A data tool that works on several ranks, as one of the commands here."""
+    return lambda world, argv: main(argv, Ranks())
+
+
 MAINS = {
     "train": train.main, "evaluate": evaluate.main, "predict": predict.main, "info": info.main, "bench": bench.main,
     "digest": sample_digest.main, "interrupted": interrupted_train.main,
+    "chdir": change_folder, "verify": on_team(verify.main), "stage": on_team(stage.main),
+    "partition": on_team(partition.main),
 }  # fmt: skip
 
 

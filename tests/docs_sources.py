@@ -1,0 +1,165 @@
+"""Small source files by the names that the docs use, each in the form that its preset reads."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from conftest import REPOSITORY
+
+NUM_EVENTS = 400
+
+
+def _text(path: Path, rows, header: str = "", separator: str = ",") -> None:
+    lines = [header] * bool(header) + [separator.join(map(str, row)) for row in rows]
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def _events(seed: int = 1) -> list[tuple[int, int, int]]:
+    """Source (0 to 39), destination (100 to 119), increasing time."""
+    rng = np.random.default_rng(seed)
+    src, dst = (40 * rng.random(NUM_EVENTS) ** 2).astype(int), 100 + rng.integers(0, 20, NUM_EVENTS)
+    return list(zip(src.tolist(), dst.tolist(), (1_000 * np.arange(NUM_EVENTS)).tolist(), strict=True))
+
+
+def _jodie(path: Path) -> None:
+    _text(path, [(*event, 0, 0.5, 0.1) for event in _events()], "user_id,item_id,timestamp,state_label,features")
+
+
+def _tgn_ml(path: Path) -> None:
+    _text(path, [(i, *event, 0, i + 1) for i, event in enumerate(_events())], ",u,i,ts,label,idx")
+
+
+def _shop(path: Path) -> None:
+    _text(path, [(*event, 0, 1.5, 2) for event in _events()], "user,item,time,returned,price,amount")
+
+
+def _planetoid(path: Path) -> None:
+    rng = np.random.default_rng(2)
+    num, entries = 120, 600
+    column = rng.integers(0, 12, entries)
+    sets = np.split(rng.permutation(num), [40, 80])
+    np.savez(
+        path, edges=rng.integers(0, num, (300, 2)), y=rng.integers(0, 7, num), x_data=np.ones(entries, np.float32),
+        x_indices=column, x_indptr=np.arange(num + 1) * 5, x_shape=np.array([num, 12]),
+        train_idx=sets[0], val_idx=sets[1], test_idx=sets[2],
+    )  # fmt: skip
+
+
+def _facts(path: Path) -> None:
+    rng = np.random.default_rng(3)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, count in (("train", 300), ("valid", 60), ("test", 60)):
+            rows = [f"/m/{a}\tkind{r}\t/m/{b}\n" for a, r, b in rng.integers(0, 40, (count, 3)) % [40, 4, 40]]
+            data = "".join(rows).encode()
+            entry = tarfile.TarInfo(f"{name}.txt")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+
+
+def _lists(path: Path, per_user: int) -> None:
+    rng = np.random.default_rng(per_user)
+    rows = [(user, *sorted(set(rng.integers(0, 15, per_user).tolist()))) for user in range(30)]
+    _text(path, rows, separator=" ")
+
+
+def _triples(path: Path) -> None:
+    rng = np.random.default_rng(4)
+    rows = [
+        f"<http://x/{a}> <http://x/p{r}> <http://x/{b}> ." for a, r, b in rng.integers(0, 30, (200, 3)) % [30, 3, 30]
+    ]
+    _text(path, [(row,) for row in rows])
+
+
+def _labelled(path: Path, first: int) -> None:
+    rows = [(f"http://x/{entity}", f"class{entity % 2}") for entity in range(first, first + 8)]
+    _text(path, rows, "person\tlabel_affiliation", "\t")
+
+
+def _chickenpox(path: Path) -> None:
+    rng = np.random.default_rng(5)
+    content = {"edges": rng.integers(0, 12, (40, 2)).tolist(), "FX": rng.standard_normal((30, 12)).tolist()}
+    with gzip.open(path, "wt") as file:
+        json.dump(content, file)
+
+
+def _snapshot_lists(path: Path) -> None:
+    rng = np.random.default_rng(6)
+    rows = [(s, *rng.integers(0, 30, 2).tolist()) for s in range(12) for _ in range(40)]
+    _text(path, rows)
+
+
+def _speeds(path: Path) -> None:
+    values = np.random.default_rng(7).uniform(10, 70, (60, 5)).round(1)
+    _text(path, values.tolist(), ",".join(f"s{sensor}" for sensor in range(5)))
+
+
+def _block(page: str, number: int) -> str:
+    """A YAML block of a page."""
+    text = (REPOSITORY / "docs" / page).read_text()
+    return re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[number]
+
+
+def _own_spec(path: Path) -> None:
+    path.write_text(_block("own_data.md", 0))
+    _shop(path.with_name("shop.csv"))
+
+
+def _chunks(path: Path) -> None:
+    rng = np.random.default_rng(8)
+    path.mkdir()
+    (path / "metadata.yaml").write_text(_block("own_data.md", 1))
+    nodes = [(7 * node, *rng.standard_normal(2).round(3), node % 3) for node in range(90)]
+    _text(path / "nodes.csv", nodes, "id,x,y,topic")
+    _text(path / "cites.csv", (7 * rng.integers(0, 90, (300, 2))).tolist(), "src,dst")
+
+
+def _own_model(path: Path) -> None:
+    text = (REPOSITORY / "docs" / "own_model.md").read_text()
+    path.write_text(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0])
+
+
+def _pairs(path: Path) -> None:
+    _text(path, [event[:2] for event in _events()[:5]], "src,dst")
+
+
+def _negatives(path: Path) -> None:
+    """For every event of a built-in graph of 600."""
+    rng = np.random.default_rng(9)
+    np.savez(path, row=np.arange(600), negatives=1000 + 3 * rng.integers(0, 10, (600, 3)))
+
+
+SOURCES = {
+    "data/wikipedia.csv": _jodie,
+    "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
+    "pairs.csv": _pairs,
+    "shop.yaml": _own_spec,
+    "papers/": _chunks,
+    "chunks/": _chunks,
+    "own_model.BilinearTGN": lambda path: _own_model(path.with_name("own_model.py")),
+    "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(55)]),
+    "negatives.npz": _negatives,
+    "cora_planetoid.npz": _planetoid,
+    "FB15k-237.tar.gz": _facts,
+    "train.txt": lambda path: _lists(path, 6),
+    "test.txt": lambda path: _lists(path, 2),
+    "aifb_stripped.nt.gz": _triples,
+    "trainingSet.tsv.gz": lambda path: _labelled(path, 0),
+    "testSet.tsv.gz": lambda path: _labelled(path, 8),
+    "chickenpox.json.gz": _chickenpox,
+    "lists.csv": _snapshot_lists,
+    "ml_enron.csv.gz": _tgn_ml,
+    "enron10.csv.gz": _snapshot_lists,
+    "los_speed.csv.gz": _speeds,
+    "los_adj.csv.gz": lambda path: _text(path, np.eye(5).tolist()),
+    "soc-sign-bitcoinalpha.csv.gz": lambda path: _text(path, [(a, b, 1, 100 * t) for a, b, t in _events()]),
+    "day.txt": lambda path: _text(path, [(a, b, t // 40) for a, b, t in _events()], separator=" "),
+    "sx-mathoverflow.txt.gz": lambda path: _text(path, _events(), separator=" "),
+}
