@@ -19,7 +19,7 @@ from conftest import REPOSITORY
 from docs_stand_ins import FACTS, LEARNT_SHOP, SNAPSHOTS, STATIC, TEMPORAL, TYPED, StandIns
 from run_commands import run_caught
 
-PROGRAMS = ("python", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis")
+PROGRAMS = ("python", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis", "apptainer", "spack", "tar")
 INLINE = r"`((?:python -m|mpirun -np|bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
 NOT_RUN = {
     r"^(bash (jobs/quickstart|tests/)|mkdocs )": "checks themselves: .ci/run, tests/run.sh and test_docs_site.py",
@@ -27,6 +27,8 @@ NOT_RUN = {
     r"^(HPCGNN_\w+=\S+ )*sbatch": "needs Slurm: tests/test_slurm.py submits the job scripts",
     r"^pip install": "installs into the environment that the tests run in; tests/setup.sh does it",
     r"data_tools\.fetch": "downloads from elsewhere; tests/test_fetch.py serves the files itself",
+    r"^(apptainer|spack) ": "not installed here; tests compare what they build with pyproject.toml",
+    r"^tar ": "takes a file out of an archive that somebody else publishes",
     r"^gpmetis": "a program of METIS that is not installed from PyPI",
     r"python (loop|sage)\.py": "tests/test_docs.py runs the programs of docs/library.md",
     r"--peer (pyg|pygt)": "needs PyTorch Geometric",
