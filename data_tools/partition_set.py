@@ -71,11 +71,6 @@ def book_attributes(source: Source, set_id: str, source_hash: str, options: Opti
     }
 
 
-def part_records(folder: pathlib.Path, parts: range) -> list[tuple[str, int]]:
-    """Hash and size of some part files, which must be in place."""
-    return [(files.file_hash(files.part_path(folder, part)), part_size(folder, part)) for part in parts]
-
-
 def part_size(folder: pathlib.Path, part: int) -> int:
     """Bytes of a part file."""
     return files.part_path(folder, part).stat().st_size
