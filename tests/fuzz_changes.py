@@ -234,7 +234,7 @@ def change_header(path: Path, rng: random.Random) -> None:
     """Give an npy file a header of another shape, type or order."""
     try:
         array = np.load(path)
-    except (ValueError, OSError, EOFError):
+    except (ValueError, OSError, EOFError, MemoryError):
         change_bytes(path, rng)
         return
     shape = rng.choice(((2**40,), (2**62, 4), (-1,), (0,), (), (3, 0), (1,) * 60, (*array.shape, 1)))

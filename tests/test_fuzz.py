@@ -8,7 +8,7 @@ from fuzz_readers import READERS
 
 # It starts processes that need the cores.
 pytestmark = [pytest.mark.launcher, pytest.mark.serial]
-CASES = 3
+CASES = 2
 
 
 @pytest.fixture(scope="module")
@@ -28,4 +28,4 @@ def test_changed_inputs_are_taken_or_refused(sources):
     tally = fuzz(sources, 7, 600, range(CASES))
     assert not tally.findings
     assert tally.outcomes.total() == CASES * len(sources)
-    assert tally.outcomes["refused"] > tally.outcomes["taken"] > 0
+    assert min(tally.outcomes["refused"], tally.outcomes["taken"]) > len(sources) // 4

@@ -152,6 +152,15 @@ def open_graph_partition(
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
     kind, or out-edges that are not stored, and ValueError for more ranks than parts.
     """
+    # What NumPy raises where columns do not fit each other names no file.
+    with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
+        return _open(path, rank, size, check_hash, edges, columns, with_out, kind)
+
+
+def _open(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool, edges: bool, columns: bool, with_out: bool,
+    kind: str,
+) -> GraphPartition:  # fmt: skip
     offsets, types = read_offsets(path)
     book = Book(offsets, size, types)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:

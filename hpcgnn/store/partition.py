@@ -106,6 +106,12 @@ def open_partition(path: str | os.PathLike, rank: int, size: int, check_hash: bo
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
     not temporal with one relation, and ValueError for more ranks than parts.
     """
+    # What NumPy raises where columns do not fit each other names no file.
+    with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
+        return _open(path, rank, size, check_hash)
+
+
+def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool) -> TemporalPartition:
     offsets, types = read_offsets(path)
     book = Book(offsets, size, types)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# What takes longer than CI may: `bash tests/nightly.sh [STAGE...]`. docs/hygiene.md has the outcome.
+#
+#   fuzz      an hour of changed inputs to all readers
+#   soak      kills, hangs and lost nodes at random moments
+#   browser   the report page in a headless browser
+#   mpich     the tests under MPICH
+#
+# Without arguments: all of them. FUZZ_MINUTES and SOAK_MINUTES are 60 each.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+SUMMARY=()
+FAILED=0
+
+fuzz() { .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}"; }
+soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
+browser() { .venv/bin/python -m pytest -q tests/test_report.py; }
+mpich() { bash tests/second_mpi.sh; }
+
+# Runs a stage and notes how it went.
+stage() {
+    local start=$SECONDS code=0 verdict=passed
+    echo "=== $1 ==="
+    "$1" || code=$?
+    if ((code)); then
+        verdict="FAILED (exit code $code)"
+        FAILED=1
+    fi
+    SUMMARY+=("$(printf '%-8s %5d s  %s' "$1" $((SECONDS - start)) "$verdict")")
+}
+
+main() {
+    local name
+    (($#)) || set -- fuzz soak browser mpich
+    bash tests/setup.sh
+    for name in "$@"; do
+        case $name in
+            fuzz | soak | browser | mpich) stage "$name" ;;
+            *)
+                echo "unknown stage $name: fuzz soak browser mpich" >&2
+                exit 2
+                ;;
+        esac
+    done
+    echo "=== summary ==="
+    printf '%s\n' "${SUMMARY[@]}"
+    return "$FAILED"
+}
+
+main "$@"

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Runs the tests under MPICH: `bash tests/second_mpi.sh [RANKS...]` (default: 1 2 3 4; on 1 rank, those that start ranks
+# themselves). .venv-mpich is made like .venv, with the mpich wheel in place of Open MPI's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Hard limit in seconds of one piece.
+readonly LIMIT=1800
+# MPICH has 2,048 communicators in a process, and sessions that tests leave behind keep theirs.
+readonly FILES_AT_ONCE=12
+
+install() {
+    [[ -e .venv-mpich/bin/pip ]] || python3 -m venv .venv-mpich
+    # shellcheck source=/dev/null
+    source .venv-mpich/bin/activate
+    ! .venv-mpich/bin/python -c "import hpcgnn.native" 2>/dev/null || return 0
+    pip install -q -c constraints.txt torch scikit-build-core nanobind ninja
+    pip install -q -c constraints.txt --no-build-isolation -e ".[mpich,test]"
+}
+
+run_pieces() {
+    local ranks=$1 status=0 files start
+    mapfile -t files < <(git ls-files -- 'tests/test_*.py')
+    for ((start = 0; start < ${#files[@]}; start += FILES_AT_ONCE)); do
+        timeout --kill-after=10 "$LIMIT" mpirun -np "$ranks" python -m pytest --with-mpi -p no:cacheprovider -q \
+            -m "not launcher and not serial" --color=no --timeout=600 -o faulthandler_timeout=500 \
+            "${files[@]:start:FILES_AT_ONCE}" || status=$?
+    done
+    return "$status"
+}
+
+main() {
+    local failed=0
+    install
+    (($#)) || set -- 1 2 3 4
+    for ranks in "$@"; do
+        echo "=== MPICH, $ranks ranks ==="
+        if [[ $ranks == 1 ]]; then
+            timeout --kill-after=10 $((2 * LIMIT)) python -m pytest -q -m "launcher and not slurm" || failed=1
+        else
+            run_pieces "$ranks" || failed=1
+        fi
+    done
+    return "$failed"
+}
+
+main "$@"
