@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import struct
+import tokenize
 import zipfile
 from collections.abc import Iterator, Mapping
 
@@ -86,7 +87,10 @@ def read_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether in the order of Fortran, and dtype, from the begin of an npy file. ValueError for objects."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
+    try:
+        shape, fortran, dtype = read(file)
+    except tokenize.TokenError as error:  # NumPy takes the header apart as Python does
+        raise ValueError(f"its header cannot be read ({error})") from None
     if dtype.hasobject:
         raise ValueError("arrays of objects are not read: that could run code")
     if dtype.itemsize == 0 or min(shape, default=0) < 0:
