@@ -26,7 +26,7 @@ SHOP, LEARNT_SHOP = "shop", "shop with a split"
 KINDS = {
     r"data_tools\.derive|train_bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP, r"--nodes node": UNSPLIT,
     r"train_distmult": FACTS, r"train_rgcn": TYPED,
-    r"train_(sage|gat|gcn)|--kind static|bench sage|--method hotness|--format pyg": STATIC,
+    r"train_(sage|gat|gcn)|--kind static|bench sage|--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"train_(tgcn|evolvegcn)|--kind snapshots|bench snapshots|--task.target": SNAPSHOTS,
 }  # fmt: skip
 PAGE_KINDS = {"static.md": STATIC, "snapshots.md": SNAPSHOTS}
