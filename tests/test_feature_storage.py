@@ -144,7 +144,7 @@ if MPI.COMM_WORLD.rank == 0:
 @pytest.mark.timeout(300)
 def test_peak_memory_of_a_rank_is_its_share_and_its_copies(tmp_path, mpirun):
     """4 ranks, 64 MiB of features, against a run on the same graph with hardly any: the copies of a fiftieth, and
-    where they are in memory a quarter of them; and 32 MiB for what is on its way."""
+    where they are in memory a quarter of them; and 40 MiB for what is on its way."""
     for name, width in (("narrow", 1), ("wide", 2048)):
         make = lambda path, width=width: plain(path, 8192, 8000, width=width)  # noqa: E731
         make_static_parts(MPI.COMM_SELF, make, tmp_path / name)
@@ -153,8 +153,8 @@ def test_peak_memory_of_a_rank_is_its_share_and_its_copies(tmp_path, mpirun):
     found = mpirun(4, program, tmp_path / "narrow", tmp_path / "wide", env={"OMP_NUM_THREADS": "1"}).stdout
     peaks = np.array(found[found.index("PEAKS") :].split()[1:], float).reshape(4, 3)
     copies, share = 64 / 50, 64 / 4 * 1.05
-    assert (peaks[:, 1] - peaks[:, 0]).max() < copies + 32
-    assert (peaks[:, 2] - peaks[:, 0]).max() < copies + share + 32
+    assert (peaks[:, 1] - peaks[:, 0]).max() < copies + 40
+    assert (peaks[:, 2] - peaks[:, 0]).max() < copies + share + 40
 
 
 @pytest.mark.parametrize(
