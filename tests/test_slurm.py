@@ -94,7 +94,7 @@ def steps_of(run: Path) -> list[tuple[int, int]]:
     return [(line["epoch"], line["step"]) for line in lines if "step" in line]
 
 
-def tested_by(run: Path) -> dict:
+def outcome_of(run: Path) -> dict:
     """The one line of the test."""
     (found,) = [line for line in lines_of(run / "metrics.jsonl") if line.get("kind") == "test"]
     return found
@@ -184,7 +184,7 @@ def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
     assert f"--resume runs/{run.name}" in job.text()
     steps = steps_of(run)
     assert steps == [(epoch, step) for epoch in range(epochs) for step in range(len(steps) // epochs)]
-    assert 0 < tested_by(run)["test_ap"] <= 1
+    assert 0 < outcome_of(run)["test_ap"] <= 1
     shutil.rmtree(run)
 
 
@@ -205,8 +205,8 @@ def test_job_on_two_nodes_is_requeued_and_answers_as_one_rank(submit, mpirun, tm
     assert job.show()["ExitCode"] == "0:0", job.text()
     assert re.search(r"hosts: (node1 node2|node2 node1)$", (run / "config.yaml").read_text(), re.MULTILINE)
     mpirun(1, "-m", "hpcgnn.train", "--config", "jobs/train_tgn.yaml", *keys, "--output.dir", tmp_path, cwd=REPOSITORY)
-    alone = tested_by(tmp_path)
-    assert known(tested_by(run)) == pytest.approx(known(alone), rel=1e-9, abs=1e-9)
+    alone = outcome_of(tmp_path)
+    assert known(outcome_of(run)) == pytest.approx(known(alone), rel=1e-9, abs=1e-9)
     assert steps_of(run) == steps_of(tmp_path)
     shutil.rmtree(run)
 
@@ -227,7 +227,7 @@ def test_job_array_trains_seeds_into_folders_of_their_own(submit):
     assert [steps_of(run) for run in runs] == 2 * [[(e, s) for e in range(3) for s in range(14)]]
     seeds = [re.search(r"^  seed: (\d+)$", (run / "config.yaml").read_text(), re.MULTILINE).group(1) for run in runs]
     assert seeds == ["0", "1"]
-    assert tested_by(runs[0])["test_ap"] != tested_by(runs[1])["test_ap"]
+    assert outcome_of(runs[0])["test_ap"] != outcome_of(runs[1])["test_ap"]
     for run in runs:
         shutil.rmtree(run)
 
