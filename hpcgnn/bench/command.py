@@ -52,10 +52,16 @@ def run(world: World, config, options, measure: Callable[..., dict], table: Call
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
         result = measure(config, Path(world.broadcast(own)), options, World(config.comm))
         world.barrier()
+    return tell(world, result, table, options.out)
+
+
+def tell(world: World, result: dict, table: Callable[[dict], str], out: str) -> int:
+    """Collective. Rank 0 prints the ``table`` of a result and writes it to the JSON file ``out``, if it is named; the
+    exit code."""
     if world.rank == 0:
         print(table(result))
-        if options.out:
-            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+        if out:
+            Path(out).write_text(json.dumps(result, indent=1) + "\n")
     world.barrier()
     return launch.EXIT_DONE
 

@@ -9,15 +9,14 @@ does) and staged through pinned memory.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from hpcgnn.bench import command
 from hpcgnn.bench.kernels import Case, Problems, Sizes
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, World, mpi_is_cuda_aware
@@ -125,12 +124,7 @@ def main(world: World, argv: list[str]) -> int:
             result |= measure(sizes, own.device, options.repeat)
     if world.size > 1:
         result["exchanges"] = time_ways(options)
-    if world.rank == 0:
-        print(table(result))
-        if options.out:
-            Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
-    world.barrier()
-    return launch.EXIT_DONE
+    return command.tell(world, result, table, options.out)
 
 
 def _parse(argv: list[str]) -> tuple[Sizes, Options]:
