@@ -112,6 +112,7 @@ def parmetis_partition(
     ]  # fmt: skip
     from hpcgnn.comm.foreign import communicator_address
 
+    start_numbers(library, seed)
     function = getattr(library.handle, FUNCTION)
     function.restype = ctypes.c_int
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in arguments]
@@ -121,3 +122,11 @@ def parmetis_partition(
             f"{library.path}: {FUNCTION} returned {status}: {blocks.starts[-1]} nodes, {num_parts} parts"
         )
     return part[: len(weights)].astype(np.int32)
+
+
+def start_numbers(library: Library, seed: int) -> None:
+    """Start PT-Scotch's random numbers anew: they are the process's and go on from one call to the next, and it takes no
+    seed from ParMETIS's options. Libraries that have no such function need none."""
+    if hasattr(library.handle, "SCOTCH_randomSeed"):
+        library.handle.SCOTCH_randomSeed(ctypes.c_int64(seed))
+        library.handle.SCOTCH_randomReset()
