@@ -168,8 +168,8 @@ def unmet(quality: dict, target: float) -> list[str]:
             where = f"balance of {name} among {ranks} {'parts' if found is quality else 'ranks'} is {value:.3f}"
             if value > target * ideal + ROUNDING:
                 lines.append(
-                    f"{where}, above {target} times the best possible, {ideal:.3f}: the constraints contradict each "
-                    "other; ask for fewer of them or for fewer parts"
+                    f"{where}, above {target} times the best possible, {ideal:.3f}: what moves and exchanges of nodes "
+                    "gain here they lose in other constraints; ask for fewer of these or fewer parts, or another method"
                 )
             elif ideal > target:
                 lines.append(

@@ -97,8 +97,8 @@ def parmetis_blocks(job: Job) -> np.ndarray:
     weights = job.asked_weights()
     part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
     ghosts = Ghosts(team, job.blocks, graph)
-    part = rebalance_blocks(ghosts, part, weights, options.parts)
-    return order_blocks(ghosts, part, options.parts, options.seed)
+    part = order_blocks(ghosts, part, options.parts, options.seed)
+    return rebalance_blocks(ghosts, part, weights, options.parts)
 
 
 def streamed_blocks(job: Job) -> np.ndarray:

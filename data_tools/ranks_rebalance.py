@@ -5,16 +5,21 @@ N nodes, n of them in a rank's block, A adjacency entries of these, P parts, C c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from data_tools.pair_graph import PairGraph
+from data_tools.part_limits import load_limits, spread_giants
 from data_tools.rebalance import TARGET
 from data_tools.streaming import new_numbers
 from data_tools.swap_nodes import COARSE, swap_nodes
 from data_tools.team import Team
 from hpcgnn.store.book import BlockOwnership
 
-ROUNDS = 40  # of moves, before nodes are exchanged
+ROUNDS = 60  # of moves, before nodes are exchanged
+PENALTY, RISE = 0.02, 1.5  # the first in cut weight of a mean part, the factor of the next
+LASTING = 20  # penalties after which a round without moves ends them
 EXCHANGES = 4
 CANDIDATES = 1 << 16  # moves that a rank proposes in a round
 CELLS = 1 << 21  # of a table of ties to parts in memory together
@@ -39,80 +44,125 @@ class Ghosts:
         return self.team.exchange(part[self._asked], self._num_asked)[0][self._place]
 
 
-def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
-    """Collective. Part [n] int32 in which parts over TARGET have given nodes away.
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What parts may have of every constraint.
 
-    weights [n, C]. Every rank proposes the moves that cost the least cut for what they do to the overload (the sum of
-    the squares of what parts have above the target); of all proposals those that lessen it are made, in that order. So
-    a part may take more of one constraint than it should, and pass other nodes on. The result is the same however the
-    nodes are dealt to ranks. Where no move helps, nodes that weigh much of what a part may have are exchanged.
+    unit [C]: a node's share of what a mean part may have is its weight times this; limit [P, C] of the sums of shares;
+    fixed [n] of this rank's block: nodes that stay, as they are heavier than a mean part.
+    """
+
+    unit: np.ndarray
+    limit: np.ndarray
+    fixed: np.ndarray
+
+    def of(self, team: Team, part: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Collective. Loads [P, C] float64 of part [n], from weights [n, C] int64."""
+        sums = np.zeros(self.limit.shape, np.int64)  # whole numbers: no order of adding changes them
+        np.add.at(sums, part, weights)
+        return team.sum(sums) * self.unit
+
+
+def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
+    """Collective. Part [n] int32 in which parts over their limits have given nodes away.
+
+    weights [n, C]. Every rank proposes the moves that lessen the overload (the sum of the squares of what parts have
+    above their limits) and cost the least: the cut, and a penalty on the overload that rises from round to round. Of
+    all proposals those are made that still do so, in the order of their cost. A part may take more of one constraint
+    than it should, and pass other nodes on. The result is the same however the nodes are dealt to ranks. Where no move
+    helps, nodes that weigh much of what a part may have are exchanged.
     """
     total = ghosts.team.sum(weights.sum(axis=0))
-    weights, unit = weights[:, total > 0], num_parts / (TARGET * total[total > 0])
-    shares = weights * unit  # of what a part may have
+    weights, means = weights[:, total > 0], total[total > 0] / num_parts
     part = part.copy()
+    allowed = allowed_loads(ghosts.team, part, weights, means, num_parts)
     for _ in range(EXCHANGES):
-        loads = move_nodes(ghosts, part, weights, unit, num_parts)
-        if (loads <= 1).all() or not exchange_nodes(ghosts.team, part, shares, loads):
+        loads = move_nodes(ghosts, part, weights, allowed)
+        if (loads <= allowed.limit).all() or not exchange_nodes(ghosts.team, part, weights, loads, allowed):
             break
     return part
 
 
-def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, unit: np.ndarray, num_parts: int) -> np.ndarray:
-    """Collective. Rounds of moves, while they lessen the overload; part [n] changes in place. Returns the loads [P, C]
-    float64: sums of weights [n, C] int64 in units [C]."""
-    shares = weights * unit
+def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> Loads:
+    """Collective. TARGET times the mean for every part; of nodes heavier than a mean part their parts have all, and the
+    others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
+    giant = (weights > means).any(axis=1)
+    found = team.everyone((part[giant], weights[giant] / means))
+    parts, shares = (np.concatenate(column) for column in zip(*found, strict=True))
+    everyone = np.arange(len(parts))
+    spread_giants(parts, shares, everyone, num_parts, TARGET)
+    first = sum(len(some) for some, _ in found[: team.rank])
+    part[giant] = parts[first : first + np.count_nonzero(giant)]
+    return Loads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
+
+
+def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: Loads) -> np.ndarray:
+    """Collective. Rounds of moves until no part has too much; part [n] changes in place. Returns the loads [P, C] of
+    weights [n, C]."""
+    shares, ties = weights * allowed.unit, int(ghosts.team.sum(ghosts.graph.weight.sum()))
+    penalty, lasting = PENALTY * max(1, ties) / 2 / len(allowed.limit), PENALTY * RISE**LASTING * max(1, ties)
+    loads = allowed.of(ghosts.team, part, weights)
     for _ in range(ROUNDS):
-        sums = np.zeros((num_parts, len(unit)), np.int64)  # whole numbers: no order of adding changes them
-        np.add.at(sums, part, weights)
-        loads = ghosts.team.sum(sums) * unit
-        if (loads <= 1).all():
+        if (loads <= allowed.limit).all():
             break
-        moves = accept(np.concatenate(ghosts.team.everyone(propose(ghosts, part, shares, loads))), loads)
-        if not len(moves):
+        proposed = ghosts.team.everyone(propose(ghosts, part, shares, loads, allowed, penalty))
+        moves = accept(np.concatenate(proposed), loads, allowed.limit, penalty)
+        if not len(moves) and penalty > lasting:
             break
         mine = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
         part[moves["node"][mine] - ghosts.first] = moves["goal"][mine]
+        loads, penalty = allowed.of(ghosts.team, part, weights), penalty * RISE
     return loads
 
 
-def exchange_nodes(team: Team, part: np.ndarray, shares: np.ndarray, loads: np.ndarray) -> int:
+def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.ndarray, allowed: Loads) -> int:
     """Collective. `swap_nodes` with the nodes of all ranks that weigh enough, found by every rank alike; part [n]
     changes in place. Returns the number of exchanges."""
+    shares = weights * allowed.unit
     coarse = np.flatnonzero(shares.max(axis=1, initial=0) > COARSE)
     found = team.everyone((part[coarse], shares[coarse]))
     parts, weights = (np.concatenate(column) for column in zip(*found, strict=True))
     first = sum(len(some) for some, _ in found[: team.rank])
-    count = swap_nodes(parts, weights, loads.copy(), np.ones_like(loads))
+    count = swap_nodes(parts, weights, loads.copy(), allowed.limit)
     part[coarse] = parts[first : first + len(coarse)]
     return count
 
 
-def propose(ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, loads: np.ndarray) -> np.ndarray:
+def propose(
+    ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, loads: np.ndarray, allowed: Loads, penalty: float
+) -> np.ndarray:
     """Collective. The best moves of nodes of this rank out of parts with overload, records sorted by cost and node:
-    cost, node, heavy, goal, share [C]. shares [n, C], loads [P, C]: of what a part may have."""
-    kinds = [("cost", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4"), ("share", "f8", (shares.shape[1],))]
-    around = ghosts.neighbor_parts(part)
-    over = np.maximum(loads - 1, 0)
-    nodes = np.flatnonzero(((over > 0)[part] & (shares > 0)).any(axis=1))
+    cost, loss (of cut), node, heavy, goal, share [C]. shares [n, C], loads [P, C]."""
+    names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
+    kinds = [*names, ("share", "f8", (shares.shape[1],))]
+    around, excess = ghosts.neighbor_parts(part), loads - allowed.limit
+    nodes = np.flatnonzero(((excess > 0)[part] & (shares > 0)).any(axis=1) & ~allowed.fixed)
     found = [np.empty(0, kinds)]
     for start in range(0, len(nodes), max(1, CELLS // len(loads))):
         some = nodes[start : start + max(1, CELLS // len(loads))]
         ties, here = part_ties_of(ghosts.graph, around, some, len(loads)), np.arange(len(some))
-        slope = np.zeros(ties.shape)  # half of what a small move into a part adds to the overload
-        for share, excess in zip(shares[some].T, over.T, strict=True):  # a product of matrices may round by its size
-            slope += share[:, None] * excess
-        gain = slope[here, part[some]][:, None] - slope
-        # Among equally connected parts the lightest is preferred.
-        goal = np.argmax(np.where(gain > 0, ties - loads.max(axis=1) / (2 * loads.max()), -np.inf), axis=1)
+        loss = ties[here, part[some]][:, None] - ties
+        change = added_overload(excess, shares[some], part[some])
+        cost = loss + penalty * change
+        cost[change >= 0] = 0
+        goal = np.argmin(cost, axis=1)
         moves = np.zeros(len(some), kinds)
         moves["node"], moves["heavy"], moves["goal"] = some + ghosts.first, part[some], goal
-        moves["share"] = shares[some]
-        lessens = gain[here, goal] > 0
-        loss = ties[here, part[some]] - ties[here, goal]
-        moves["cost"][lessens] = loss[lessens] / gain[here, goal][lessens]
-        found.append(moves[lessens])
+        moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[some]
+        found.append(moves[moves["cost"] < 0])
     return best(np.concatenate(found))[:CANDIDATES]
+
+
+def added_overload(excess: np.ndarray, share: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """What moves of nodes [k] from part [k] to every part add to the overload [k, P]; excess [P, C], share [k, C]."""
+    added = np.zeros((len(part), len(excess)))
+    # By constraint: a product of matrices may round by its size.
+    for mine, over in zip(share.T, excess.T, strict=True):
+        before = np.square(np.maximum(over, 0))
+        added += np.square(np.maximum(over + mine[:, None], 0)) - before
+        added += (np.square(np.maximum(over[part] - mine, 0)) - before[part])[:, None]
+    added[np.arange(len(part)), part] = 0
+    return added
 
 
 def best(moves: np.ndarray) -> np.ndarray:
@@ -120,23 +170,25 @@ def best(moves: np.ndarray) -> np.ndarray:
     return moves[np.lexsort((moves["node"], moves["cost"]))]
 
 
-def accept(moves: np.ndarray, loads: np.ndarray) -> np.ndarray:
-    """The moves that are made: in order of their cost, those that lessen the overload."""
+def accept(moves: np.ndarray, loads: np.ndarray, limit: np.ndarray, penalty: float) -> np.ndarray:
+    """The moves that are made: in order of their cost, those that lessen the overload by more than they cost."""
     # Each rank's list ends with its best CANDIDATES: beyond those of all together the order would not be complete.
     moves = best(moves)[:CANDIDATES]
-    loads, taken = loads.copy(), []
-    for index, (heavy, goal, share) in enumerate(zip(moves["heavy"], moves["goal"], moves["share"], strict=True)):
-        pair = np.stack([loads[heavy], loads[goal]])
+    excess, taken = loads - limit, []
+    columns = (moves[name] for name in ("heavy", "goal", "share", "loss"))
+    for index, (heavy, goal, share, loss) in enumerate(zip(*columns, strict=True)):
+        pair = np.stack([excess[heavy], excess[goal]])
         moved = pair + np.stack([-share, share])
-        if overload(moved) < overload(pair):
-            loads[heavy], loads[goal] = moved
+        change = overload(moved) - overload(pair)
+        if change < 0 and loss + penalty * change < 0:
+            excess[heavy], excess[goal] = moved
             taken.append(index)
     return moves[taken]
 
 
-def overload(loads: np.ndarray) -> float:
-    """The sum of the squares of what loads [..., C] have above 1."""
-    return float(np.square(np.maximum(loads - 1, 0)).sum())
+def overload(excess: np.ndarray) -> float:
+    """The sum of the squares of what loads have above their limits: of those of excess [..., C] that are above 0."""
+    return float(np.square(np.maximum(excess, 0)).sum())
 
 
 def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_parts: int) -> np.ndarray:

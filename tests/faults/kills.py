@@ -41,7 +41,7 @@ def kills(count: int, seed: int, deadline: float) -> Row:
 def kill(lab: Lab, folder: Path, ranks: int, random: np.random.Generator) -> bool:
     """Start or go on, and kill at any moment, three of four times after start-up; False when the run came to its end
     before."""
-    before = len(list(folder.glob("checkpoints/step-*")))
+    before = has_checkpoint(folder)
     with lab.job(folder, ranks) as job:
         if random.random() < 0.75:
             log = folder / "stages.jsonl"

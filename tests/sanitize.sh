@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Runs the tests of native code under sanitizers: `bash tests/sanitize.sh [address] [thread]` (default: both).
+#
+#   address  AddressSanitizer and UndefinedBehaviorSanitizer: kernels, samplers, partitioning
+#   thread   ThreadSanitizer: prefetching, and kernels called from several threads
+#
+# Needs .venv (tests/setup.sh) and a g++ with the sanitizers' libraries. The modules are built in build/sanitize-*.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Hard limit of a pytest, in seconds.
+readonly LIMIT=3600
+readonly ADDRESS_TESTS=(
+    tests/test_native.py tests/test_native_layers.py tests/test_neighbors.py tests/test_segment.py
+    tests/test_attend.py tests/test_excluded_draws.py tests/test_graph_sampling.py tests/test_streaming.py
+    tests/test_prefetch.py
+)
+readonly THREAD_TESTS=(tests/test_prefetch.py tests/test_in_flight.py tests/test_excluded_draws.py)
+
+# Builds the module with -fsanitize=$2 in build/sanitize-$1; prints its path.
+build() {
+    local folder=build/sanitize-$1 log=build/sanitize-$1.log
+    mkdir -p build
+    if ! cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHPCGNN_CUDA=OFF -DHPCGNN_SANITIZE="$2" \
+        -DPython_EXECUTABLE="$PWD/.venv/bin/python" >"$log" 2>&1 || ! cmake --build "$folder" >>"$log" 2>&1; then
+        cat "$log" >&2
+        return 1
+    fi
+    echo "$PWD/$folder"/_native.*.so
+}
+
+# The runtime comes first into the process, as Python is built without it; with it the C++ library, whose exceptions
+# it watches.
+preload() {
+    echo "$(g++ -print-file-name="lib$1.so") $(g++ -print-file-name=libstdc++.so)"
+}
+
+# What Python keeps to its end is no leak of ours.
+address() {
+    HPCGNN_NATIVE=$(build address address,undefined) || return 1
+    export HPCGNN_NATIVE
+    LD_PRELOAD=$(preload asan) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
+        timeout --kill-after=10 "$LIMIT" python -m pytest -p sanitized -p no:cacheprovider -q "${ADDRESS_TESTS[@]}"
+}
+
+# Of all reports only those count that name the module: Python, torch and OpenMP are built without the sanitizer.
+thread() {
+    local reports status=0
+    HPCGNN_NATIVE=$(build thread thread) || return 1
+    export HPCGNN_NATIVE
+    reports=$(mktemp -d)
+    LD_PRELOAD=$(preload tsan) TSAN_OPTIONS="exitcode=0 log_path=$reports/report" PYTHONPATH=tests OMP_NUM_THREADS=1 \
+        timeout --kill-after=10 "$LIMIT" setarch -R python -m pytest -p sanitized -p no:cacheprovider -q \
+        "${THREAD_TESTS[@]}" || status=$?
+    if grep -rl '_native' "$reports"; then
+        cat "$reports"/* >&2
+        status=1
+    fi
+    rm -rf "$reports"
+    return "$status"
+}
+
+main() {
+    local failed=0 kind
+    # shellcheck source=/dev/null
+    source .venv/bin/activate
+    (($#)) || set -- address thread
+    for kind in "$@"; do
+        case $kind in
+            address | thread)
+                echo "=== $kind ==="
+                "$kind" || failed=1
+                ;;
+            *)
+                echo "unknown sanitizer $kind: address thread" >&2
+                exit 2
+                ;;
+        esac
+    done
+    return "$failed"
+}
+
+main "$@"
