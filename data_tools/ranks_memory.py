@@ -98,7 +98,7 @@ def assignment_bytes(counts: SharedCounts, options: Options, work: int) -> int:
         return 120 * nodes + weights + window + min(work, 2 * ENTRY_BYTES * whole.edges // ranks)
     if options.method == "parmetis":
         pairs = int(2 * UNEVEN * whole.pairs * PAIR_BYTES[counts.integer]) // ranks
-        return 48 * nodes + weights + pairs + max(window, 32 * min(nodes * options.parts, CELLS))
+        return 48 * nodes + weights + pairs + max(window, 64 * min(nodes * options.parts, CELLS))
     return 24 * nodes + weights + window + (16 * whole.nodes if options.method == GIVEN else 0)
 
 

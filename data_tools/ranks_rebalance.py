@@ -9,20 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.assignment import splitmix64
 from data_tools.pair_graph import PairGraph
 from data_tools.part_limits import load_limits, spread_giants
-from data_tools.rebalance import TARGET
+from data_tools.rebalance import PENALTY, RISE, SLACK, TARGET
 from data_tools.streaming import new_numbers
 from data_tools.swap_nodes import COARSE, swap_nodes
 from data_tools.team import Team
 from hpcgnn.store.book import BlockOwnership
 
-ROUNDS = 60  # of moves, before nodes are exchanged
-PENALTY, RISE = 0.02, 1.5  # the first in cut weight of a mean part, the factor of the next
-LASTING = 20  # penalties after which a round without moves ends them
+ROUNDS = 80  # of moves, before nodes are exchanged
+LASTING = 20  # rounds after which one without moves ends them
 EXCHANGES = 4
 CANDIDATES = 1 << 16  # moves that a rank proposes in a round
-CELLS = 1 << 21  # of a table of ties to parts in memory together
+AT_ONCE = 1 << 18  # nodes that all ranks look at in a round
+CELLS = 1 << 18  # of a table of ties to parts in memory together
 
 
 class Ghosts:
@@ -99,15 +100,17 @@ def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.n
 def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: Loads) -> np.ndarray:
     """Collective. Rounds of moves until no part has too much; part [n] changes in place. Returns the loads [P, C] of
     weights [n, C]."""
-    shares, ties = weights * allowed.unit, int(ghosts.team.sum(ghosts.graph.weight.sum()))
-    penalty, lasting = PENALTY * max(1, ties) / 2 / len(allowed.limit), PENALTY * RISE**LASTING * max(1, ties)
+    shares, ties = weights * allowed.unit, int(ghosts.team.sum(np.array([ghosts.graph.weight.sum()]))[0])
+    penalty = PENALTY * max(1, ties) / 2 / len(allowed.limit)
     loads = allowed.of(ghosts.team, part, weights)
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         if (loads <= allowed.limit).all():
             break
-        proposed = ghosts.team.everyone(propose(ghosts, part, shares, loads, allowed, penalty))
-        moves = accept(np.concatenate(proposed), loads, allowed.limit, penalty)
-        if not len(moves) and penalty > lasting:
+        excess = loads - (allowed.limit - SLACK)
+        nodes = whose_turn(ghosts, part, shares, excess > 0, allowed.fixed, number)
+        moves = np.concatenate(ghosts.team.everyone(propose(ghosts, part, nodes, shares, excess, penalty)))
+        moves = accept(moves, excess, penalty)
+        if not len(moves) and number > LASTING:
             break
         mine = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
         part[moves["node"][mine] - ghosts.first] = moves["goal"][mine]
@@ -128,29 +131,45 @@ def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.
     return count
 
 
-def propose(
-    ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, loads: np.ndarray, allowed: Loads, penalty: float
+def whose_turn(
+    ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, over: np.ndarray, fixed: np.ndarray, number: int
 ) -> np.ndarray:
-    """Collective. The best moves of nodes of this rank out of parts with overload, records sorted by cost and node:
-    cost, loss (of cut), node, heavy, goal, share [C]. shares [n, C], loads [P, C]."""
+    """Collective. Nodes of this rank's block that may leave their part in a round, as it has too much (mask [P, C]) of
+    what they weigh; where they are many, every so many-th."""
+    nodes = np.flatnonzero((over[part] & (shares > 0)).any(axis=1) & ~fixed)
+    turns = max(1, int(ghosts.team.sum(np.array([len(nodes)]))[0]) // AT_ONCE)
+    return nodes[(nodes + ghosts.first) % turns == number % turns]
+
+
+def propose(
+    ghosts: Ghosts, part: np.ndarray, nodes: np.ndarray, shares: np.ndarray, excess: np.ndarray, penalty: float
+) -> np.ndarray:
+    """Collective. The best moves of nodes of this rank's block, records sorted by cost and node: cost, loss (of cut),
+    node, heavy, goal, share [C]. shares [n, C]; excess [P, C]: loads less their limits."""
     names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
     kinds = [*names, ("share", "f8", (shares.shape[1],))]
-    around, excess = ghosts.neighbor_parts(part), loads - allowed.limit
-    nodes = np.flatnonzero(((excess > 0)[part] & (shares > 0)).any(axis=1) & ~allowed.fixed)
+    around, num_parts = ghosts.neighbor_parts(part), len(excess)
     found = [np.empty(0, kinds)]
-    for start in range(0, len(nodes), max(1, CELLS // len(loads))):
-        some = nodes[start : start + max(1, CELLS // len(loads))]
-        ties, here = part_ties_of(ghosts.graph, around, some, len(loads)), np.arange(len(some))
+    for start in range(0, len(nodes), max(1, CELLS // num_parts)):
+        some = nodes[start : start + max(1, CELLS // num_parts)]
+        ties, here = part_ties_of(ghosts.graph, around, some, num_parts), np.arange(len(some))
         loss = ties[here, part[some]][:, None] - ties
         change = added_overload(excess, shares[some], part[some])
         cost = loss + penalty * change
         cost[change >= 0] = 0
-        goal = np.argmin(cost, axis=1)
+        # The lightest part is the best for all: some take another, or it would be full at once.
+        goal = np.argmin(np.minimum(cost, 0) * preferences(some + ghosts.first, num_parts), axis=1)
         moves = np.zeros(len(some), kinds)
         moves["node"], moves["heavy"], moves["goal"] = some + ghosts.first, part[some], goal
         moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[some]
         found.append(moves[moves["cost"] < 0])
     return best(np.concatenate(found))[:CANDIDATES]
+
+
+def preferences(nodes: np.ndarray, num_parts: int) -> np.ndarray:
+    """How much every node [k] likes every part [k, P], from 0.5 to 1, the same on any rank."""
+    keys = splitmix64(nodes.astype(np.uint64))[:, None] ^ splitmix64(np.arange(num_parts, dtype=np.uint64))
+    return 0.5 + (keys >> np.uint64(40)) * 2.0**-25
 
 
 def added_overload(excess: np.ndarray, share: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -170,11 +189,11 @@ def best(moves: np.ndarray) -> np.ndarray:
     return moves[np.lexsort((moves["node"], moves["cost"]))]
 
 
-def accept(moves: np.ndarray, loads: np.ndarray, limit: np.ndarray, penalty: float) -> np.ndarray:
+def accept(moves: np.ndarray, excess: np.ndarray, penalty: float) -> np.ndarray:
     """The moves that are made: in order of their cost, those that lessen the overload by more than they cost."""
     # Each rank's list ends with its best CANDIDATES: beyond those of all together the order would not be complete.
     moves = best(moves)[:CANDIDATES]
-    excess, taken = loads - limit, []
+    excess, taken = excess.copy(), []
     columns = (moves[name] for name in ("heavy", "goal", "share", "loss"))
     for index, (heavy, goal, share, loss) in enumerate(zip(*columns, strict=True)):
         pair = np.stack([excess[heavy], excess[goal]])

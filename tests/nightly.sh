@@ -5,6 +5,7 @@
 #   soak      kills, hangs and lost nodes at random moments
 #   browser   the report page in a headless browser
 #   mpich     the tests under MPICH
+#   sanitize  the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
 #
 # Without arguments: all of them. FUZZ_MINUTES and SOAK_MINUTES are 60 each.
 set -euo pipefail
@@ -17,6 +18,7 @@ fuzz() { .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}"; }
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 browser() { .venv/bin/python -m pytest -q tests/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
+sanitize() { bash tests/sanitize.sh; }
 
 # Runs a stage and notes how it went.
 stage() {
@@ -32,13 +34,13 @@ stage() {
 
 main() {
     local name
-    (($#)) || set -- fuzz soak browser mpich
+    (($#)) || set -- fuzz soak browser mpich sanitize
     bash tests/setup.sh
     for name in "$@"; do
         case $name in
-            fuzz | soak | browser | mpich) stage "$name" ;;
+            fuzz | soak | browser | mpich | sanitize) stage "$name" ;;
             *)
-                echo "unknown stage $name: fuzz soak browser mpich" >&2
+                echo "unknown stage $name: fuzz soak browser mpich sanitize" >&2
                 exit 2
                 ;;
         esac

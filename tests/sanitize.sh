@@ -39,7 +39,7 @@ preload() {
 address() {
     HPCGNN_NATIVE=$(build address address,undefined) || return 1
     export HPCGNN_NATIVE
-    LD_PRELOAD=$(preload asan) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
+    UCX_MEM_EVENTS=n LD_PRELOAD=$(preload asan) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
         timeout --kill-after=10 "$LIMIT" python -m pytest -p sanitized -p no:cacheprovider -q "${ADDRESS_TESTS[@]}"
 }
 
@@ -49,7 +49,9 @@ thread() {
     HPCGNN_NATIVE=$(build thread thread) || return 1
     export HPCGNN_NATIVE
     reports=$(mktemp -d)
-    LD_PRELOAD=$(preload tsan) TSAN_OPTIONS="exitcode=0 log_path=$reports/report" PYTHONPATH=tests OMP_NUM_THREADS=1 \
+    # UCX's hooks into memory functions and the sanitizer's exclude each other.
+    UCX_MEM_EVENTS=n LD_PRELOAD=$(preload tsan) PYTHONPATH=tests OMP_NUM_THREADS=1 \
+        TSAN_OPTIONS="exitcode=0 log_path=$reports/report suppressions=$PWD/tests/tsan.supp" \
         timeout --kill-after=10 "$LIMIT" setarch -R python -m pytest -p sanitized -p no:cacheprovider -q \
         "${THREAD_TESTS[@]}" || status=$?
     if grep -rl '_native' "$reports"; then

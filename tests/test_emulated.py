@@ -27,6 +27,8 @@ PLAIN = ["gcn", "gat", "labor", "weighted"]
 LINKS = ["friends", "filtered"]
 SNAPSHOTS = ["tgcn", "evolvegcn_h", "gat", "dysat"]
 
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 3, reason="takes a minute: on 1, 2 and 4 ranks")
+
 
 @pytest.fixture
 def emulation(monkeypatch):

@@ -18,7 +18,7 @@ from data_tools.partition import partition
 from data_tools.partition_source import open_source
 from data_tools.ranks_graph import block_graph
 from data_tools.ranks_partition import partition_shared
-from data_tools.ranks_rebalance import Ghosts, rebalance_blocks
+from data_tools.ranks_rebalance import Ghosts, allowed_loads, rebalance_blocks
 from data_tools.ranks_weights import block_weights
 from data_tools.rebalance import TARGET
 from data_tools.synthesize import main
@@ -198,17 +198,21 @@ def test_nodes_are_exchanged_where_no_move_helps(team, mpi_tmp_path):
         np.testing.assert_array_equal(np.bincount(part, weights[:, 0]), [10, 10])
 
 
+@pytest.mark.parametrize("giants", [0, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_rebalancing_is_the_same_on_any_ranks(team, mpi_tmp_path, seed):
+def test_rebalancing_is_the_same_on_any_ranks(team, mpi_tmp_path, seed, giants):
     path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed, sizes=(150, 80, 9)))
     rng = np.random.default_rng(seed)
     weights = np.minimum(rng.pareto(1.5, (239, 3)) * 10, 90).astype(np.int64) + 1
+    weights[rng.permutation(239)[:giants], 1] = 3 * weights[:, 1].sum() // 6  # three times what a part should have
     part = (rng.integers(0, 6, 239) * rng.integers(0, 6, 239) // 6).astype(np.int32)
     with (source := open_source(path)).file:
         found = rebalanced(team, source, part, weights, 6)
         np.testing.assert_array_equal(found, rebalanced(Team(), source, part, weights, 6))
-    loads = np.stack([np.bincount(found, column, 6) for column in weights.T])
-    assert (loads.max(axis=1) <= TARGET * loads.mean(axis=1) + 1e-9).all()
+    loads, means = np.stack([np.bincount(found, column, 6) for column in weights.T], axis=1), weights.sum(axis=0) / 6
+    limit = allowed_loads(Team(), found.copy(), weights, means, 6).limit * TARGET * means
+    assert (loads <= limit + 1e-9).all()
+    assert giants or (limit <= TARGET * means + 1e-9).all()
 
 
 def test_small_graphs_and_other_objectives_are_refused(team, mpi_tmp_path, parmetis):
