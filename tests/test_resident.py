@@ -17,6 +17,7 @@ from hpcgnn import native_cuda
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.nn.blocks import Level
 from hpcgnn.sample.resident import ResidentSampler
+from hpcgnn.sample.resident_graph import Uploads
 from hpcgnn.sample.temporal import TemporalSampler
 
 pytestmark = pytest.mark.serial
@@ -126,6 +127,14 @@ def test_auto_takes_the_device(tmp_path, emulated):
         assert isinstance(session.eval_sampler, TemporalSampler)
     with pytest.raises((ValueError, DistributedError), match="mails go to neighbours"):
         open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan, sampling__planner="device"))
+
+
+def test_arrays_are_brought_once():
+    upload, array = Uploads(torch.device("cpu")), np.arange(6.0)
+    assert upload(array) is upload(array[:])
+    assert upload(array[:5]) is not upload(array)
+    assert upload(array, torch.float32) is upload(array, torch.float32)
+    assert [upload(array).dtype, upload(array, torch.float32).dtype] == [torch.float64, torch.float32]
 
 
 def test_the_host_plans_for_the_host(tmp_path):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.resident import ResidentSampler
-from hpcgnn.sample.resident_graph import graph_bytes
+from hpcgnn.sample.resident_graph import Uploads, graph_bytes
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.partition import TemporalPartition
 
 
 def choose_sampler(
     partition: TemporalPartition, config: SamplingConfig, needs: Needs, seed: int, place: Placement
-) -> type[TemporalSampler] | type[ResidentSampler]:  # fmt: skip
-    """The sampler that ``sampling.planner`` asks for. Raises ValueError where the device cannot make plans."""
+) -> Callable[..., TemporalSampler | ResidentSampler]:  # fmt: skip
+    """Makes samplers of the kind that ``sampling.planner`` asks for; those on the device share what lies there. Raises
+    ValueError where the device cannot make plans."""
     if config.planner == "host":
         return TemporalSampler
     hindrance = _hindrance(needs, place)
@@ -23,7 +27,7 @@ def choose_sampler(
         raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
     if hindrance or (config.planner == "auto" and not _fits(partition, place)):
         return TemporalSampler
-    return ResidentSampler
+    return partial(ResidentSampler, upload=Uploads(place.device))
 
 
 def _hindrance(needs: Needs, place: Placement) -> str:
@@ -42,4 +46,4 @@ def _fits(partition: TemporalPartition, place: Placement) -> bool:
     if place.device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(place.device)
-    return 2 * graph_bytes(partition, partition.history, place.dtype.itemsize) <= free // 2
+    return graph_bytes(partition, place.dtype.itemsize) <= free // 2

@@ -21,7 +21,7 @@ from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import KINDS
 from hpcgnn.sample.plan import StepPlan, WritePlan
-from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, tensors_of
+from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, Uploads, tensors_of
 from hpcgnn.sample.temporal import Needs, Placement
 from hpcgnn.store.partition import History, TemporalPartition
 
@@ -51,11 +51,12 @@ class ResidentSampler:
 
     def __init__(
         self, partition: TemporalPartition, history: History, config: SamplingConfig, needs: Needs, seed: int,
-        placement: Placement, evaluation: bool = False, in_batch: bool = True,
+        placement: Placement, evaluation: bool = False, in_batch: bool = True, upload: Uploads | None = None,
     ):  # fmt: skip
         self._num_events, self._config, self._needs, self._seed = partition.num_events, config, needs, seed
         self._place = placement
-        self._graph = ResidentGraph(partition, history, placement, config.boundary_half_life > 0)
+        upload = upload or Uploads(placement.device)
+        self._graph = ResidentGraph(partition, history, placement.dtype, config.boundary_half_life > 0, upload)
         self._in_batch = in_batch and config.in_batch_neighbors
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
         self._kept: dict[str, tuple[Batches, ResidentEvents]] = {}

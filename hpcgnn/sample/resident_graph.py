@@ -8,22 +8,36 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
-from hpcgnn.sample.temporal import Placement
 from hpcgnn.store.partition import Events, History, TemporalPartition
+
+
+class Uploads:
+    """Arrays on a device, each of them once, however often it is asked for."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._kept: dict[tuple, tuple[np.ndarray, torch.Tensor]] = {}
+
+    def __call__(self, array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The array on the device, of its own type or another one. It must not change any more."""
+        key = array.__array_interface__["data"][0], array.shape, array.dtype.str, dtype
+        if key not in self._kept:
+            self._kept[key] = array, torch.from_numpy(array).to(self._device, dtype)
+        return self._kept[key][1]
 
 
 class ResidentGraph:
     """One rank's history, event features and parts of the nodes on a device; local rows are global ids."""
 
-    def __init__(self, partition: TemporalPartition, history: History, place: Placement, with_parts: bool):
-        put = lambda array: torch.from_numpy(array).to(place.device)  # noqa: E731
-        self.history = tuple(map(put, (history.indptr, history.time, history.event)))
-        self.other = put(history.other)
-        self.feature = None if history.feature is None else put(history.feature)
-        width = (0, 0) if partition.features is None else partition.features.shape
-        features = np.empty(width, np.float32) if partition.features is None else partition.features
-        self.features = put(features).to(place.dtype)
-        self.part = put(partition.book.part_of(np.arange(partition.num_nodes))) if with_parts else None
+    def __init__(
+        self, partition: TemporalPartition, history: History, dtype: torch.dtype, with_parts: bool, upload: Uploads
+    ):  # fmt: skip
+        self.history = tuple(map(upload, (history.indptr, history.time, history.event)))
+        self.other = upload(history.other)
+        self.feature = None if history.feature is None else upload(history.feature)
+        given = partition.features is not None
+        self.features = upload(partition.features if given else np.empty((0, 0), np.float32), dtype)
+        self.part = upload(partition.book.part_of(np.arange(partition.num_nodes))) if with_parts else None
 
 
 class ResidentEvents:
@@ -35,11 +49,12 @@ class ResidentEvents:
         self.columns = {name: put(values) for name, values in events.columns.items() if name == "label"}
 
 
-def graph_bytes(partition: TemporalPartition, history: History, itemsize: int) -> int:
-    """Bytes that `ResidentGraph` takes."""
+def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
+    """Bytes that the graphs of training and of evaluation take at most, with different histories."""
+    history = partition.history
     columns = (history.indptr, history.other, history.time, history.event, history.feature)
     features = 0 if partition.features is None else partition.features.size * itemsize
-    return features + sum(column.nbytes for column in columns if column is not None)
+    return features + 2 * sum(column.nbytes for column in columns if column is not None)
 
 
 def tensors_of(value) -> Iterator[torch.Tensor]:
