@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import pathlib
 import re
 
@@ -61,3 +63,9 @@ def read_text(path: pathlib.Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def give_back_freed_memory() -> None:
+    """Let the system have what a library has freed, where the C library can (glibc), before more is asked for."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

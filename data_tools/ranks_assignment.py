@@ -12,6 +12,7 @@ import numpy as np
 
 from data_tools.assignment import NODES_PER_PART, random_rows, room_for
 from data_tools.given_parts import file_parts
+from data_tools.memory import give_back_freed_memory
 from data_tools.node_weights import columns_of
 from data_tools.pair_graph import PairGraph
 from data_tools.pair_spool import entry_dtype
@@ -96,6 +97,7 @@ def parmetis_blocks(job: Job) -> np.ndarray:
     graph = job.graph()
     weights = job.asked_weights()
     part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
+    give_back_freed_memory()
     ghosts = Ghosts(team, job.blocks, graph)
     part = order_blocks(ghosts, part, options.parts, options.seed)
     return rebalance_blocks(ghosts, part, weights, options.parts)

@@ -21,9 +21,9 @@ from hpcgnn.store.book import BlockOwnership
 ROUNDS = 80  # of moves, before nodes are exchanged
 LASTING = 20  # rounds after which one without moves ends them
 EXCHANGES = 4
-CANDIDATES = 1 << 16  # moves that a rank proposes in a round
+CANDIDATES = 1 << 15  # moves that a rank proposes in a round
 AT_ONCE = 1 << 18  # nodes that all ranks look at in a round
-CELLS = 1 << 18  # of a table of ties to parts in memory together
+CELLS = 1 << 17  # of a table of ties to parts in memory together
 
 
 class Ghosts:

@@ -137,6 +137,7 @@ class Trainer(Resumable):
             total, stop, busy = self.optimizer.sum(plan.step, loss, self._stop.requested, self._writer.is_busy)
         if self._writer.has_waiting and not busy:
             self._settle()
+            self._watchdog.at("train", plan.step)
         if not np.isfinite(total):
             message = f"the loss is {total} in epoch {plan.epoch}, step {plan.step}; lower train.lr"
             raise DistributedError(message, user_error=False)  # the sum is the same on all ranks: they leave together
