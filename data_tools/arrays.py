@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +35,7 @@ def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
     """The arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory)."""
     try:
         if kind == "mat":
-            return split_sparse(scipy.io.loadmat(path))
+            return load_matlab(path)
         if kind == "pt":
             return load_tensors(path)
         if kind == "npz":
@@ -41,6 +44,20 @@ def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
         return {"array": open_npy(path)}
     except Exception as error:  # what NumPy, SciPy and zipfile raise about damaged files has no common class
         raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
+
+
+def load_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays of a mat file, read by another process: SciPy's reader crashes on some that are damaged."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(read_matlab, path).result()
+        except BrokenProcessPool:
+            raise ValueError("its reader crashed") from None
+
+
+def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """As `load_matlab`, in this process."""
+    return split_sparse(scipy.io.loadmat(path))
 
 
 def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:

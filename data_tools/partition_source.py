@@ -143,10 +143,10 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
                 f"{file.filename}: {group.name}/{column} is missing; a {kind} graph needs it: "
                 "name its source column to data_tools.convert"
             )
-        if group[column].dtype.kind not in "iu":
+        if group[column].dtype.kind not in "iu" or group[column].ndim != 1:
             raise FileFormatError(
-                f"{file.filename}: {group.name}/{column} has dtype {group[column].dtype}, expected integers; "
-                "write the file anew with data_tools.convert"
+                f"{file.filename}: {group.name}/{column} has dtype {group[column].dtype} and shape "
+                f"{group[column].shape}, expected one integer a row; write the file anew with data_tools.convert"
             )
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))

@@ -93,8 +93,8 @@ def read_book(folder: pathlib.Path, findings: Findings) -> BookView | None:
 
 
 def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
-    """Read the book."""
-    types = {}
+    """Read the book. FileFormatError for counts that cannot be."""
+    types, sizes = {}, book["parts/bytes"][:].tolist()
     for name in files.node_types(book):
         group = book["nodes"][name]
         types[name] = BookType(name, int(group.attrs["num_nodes"]), group["offsets"][:])
@@ -103,8 +103,11 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         group = book["edges"][name]
         source, _, destination = files.split_relation(name)
         columns = tuple(column.decode() for column in group["columns"][:])
-        count = int(group.attrs["num_edges"])
+        count = checked_edges(path, group, sizes)
         relations.append(BookRelation(name, count, types[source], types[destination], columns))
+    told = {name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs}
+    if int(told.get("num_snapshots", 1)) < 1:
+        raise files.FileFormatError(f"{path}: num_snapshots is {told['num_snapshots']}; run data_tools.partition again")
     return BookView(
         path=path,
         kind=str(book.attrs["kind"]),
@@ -113,12 +116,22 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         source_hash=str(book.attrs["source_hash"]),
         options=decode_json(book.attrs["options"]),
         quality=decode_json(book.attrs["quality"]),
-        told={name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs},
+        told=told,
         types=tuple(types.values()),
         relations=tuple(relations),
         hashes=[text.decode() for text in book["parts/hash"][:]],
-        sizes=book["parts/bytes"][:].tolist(),
+        sizes=sizes,
     )
+
+
+def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> int:
+    """The number of a relation's edges, of which every one takes a byte of the parts, packed or not."""
+    count = int(group.attrs["num_edges"])
+    if not 0 <= count <= files.MOST_PACKED * max(0, sum(sizes)):
+        raise files.FileFormatError(
+            f"{path}: {group.name} has {count} edges, parts of {sum(sizes)} bytes; run data_tools.partition again"
+        )
+    return count
 
 
 def check_book(view: BookView, findings: Findings) -> None:

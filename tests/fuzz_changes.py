@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import tokenize
 from pathlib import Path
 
 import h5py
@@ -234,7 +235,7 @@ def change_header(path: Path, rng: random.Random) -> None:
     """Give an npy file a header of another shape, type or order."""
     try:
         array = np.load(path)
-    except (ValueError, OSError, EOFError, MemoryError):
+    except (ValueError, OSError, EOFError, MemoryError, tokenize.TokenError):
         change_bytes(path, rng)
         return
     shape = rng.choice(((2**40,), (2**62, 4), (-1,), (0,), (), (3, 0), (1,) * 60, (*array.shape, 1)))

@@ -6,6 +6,7 @@ on stderr. Anything else is a finding.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pickle
@@ -181,11 +182,10 @@ def make_set(folder: Path, kind: str) -> None:
 
 
 def read_set(folder: Path, kind: str) -> None:
-    """Verify, inspect and open a set whose hashes fit what it holds, as far as its book can still be written."""
-    try:
+    """Verify, inspect and open a set whose hashes fit what it holds, as far as its book can still be read: HDF5 may
+    hang in one that cannot, and such a book is not as it was sealed."""
+    with contextlib.suppress(OSError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError):
         refresh(folder)
-    except (OSError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError):
-        files.seal(files.book_path(folder))
     verify.main([str(folder)])
     inspect.main([str(folder), "--ranks", "2"])
     OPENERS[kind](folder, 0, 1)
@@ -257,7 +257,7 @@ def write_hashes(path: Path) -> None:
             name = path / entry["name"]
             entry["bytes"], entry["sha256"] = name.stat().st_size, files.file_hash(name)
         (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
-    except (ValueError, LookupError, TypeError, OSError):
+    except (ValueError, LookupError, TypeError, OSError, RecursionError):
         return
 
 
