@@ -32,6 +32,7 @@ NOT_RUN = {
     r"^gpmetis": "a program of METIS that is not installed from PyPI",
     r"python (loop|sage)\.py": "tests/test_docs.py runs the programs of docs/library.md",
     r"--peer (pyg|pygt)": "needs PyTorch Geometric",
+    r"--comm\.device cuda|bench gpu": "needs a GPU: tests marked gpu, and test_bench_gpu.py",
     r"--method (parmetis|kaminpar)": "needs a library beside: test_ranks_partition.py and test_partition_methods.py",
     r"(\b|_)(FILE|NAME|FORMAT|FOLDER|RECIPE|SIZE)\b|<|data_tools\.X": "a form, with examples beside it",
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from hpcgnn.native.dispatch import compute_backend, on_host
+from hpcgnn.native.products import multiply
 from hpcgnn.native.relabel import transpose_index
 from hpcgnn.native.workspace import empty_rows
 
@@ -190,4 +191,4 @@ def grouped_linear(rows: torch.Tensor, begin: torch.Tensor, weight: torch.Tensor
 def grouped_linear_reference(rows, begin, weight):
     """grouped_linear in plain torch, for any device."""
     pieces = rows.split((begin[1:] - begin[:-1]).tolist())
-    return torch.cat([piece @ matrix for piece, matrix in zip(pieces, weight, strict=True)])
+    return torch.cat([multiply(piece, matrix) for piece, matrix in zip(pieces, weight, strict=True)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.native import empty_rows
+from hpcgnn.native.products import multiply_into
 
 _PIECE_BYTES = 1 << 19  # of hidden rows that are in a core's cache together
 
@@ -15,11 +16,7 @@ _PIECE_BYTES = 1 << 19  # of hidden rows that are in a core's cache together
 class _Affine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, weight, bias, rectify):
-        out = empty_rows(rows, len(rows), weight.shape[1])
-        if bias is None:
-            torch.mm(rows, weight, out=out)
-        else:
-            torch.addmm(bias, rows, weight, out=out)
+        out = multiply_into(empty_rows(rows, len(rows), weight.shape[1]), rows, weight, bias)
         ctx.save_for_backward(rows, weight, out.relu_() if rectify else None)
         return out
 
@@ -29,8 +26,8 @@ class _Affine(torch.autograd.Function):
         if out is not None:
             gradient = _relu_backward(gradient, out)
         wants_rows, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        grad_rows = torch.mm(gradient, weight.t(), out=empty_rows(rows, *rows.shape)) if wants_rows else None
-        grad_weight = rows.t() @ gradient if wants_weight else None
+        grad_rows = multiply_into(empty_rows(rows, *rows.shape), gradient, weight.t()) if wants_rows else None
+        grad_weight = multiply_into(torch.empty_like(weight), rows.t(), gradient) if wants_weight else None
         return grad_rows, grad_weight, gradient.sum(0) if wants_bias else None, None
 
 
@@ -68,7 +65,7 @@ class _Perceptron(torch.autograd.Function):
         ctx.save_for_backward(rows, weight, out_weight)
         out = rows.new_empty(len(rows), len(out_weight))
         for begin, some, hidden in _hidden_pieces(rows, weight):
-            torch.addmm(out_bias, hidden, out_weight.t(), out=out[begin : begin + len(some)])
+            multiply_into(out[begin : begin + len(some)], hidden, out_weight.t(), out_bias)
         return out
 
     @staticmethod
@@ -84,7 +81,7 @@ class _Perceptron(torch.autograd.Function):
             torch.ops.aten.threshold_backward.grad_input(behind, hidden, 0, grad_input=behind)
             grad_weight.addmm_(some.t(), behind)
             if grad_rows is not None:
-                torch.mm(behind, weight.t(), out=grad_rows[begin : begin + len(some)])
+                multiply_into(grad_rows[begin : begin + len(some)], behind, weight.t())
         return grad_rows, grad_weight, grad_out, gradient.sum(0)
 
 
@@ -97,7 +94,7 @@ def _hidden_pieces(rows: torch.Tensor, weight: torch.Tensor):
     for begin in range(0, len(rows), at_once):
         some = rows[begin : begin + at_once]
         hidden = memory[: len(some)]
-        torch.mm(some, weight, out=hidden)
+        multiply_into(hidden, some, weight)
         yield begin, some, hidden.clamp_(min=0)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from hpcgnn.native import empty_rows
+from hpcgnn.native.products import multiply_into
 from hpcgnn.nn.convolutions import glorot
 
 
@@ -18,9 +19,9 @@ class GatedStep(torch.autograd.Function):
         H]."""
         width = hidden.shape[1]
         open_gates, shown, new, out = (empty_rows(hidden, len(hidden), some * width) for some in (2, 1, 1, 1))
-        torch.addmm(given[:, : 2 * width], hidden, gates, out=open_gates).sigmoid_()
+        multiply_into(open_gates, hidden, gates, given[:, : 2 * width]).sigmoid_()
         torch.mul(open_gates[:, width:], hidden, out=shown)
-        torch.addmm(given[:, 2 * width :], shown, candidate, out=new).tanh_()
+        multiply_into(new, shown, candidate, given[:, 2 * width :]).tanh_()
         ctx.save_for_backward(hidden, open_gates, shown, new, gates, candidate)
         return torch.lerp(new, hidden, open_gates[:, :width], out=out)
 
@@ -34,7 +35,7 @@ class GatedStep(torch.autograd.Function):
         torch.mul(gradient, update, out=grad_hidden)
         _tanh_backward(torch.sub(gradient, grad_hidden, out=work), new, to_new)
         _sigmoid_backward(torch.sub(hidden, new, out=work).mul_(gradient), update, to_gates[:, :width])
-        torch.mm(to_new, candidate.t(), out=grad_shown)
+        multiply_into(grad_shown, to_new, candidate.t())
         _sigmoid_backward(torch.mul(grad_shown, hidden, out=work), reset, to_gates[:, width:])
         grad_hidden.addcmul_(grad_shown, reset).addmm_(to_gates, gates.t())
         return grad_given, grad_hidden, hidden.t() @ to_gates, shown.t() @ to_new

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from hpcgnn.native.dispatch import on_host
+from hpcgnn.native.products import are_rounded, multiply
 
 
 def _onednn():
@@ -32,7 +33,10 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """rows [n, i] @ weight [o, i].T + bias [o]."""
+    """rows [n, i] @ weight [o, i].T + bias [o]; on a device as `native.choose_products` was told."""
+    if are_rounded():
+        out = multiply(rows, weight.t())
+        return out if bias is None else out + bias
     operator = _onednn() if on_host(rows) and rows.dtype == torch.float32 and rows.dim() == 2 else None
     if operator is None or rows.numel() == 0:
         return functional.linear(rows, weight, bias)

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.native.products import choose_products
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.store.saved_rows import NodeRowStore, RowOwner
 from hpcgnn.timers import Timers
@@ -39,6 +41,8 @@ class BaseSession(ABC):
         self.prefetch = self._plans_ahead()
         self.plan_channel = world.channel(polite=self.prefetch > 0)
         self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+        with together(world, "choose how matrices are multiplied"):
+            choose_products(config.train.matmul, world.device, self.dtype)
 
     def _plans_ahead(self) -> int:
         return self.world.plans_ahead(self.config.sampling.prefetch)

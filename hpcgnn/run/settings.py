@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hpcgnn.choices import check_choices
 
 PRECISIONS = ("float32", "float64")
+MATMULS = ("float32", "tf32", "bf16")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "linear", "step")
 PROGRESS = ("auto", "on", "off")
@@ -43,6 +44,8 @@ class TrainConfig:
             divide epochs. Ranks form as many groups as divide both their number and this.
         seed: of everything random, below 2^56.
         precision: float32 or float64, of weights and node memory.
+        matmul: how rows are multiplied with weights on CUDA devices: float32, tf32 (the device's rounding of float32
+            to 10 bits), or bf16 (rounded to bfloat16, added up in float32).
         eval_every: epochs between two validations; the last epoch is always validated.
         monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap, mrr, auc or
             mse; of errors the lowest is best.
@@ -76,6 +79,7 @@ class TrainConfig:
     epoch_parallel: int = 1
     seed: int = 0
     precision: str = "float32"
+    matmul: str = "float32"
     eval_every: int = 1
     monitor: str = ""
     patience: int = 5
@@ -89,7 +93,10 @@ class TrainConfig:
     leave_seconds: float = 60.0
 
     def __post_init__(self):
-        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "progress": PROGRESS}
+        choices = {
+            "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "matmul": MATMULS,
+            "progress": PROGRESS,
+        }  # fmt: skip
         check_choices("train", self, choices)
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:

@@ -1,0 +1,95 @@
+"""Products of numbers rounded to bfloat16, or through TF32, are near those in float32; nothing else is rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import snapshot_runs
+import torch
+import training_runs
+from mpi4py import MPI
+from test_resident import emulated  # noqa: F401
+
+from data_tools.partition import partition
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.native.products import choose_products, multiply
+from hpcgnn.nn.affine import affine, perceptron
+from hpcgnn.nn.gates import GatedCell
+from hpcgnn.nn.linear import linear
+
+pytestmark = pytest.mark.serial
+NEAR = {"bf16": 2e-2, "tf32": 2e-3}  # of the largest value
+
+
+@pytest.fixture(autouse=True)
+def float32_again():
+    """Later tests multiply as ever."""
+    yield
+    choose_products("float32", torch.device("cpu"), torch.float32)
+
+
+def layers(rows, weight, bias, output, cell):
+    """Everything that multiplies rows [n, I] with weights."""
+    given = affine(rows, weight.repeat(1, 3)[:, : 3 * rows.shape[1]])
+    return [
+        linear(rows, weight.t(), bias), multiply(rows, weight), affine(rows, weight, bias, rectify=True),
+        perceptron(rows, weight, output), cell(given, rows),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["bf16", "tf32"])
+def test_products_are_near_those_in_float32(device, kind):
+    torch.manual_seed(1)
+    output, cell = torch.nn.Linear(20, 4), GatedCell(20)
+    values = [torch.randn(50, 20), torch.randn(20, 20) / 5, torch.randn(20)]
+
+    def run(kind):
+        target = torch.device(device.target)
+        choose_products(kind, target, torch.float32)
+        leaves = [device.put(value).requires_grad_() for value in values]
+        found = layers(*leaves, output.to(target), cell.to(target))
+        sum(some.square().sum() for some in found).backward()
+        return [some.detach() for some in found] + [leaf.grad for leaf in leaves]
+
+    with device:
+        expected, found = run("float32"), run(kind)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert float((one - other).abs().max()) < NEAR[kind] * float(other.abs().max())
+        assert kind == "tf32" or not torch.equal(one, other)
+
+
+def temporal_losses(folder, **changes) -> list[float]:
+    config = training_runs.make_config(train__precision="float32", **changes)
+    return training_runs.record_epoch(MPI.COMM_SELF, folder / "parts", config, steps=8).losses
+
+
+def snapshot_losses(folder, **changes) -> list[float]:
+    changes = {"inputs__lags": 2, "model__kind": "tgcn", "train__precision": "float32"} | changes
+    return snapshot_runs.run_epochs(MPI.COMM_SELF, folder / "parts", snapshot_runs.make_config(**changes))[0][:, 0]
+
+
+@pytest.mark.parametrize("kind", ["temporal", "snapshots"])
+def test_losses_are_near_those_in_float32(tmp_path, emulated, kind):  # noqa: F811
+    if kind == "temporal":
+        partition(training_runs.bipartite(tmp_path / "graph.h5"), tmp_path / "parts", 4, "random")
+        losses = temporal_losses
+    else:
+        snapshot_runs.make_parts(MPI.COMM_SELF, tmp_path)
+        losses = snapshot_losses
+    found, expected = losses(tmp_path, train__matmul="bf16"), losses(tmp_path)
+    np.testing.assert_allclose(found, expected, rtol=0.02)
+    assert not np.array_equal(found, expected)
+
+
+def test_other_devices_and_precisions_are_refused(tmp_path):
+    partition(training_runs.bipartite(tmp_path / "graph.h5"), tmp_path / "parts", 4, "random")
+    with pytest.raises(
+        (ValueError, DistributedError), match=r"train\.matmul tf32 is for CUDA devices, comm\.device is cpu"
+    ):
+        temporal_losses(tmp_path, train__matmul="tf32")
+
+
+def test_float64_is_not_rounded(tmp_path, emulated):  # noqa: F811
+    with pytest.raises(ValueError, match=r"needs train\.precision float32"):
+        choose_products("bf16", torch.device("cpu"), torch.float64)
