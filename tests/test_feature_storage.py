@@ -10,11 +10,13 @@ import torch
 from mpi4py import MPI
 from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
 
+from hpcgnn import native
 from hpcgnn.run.graph_inference import infer
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.graph_plan import NODE_COLUMNS, GraphSampler
 from hpcgnn.store import files
+from hpcgnn.store.input_rows import seen_from
 from hpcgnn.store.stored_column import Piece, RowReader, StoredColumn
 
 MIB = 1 << 20
@@ -87,15 +89,26 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
     make, changes = CASES[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
     found = []
-    for storage in ("memory", "file"):
+    for storage in ("memory", "pinned", "file"):
         config = static_config(**changes, features__storage=storage, eval__chunk=37)
         trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
         trainer.start_epoch(0)
         with trainer.session.plans("train", 0) as plans:
             losses = [trainer.train_step(plan)[0] for plan in plans]
         found.append((torch.tensor(losses), infer(trainer.session), trainer.session.tables.hit_rate()))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    for other in found[1:]:
+        for one, another in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.gpu
+def test_a_device_reads_pinned_memory_in_place():
+    table, index = torch.randn(1000, 33).pin_memory(), torch.randint(0, 1000, (5000,))
+    view = seen_from(torch.device("cuda"), table)
+    assert view.is_cuda
+    assert view.data_ptr() == table.data_ptr()
+    assert torch.equal(native.gather_rows(view, index.cuda()).cpu(), table[index])
 
 
 @pytest.mark.parametrize("storage", ["memory", "file"])

@@ -178,7 +178,12 @@ class GraphSession(StaticSession):
     def _describe_rows(self) -> str:
         """Collective."""
         held = max(self.world.allgather(self.tables.held_bytes())) / (1 << 20)
-        where = ", features in the part files" if self.config.features.storage == "file" else ""
+        places = {
+            "memory": "",
+            "pinned": ", features in pinned memory of the host",
+            "file": ", features in the part files",
+        }
+        where = places[self.config.features.storage]
         return f"rows of nodes and copies: {held:.1f} MiB at most on a rank{where}"
 
     def _describe_copies(self) -> list[str]:

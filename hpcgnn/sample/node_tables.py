@@ -16,7 +16,7 @@ from hpcgnn.sample.graph_plan import GraphSampler
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.features import FEATURE, WIRES, FeatureConfig, NodeRows
 from hpcgnn.store.graph_partition import GraphPartition
-from hpcgnn.store.input_rows import FileTable, Table, load
+from hpcgnn.store.input_rows import FileTable, Table, load, load_pinned
 
 
 class NodeTables:
@@ -90,7 +90,7 @@ class NodeTables:
 def _make_tables(
     partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, device: torch.device
 ) -> list[dict[str, Table]]:
-    make = FileTable if config.storage == "file" else load
+    make = {"memory": load, "pinned": load_pinned, "file": FileTable}[config.storage]
     degree, tables = partition.in_degree(), []
     for kind, features in enumerate(partition.features):
         mine = partition.of_type(kind)

@@ -20,7 +20,7 @@ from hpcgnn.store.book import BlockOwnership
 from hpcgnn.store.input_rows import FileTable, Table, gather
 
 FEATURE = "feature"  # the table of input rows
-STORAGES = ("memory", "file")
+STORAGES = ("memory", "pinned", "file")
 CACHES = ("presample", "stored")
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -30,7 +30,8 @@ class FeatureConfig:
     """Input rows of nodes.
 
     Attributes:
-        storage: where a rank's own rows lie: in "memory", or in the part "file", read anew whenever they are wanted.
+        storage: where a rank's own rows lie: in "memory" (of the device), "pinned" in the host's memory where the
+            device reads them in place, or in the part "file", read anew whenever they are wanted.
         cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
         cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
             that data_tools.partition stored with the parts (``--cache-ranking``).

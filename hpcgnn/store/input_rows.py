@@ -1,4 +1,5 @@
-"""Input rows of nodes from their column of features: in memory, or made anew from the part files whenever wanted.
+"""Input rows of nodes from their column of features: in memory, in the host's memory for a device to read, or made anew
+from the part files whenever wanted.
 
 n nodes of a type at this rank, F width.
 """
@@ -29,10 +30,36 @@ Table = torch.Tensor | FileTable
 
 def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
     """All rows [n, F], read in slabs: nothing else is as large."""
-    table = torch.empty(column.shape, dtype=dtype, device=device)
+    return _fill(torch.empty(column.shape, dtype=dtype, device=device), column, normalize)
+
+
+def load_pinned(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
+    """All rows [n, F] in host memory, as a tensor of the device, whose kernels read them over the bus."""
+    if device.type == "cpu" or 0 in column.shape:
+        return load(column, dtype, normalize, device)
+    return seen_from(device, _fill(torch.empty(column.shape, dtype=dtype, pin_memory=True), column, normalize))
+
+
+def _fill(table: torch.Tensor, column: StoredColumn, normalize: bool) -> torch.Tensor:
     for first, rows in column.slabs():
-        table[first : first + len(rows)] = _convert(rows, dtype, normalize)
+        table[first : first + len(rows)] = _convert(rows, table.dtype, normalize)
     return table
+
+
+class _Mapped:
+    """Pinned memory [n, F] as the CUDA array interface tells of it: its address is the same on all devices."""
+
+    def __init__(self, table: torch.Tensor):
+        self._table = table  # stays as long as tensors refer to it
+        typestr = np.dtype(str(table.dtype).removeprefix("torch.")).str
+        self.__cuda_array_interface__ = {
+            "shape": tuple(table.shape), "typestr": typestr, "data": (table.data_ptr(), False), "version": 3,
+        }  # fmt: skip
+
+
+def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:
+    """A pinned table as a tensor of the device, without a copy."""
+    return torch.as_tensor(_Mapped(table), device=device)
 
 
 def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
