@@ -50,6 +50,12 @@ class Route:
         return cls.plan_located(owner, local, channel)
 
     @classmethod
+    def alone(cls, channel: Channel, rows: torch.Tensor) -> Route:
+        """To unique local rows [W] int64 of the only rank, where they lie."""
+        place, count = torch.arange(len(rows) + 1, device=rows.device), np.array([len(rows)])
+        return cls(channel, count, count, None, rows, rows, place[:-1], place, place[:-1])
+
+    @classmethod
     def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel) -> Route:
         """Collective. As ``plan`` for ids that were located already; (owner, local) pairs are unique."""
         order = None

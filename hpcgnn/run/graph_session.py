@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
@@ -18,9 +19,12 @@ from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.graph_neighbors import check_weights
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
+from hpcgnn.sample.plan_stream import PlanStream
+from hpcgnn.sample.planner import choose_draw
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.sample.replica import make_neighbors, make_replica
+from hpcgnn.sample.resident_draw import ResidentDraw
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.graph_partition import GraphPartition
@@ -111,17 +115,19 @@ class GraphSession(StaticSession):
         first = GraphSampler(
             self.rows, draws[0], self.goal.roots, config.train.seed, channel, self.data_channel, self.world.device,
             complete=self.goal.complete, node_columns=config.model.node_columns, edges=self.edges,
+            stream=PlanStream(self.world.device) if isinstance(draws[0], ResidentDraw) else None,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
 
-    def _make_draw(self, channel: Channel) -> BlockSampler:
+    def _make_draw(self, channel: Channel) -> BlockSampler | ResidentDraw:
         """Collective."""
         sampling = self.config.sampling
         neighbors = make_neighbors(
             self.partition, sampling.mode, channel, self.plan_threads, excluded=self.excluded, replica=self.replica,
             with_edges=self.edges is not None,
         )  # fmt: skip
-        return BlockSampler(neighbors, sampling, self.config.train.seed)
+        with together(self.world, "choose where neighbours are drawn"):
+            return choose_draw(neighbors, sampling, self.config.train.seed, self.world.device)
 
     def last_rows(self) -> torch.Tensor:
         """As for all sessions on static graphs."""

@@ -29,11 +29,12 @@ Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """places: by group, positions [s] int64 of its nodes among the last block's destination nodes of their type;
-    blocks: on the host, the innermost first; wanted: by type, global ids of the innermost source nodes."""
+    blocks: the innermost first; wanted: by type, global ids of the innermost source nodes. All on the host, or all on
+    the device."""
 
-    places: list[np.ndarray]
+    places: list[np.ndarray] | list[torch.Tensor]
     blocks: tuple[Block, ...]
-    wanted: list[np.ndarray]
+    wanted: list[np.ndarray] | list[torch.Tensor]
 
 
 class Completion(Protocol):
@@ -110,11 +111,11 @@ class BlockSampler:
         for relabel in self._relabel:
             relabel.begin()
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
-        fanouts_by_hop = self._fanouts(training)
-        if groups and fanouts_by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in fanouts_by_hop):
-            return self._draw_whole(groups, [fanouts[0] for fanouts in fanouts_by_hop], stream, epoch, step)
+        by_hop = fanouts_by_hop(self._config, self._relations, training)
+        if groups and by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in by_hop):
+            return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
         places = self._places(groups)
-        for hop, fanouts in enumerate(fanouts_by_hop):
+        for hop, fanouts in enumerate(by_hop):
             frontier = self._wanted()
             answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
             relations = tuple(
@@ -141,15 +142,6 @@ class BlockSampler:
         """Positions of the roots among the unique nodes of their type, which they join."""
         return [self._relabel[kind].add(ids - self._base[kind]).astype(np.int64) for kind, ids in groups]
 
-    def _fanouts(self, training: bool) -> list[list[int]]:
-        """By hop, by relation."""
-        config = self._config
-        usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
-        if config.mode == "full":
-            usual = [FULL] * len(usual)
-        names = [relation.name for relation in self._relations]
-        return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
-
     def _adjacency(self, number: int, sampled: Sampled) -> Adjacency:
         kind = self._relations[number].src_type
         source = self._relabel[kind].add(sampled.source - self._base[kind])
@@ -163,6 +155,15 @@ class BlockSampler:
     def _wanted(self) -> list[np.ndarray]:
         """Global ids so far by type; copies."""
         return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
+
+
+def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...], training: bool) -> list[list[int]]:
+    """By hop, by relation."""
+    usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
+    if config.mode == "full":
+        usual = [FULL] * len(usual)
+    names = [relation.name for relation in relations]
+    return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

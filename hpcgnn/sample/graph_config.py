@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpcgnn.choices import check_choices
+from hpcgnn.sample.config import PLANNERS
 
 WHOLE = "whole"
 MODES = ("uniform", "replace", "weighted", "full", "labor", WHOLE)
@@ -37,6 +38,8 @@ class GraphSamplingConfig:
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
+        planner: where neighbours are drawn: on the "host", on the "device" (one rank on CUDA, which then holds the
+            edges), or "auto": on the device where it can, and half of its free memory takes them.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
@@ -48,9 +51,11 @@ class GraphSamplingConfig:
     edge_columns: list[str] = field(default_factory=list)
     prefetch: int = -1
     in_flight: int = 1
+    planner: str = "auto"
 
     def __post_init__(self):
-        check_choices("sampling", self, {"mode": MODES, "topology": TOPOLOGIES, "direction": DIRECTIONS})
+        known = {"mode": MODES, "topology": TOPOLOGIES, "direction": DIRECTIONS, "planner": PLANNERS}
+        check_choices("sampling", self, known)
         lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}
         if self.eval_fanouts:
             lists["eval_fanouts"] = self.eval_fanouts

@@ -60,6 +60,22 @@ class NeighborSampler:
         plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
         return one and plain and self._channel.size == 1
 
+    @property
+    def lists(self) -> list[InLists]:
+        """By relation, what is drawn from."""
+        return self._lists
+
+    @property
+    def needs_host(self) -> str:
+        """Why only the host can draw; empty where a device could."""
+        if self._channel.size > 1:
+            return f"{self._channel.size} ranks hold the graph, a device can plan for one"
+        if self._excluded is not None:
+            return "a batch's own edges are left out"
+        if self._with_edges:
+            return "blocks tell of their edges"
+        return "" if type(self) is NeighborSampler else "the method of sampling is one of your own"
+
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
         """All hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop; the same as asking hop
         by hop."""

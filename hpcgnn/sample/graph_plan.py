@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
 from hpcgnn.sample.draw import Completion, Draw, Roots, Steps
 from hpcgnn.sample.edge_tables import EdgeTables
+from hpcgnn.sample.plan_stream import PlanStream
 from hpcgnn.sample.seeds import SeedBatches
 from hpcgnn.store.features import Fetch, NodeRows
 
@@ -44,14 +46,16 @@ class GraphSampler:
         self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
         move_channel: Channel, device: torch.device, *, complete: Completion | None = None,
         node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
+        stream: PlanStream | None = None,
     ):  # fmt: skip
         """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
         ids); complete: gives a step all columns, where the batches have not all of them; node_columns: what is fetched
-        of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges."""
+        of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges; stream: where the
+        draw is a device's."""
         self._rows, self._draw, self._roots, self._seed = rows, draw, roots, seed
         self._channel, self._move_channel, self._device = channel, move_channel, device
         self._complete, self._node_columns, self._edges = complete, node_columns, edges
-        self._steps: Steps | None = None
+        self._stream, self._steps = stream, None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
         """A twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw, which
@@ -63,6 +67,10 @@ class GraphSampler:
 
     def plan(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> GraphPlan:
         """Collective. The plan of one step; the next one asked for is likely ``step + stride``."""
+        make = functools.partial(self._plan, batches, epoch, step, stride)
+        return make() if self._stream is None else self._stream.run(make)
+
+    def _plan(self, batches: SeedBatches, epoch: int, step: int, stride: int) -> GraphPlan:
         mine, training = batches.at(step), batches.name == "train"
         steps = self._of(batches, epoch)
         drawn = self._draw.draw(steps, step, stride)
@@ -101,7 +109,9 @@ class GraphSampler:
             self._steps = Steps(batches, self._roots, epoch, self._complete)
         return self._steps
 
-    def _move(self, array: np.ndarray) -> torch.Tensor:
+    def _move(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
+        if isinstance(array, torch.Tensor):
+            return array
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 

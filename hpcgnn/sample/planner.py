@@ -1,4 +1,4 @@
-"""Where plans of temporal steps are made: on the host or on the device."""
+"""Where plans are made: on the host or on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import torch
 
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.graph_config import GraphSamplingConfig
+from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.resident import ResidentSampler
+from hpcgnn.sample.resident_draw import ResidentDraw, resident_bytes
 from hpcgnn.sample.resident_graph import Uploads, graph_bytes
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.partition import TemporalPartition
@@ -25,15 +29,35 @@ def choose_sampler(
     hindrance = _hindrance(needs, place)
     if hindrance and config.planner == "device":
         raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
-    if hindrance or (config.planner == "auto" and not _fits(partition, place)):
+    size = graph_bytes(partition, place.dtype.itemsize)
+    if hindrance or (config.planner == "auto" and not _leaves_room(size, place.device)):
         return TemporalSampler
     return partial(ResidentSampler, upload=Uploads(place.device))
 
 
+def choose_draw(
+    neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
+) -> BlockSampler | ResidentDraw:
+    """The draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot draw."""
+    if config.planner != "host":
+        hindrance = _other_device(device) or neighbors.needs_host
+        if hindrance and config.planner == "device":
+            raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
+        if not hindrance and (config.planner == "device" or _leaves_room(resident_bytes(neighbors), device)):
+            return ResidentDraw(neighbors, config, seed, device)
+    return BlockSampler(neighbors, config, seed)
+
+
+def _other_device(device: torch.device) -> str:
+    if on_cuda(torch.empty(0, device=device)):
+        return ""
+    return f"comm.device is {device.type}, plans are made on CUDA devices"
+
+
 def _hindrance(needs: Needs, place: Placement) -> str:
     """Why plans cannot be made on the device; empty where they can."""
-    if not on_cuda(torch.empty(0, device=place.device)):
-        return f"comm.device is {place.device.type}, plans are made on CUDA devices"
+    if _other_device(place.device):
+        return _other_device(place.device)
     if place.plan_channel.size > 1:
         return f"{place.plan_channel.size} ranks hold the graph, a device can plan for one"
     if needs.mailing is not None and not needs.mailing.simple:
@@ -41,9 +65,6 @@ def _hindrance(needs: Needs, place: Placement) -> str:
     return ""
 
 
-def _fits(partition: TemporalPartition, place: Placement) -> bool:
-    """Whether half of the device's free memory takes the graphs of training and of evaluation."""
-    if place.device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(place.device)
-    return graph_bytes(partition, place.dtype.itemsize) <= free // 2
+def _leaves_room(size: int, device: torch.device) -> bool:
+    """Whether half of the device's free memory takes so many bytes."""
+    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from hpcgnn import native, native_cuda
@@ -21,7 +20,8 @@ from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import KINDS
 from hpcgnn.sample.plan import StepPlan, WritePlan
-from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, Uploads, tensors_of
+from hpcgnn.sample.plan_stream import PlanStream
+from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, Uploads
 from hpcgnn.sample.temporal import Needs, Placement
 from hpcgnn.store.partition import History, TemporalPartition
 
@@ -61,10 +61,7 @@ class ResidentSampler:
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
         self._kept: dict[str, tuple[Batches, ResidentEvents]] = {}
         self._negatives: tuple[Negatives | AllOthers, list[torch.Tensor]] | None = None
-        self._on_cuda = placement.device.type == "cuda"
-        if self._on_cuda:
-            torch.cuda.current_stream(placement.device).synchronize()  # the graph is there
-            self._stream_of_plans = torch.cuda.Stream(placement.device)
+        self._plans = PlanStream(placement.device)
 
     def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
         """As `TemporalSampler`'s; there are no caches to keep warm."""
@@ -74,17 +71,8 @@ class ResidentSampler:
         self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
-        """As `TemporalSampler.plan`. On CUDA on a stream of its own: the plan is complete, and its memory is kept for
-        the default stream's work."""
-        if not self._on_cuda:
-            return self._plan(batches, negatives, epoch, step, write, columns)
-        device = self._place.device
-        with torch.cuda.device(device), torch.cuda.stream(self._stream_of_plans):
-            plan = self._plan(batches, negatives, epoch, step, write, columns)
-            self._stream_of_plans.synchronize()
-        for tensor in tensors_of(plan):
-            tensor.record_stream(torch.cuda.default_stream(device))
-        return plan
+        """As `TemporalSampler.plan`, on a stream of its own."""
+        return self._plans.run(lambda: self._plan(batches, negatives, epoch, step, write, columns))
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         mine, events = batches.at(step), self._events(batches)
@@ -181,9 +169,7 @@ class ResidentSampler:
 
     def _route(self, rows: torch.Tensor) -> Route:
         """To rows of this rank's own tables."""
-        place, count = torch.arange(len(rows) + 1, device=rows.device), np.array([len(rows)])
-        channel = self._place.move_channel
-        return Route(channel, count, count, None, rows, rows, place[:-1], place, place[:-1])
+        return Route.alone(self._place.move_channel, rows)
 
     def _winners(self, route: Route, root: torch.Tensor, row: torch.Tensor, time: torch.Tensor) -> WritePlan:
         """Of every node among the endpoints, that of its last event; in order of the unique nodes."""

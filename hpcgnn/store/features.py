@@ -87,6 +87,7 @@ class NodeRows:
     ):  # fmt: skip
         self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
         self.hits = self.wanted = 0
+        self._brought: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._counting = threading.Lock()
         self._hot = np.sort(hot)
         route = Route.plan(ownership, self._hot, channel)
@@ -97,8 +98,10 @@ class NodeRows:
         """C."""
         return len(self._hot)
 
-    def plan(self, ids: np.ndarray, channel: Channel) -> Fetch:
-        """Collective. How to fetch the rows of unique global ids [U]."""
+    def plan(self, ids: np.ndarray | torch.Tensor, channel: Channel) -> Fetch:
+        """Collective. How to fetch the rows of unique global ids [U]; of the only rank also a tensor of a device."""
+        if isinstance(ids, torch.Tensor):
+            return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
         if channel.size == 1:
             return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
         first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]
@@ -119,13 +122,22 @@ class NodeRows:
 
     def fetch(self, fetch: Fetch, name: str) -> torch.Tensor:
         """Collective. The wanted rows [U, ...] of a table."""
-        rows = self._pull(fetch.route, self.tables[name])
+        rows = self._pull(fetch.route, self._table(name, fetch.route.requests.device))
         if fetch.pulled is None:
             return rows
         out = rows.new_empty((fetch.num_wanted, *rows.shape[1:]))
         native.scatter_rows(out, fetch.pulled, rows)
         native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
         return out
+
+    def _table(self, name: str, device: torch.device) -> Table:
+        """A table where a route's rows are wanted; one that lies elsewhere is brought there once."""
+        table = self.tables[name]
+        if isinstance(table, FileTable) or table.device == device:
+            return table
+        if (name, device) not in self._brought:
+            self._brought[name, device] = table.to(device)
+        return self._brought[name, device]
 
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
         """Collective. Rows of a table over any route of this node type's ids, none of them rounded."""

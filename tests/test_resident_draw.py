@@ -1,0 +1,57 @@
+"""Static steps drawn on the device are those drawn on the host: bit for bit, in training and in evaluation."""
+
+from __future__ import annotations
+
+import pytest
+import test_graph_links
+import test_graph_training
+from mpi4py import MPI
+from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
+from test_resident import assert_same, emulated  # noqa: F401
+
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.sample.draw import BlockSampler
+from hpcgnn.sample.resident_draw import ResidentDraw
+
+pytestmark = pytest.mark.serial
+CASES = {name: (typed, changes) for name, changes in test_graph_training.TYPED.items()}
+CASES |= {name: (plain, changes) for name, changes in test_graph_training.PLAIN.items()}
+CASES |= {
+    "several at a time": (typed, {"sampling__in_flight": 2, "sampling__eval_fanouts": [2, -1]}),
+    "features in files": (plain, {"features__storage": "file"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plans_are_those_of_the_host(tmp_path, emulated, case):  # noqa: F811
+    make, changes = CASES[case]
+    parts = make_static_parts(MPI.COMM_SELF, make, tmp_path)
+    on_device, on_host = (
+        open_graph_session(MPI.COMM_SELF, parts, static_config(**changes, sampling__planner=planner))
+        for planner in ("device", "host")
+    )
+    assert isinstance(on_device.sampler._draw, ResidentDraw)
+    assert isinstance(on_host.sampler._draw, BlockSampler)
+    compared = 0
+    for split, epoch in (("train", 0), ("train", 1), ("val", 0)):
+        on_device.start_epoch(epoch)
+        on_host.start_epoch(epoch)
+        with on_device.plans(split, epoch) as mine, on_host.plans(split, epoch) as theirs:
+            for pair in zip(mine, theirs, strict=True):
+                assert_same(*pair)
+                compared += 1
+    assert compared > 5
+    on_device.close()
+    on_host.close()
+
+
+def test_auto_takes_the_host_where_the_device_cannot(tmp_path, emulated):  # noqa: F811
+    make, changes = test_graph_links.CASES["friends"]
+    parts = make_static_parts(MPI.COMM_SELF, make, tmp_path)
+    session = open_graph_session(MPI.COMM_SELF, parts, test_graph_links.link_config(**changes))
+    assert isinstance(session.sampler._draw, BlockSampler)
+    session.close()
+    with pytest.raises((ValueError, DistributedError), match="a batch's own edges are left out"):
+        open_graph_session(
+            MPI.COMM_SELF, parts, test_graph_links.link_config(**changes, sampling__planner="device")
+        )  # fmt: skip
