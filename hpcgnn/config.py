@@ -242,7 +242,7 @@ def _check_whole(config: StaticConfig) -> None:
         "sampling.edge_columns": sampling.edge_columns,
         "sampling.relation_fanouts": sampling.relation_fanouts,
         "sampling.eval_fanouts": sampling.eval_fanouts,
-        "features.storage file": features.storage == "file",
+        f"features.storage {features.storage}": features.storage != "memory",
         "features.cache_ratio": features.cache_ratio > 0,
         "features.wire": features.wire,
     }

@@ -15,8 +15,9 @@ from hpcgnn.run.graph_inference import infer
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.graph_plan import NODE_COLUMNS, GraphSampler
+from hpcgnn.sample.node_tables import hot_rows
 from hpcgnn.store import files
-from hpcgnn.store.input_rows import seen_from
+from hpcgnn.store.input_rows import PinnedTable, seen_from
 from hpcgnn.store.stored_column import Piece, RowReader, StoredColumn
 
 MIB = 1 << 20
@@ -89,8 +90,9 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
     make, changes = CASES[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
     found = []
-    for storage in ("memory", "pinned", "file"):
-        config = static_config(**changes, features__storage=storage, eval__chunk=37)
+    for storage, ratio in (("memory", 0), ("pinned", 0), ("pinned", 0.3), ("file", 0)):
+        stored = {"features__storage": storage, "features__device_ratio": ratio}
+        config = static_config(**changes, **stored, eval__chunk=37)
         trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
         trainer.start_epoch(0)
         with trainer.session.plans("train", 0) as plans:
@@ -99,6 +101,27 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
     for other in found[1:]:
         for one, another in zip(found[0], other, strict=True):
             torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("hot", [[], [3, 50, 99]])
+def test_hot_rows_are_taken_from_the_device(device, hot):
+    """As rows that are not hot; they count as held twice."""
+    rows, index = torch.randn(100, 5), torch.randint(0, 100, (300,))
+    with device:
+        table = PinnedTable(device.put(rows), np.array(hot, np.int64))
+        assert torch.equal(table.gather(device.put(index)).cpu(), rows[index])
+        assert table.held_bytes == 4 * (5 * (100 + len(hot)) + 100)
+
+
+@pytest.mark.serial
+def test_the_most_used_rows_are_hot(tmp_path):
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    partition = open_graph_session(MPI.COMM_SELF, parts, static_config()).partition
+    uses = np.bincount(partition.edges[0].src, minlength=150)
+    hot = hot_rows(partition, 0, 0, 0.2)
+    assert len(hot) == 30
+    assert uses[hot].min() >= np.delete(uses, hot).max()
 
 
 @pytest.mark.serial

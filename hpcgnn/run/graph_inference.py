@@ -17,7 +17,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
 from hpcgnn.store.features import FEATURE
 from hpcgnn.store.graph_partition import GraphPartition
-from hpcgnn.store.input_rows import FileTable
+from hpcgnn.store.input_rows import GatheredTable
 
 if TYPE_CHECKING:
     from hpcgnn.run.graph_session import GraphSession
@@ -37,7 +37,7 @@ def last_rows(session: GraphSession) -> torch.Tensor:
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
     known = [torch.from_numpy(table).to(session.world.device) for table in (partition.flat_row, partition.in_degree())]
-    stored = any(isinstance(found.tables.get(FEATURE), FileTable) for found in session.rows)
+    stored = any(isinstance(found.tables.get(FEATURE), GatheredTable) for found in session.rows)
     rows = None if stored else model.first(_batch(Block((), counts, counts), *known), _inputs(session))
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, *known)

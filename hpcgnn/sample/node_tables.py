@@ -28,7 +28,7 @@ class NodeTables:
     ):
         self._partition, self._config, self._world, self._channel = partition, config, world, channel
         with together(world, "read the features"):
-            self._tables = _make_tables(partition, config, dtype, world.device)
+            self._tables = _make_tables(partition, config, dtype, world)
         self.predicted_hits = 0.0
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
@@ -88,14 +88,30 @@ class NodeTables:
 
 
 def _make_tables(
-    partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, device: torch.device
+    partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, world: World
 ) -> list[dict[str, Table]]:
-    make = {"memory": load, "pinned": load_pinned, "file": FileTable}[config.storage]
     degree, tables = partition.in_degree(), []
     for kind, features in enumerate(partition.features):
         mine = partition.of_type(kind)
         found = {"identity": torch.from_numpy(partition.flat_row[mine]), "degree": torch.from_numpy(degree[mine])}
         if features is not None:
-            found[FEATURE] = make(features, dtype, config.normalize, device)
+            told = (features, dtype, config.normalize, world.device)
+            if config.storage == "pinned":
+                found[FEATURE] = load_pinned(*told, hot_rows(partition, kind, world.rank, config.device_ratio))
+            else:
+                found[FEATURE] = (FileTable if config.storage == "file" else load)(*told)
         tables.append(found)
     return tables
+
+
+def hot_rows(partition: GraphPartition, kind: int, rank: int, ratio: float) -> np.ndarray:
+    """Positions [h] int64 of the rank's nodes of a type with most out-edges to its own nodes, a share of them."""
+    first, last = partition.book.of_type(kind).starts[rank : rank + 2]
+    uses = np.zeros(last - first, np.int64)
+    if ratio == 0:
+        return np.flatnonzero(uses)
+    for relation, edges in zip(partition.relations, partition.edges, strict=True):
+        if relation.src_type == kind:
+            own = edges.src[(edges.src >= first) & (edges.src < last)]
+            uses += np.bincount(own - first, minlength=len(uses))
+    return np.sort(np.argsort(-uses, kind="stable")[: int(ratio * len(uses))])

@@ -17,7 +17,7 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.store.book import BlockOwnership
-from hpcgnn.store.input_rows import FileTable, Table, gather
+from hpcgnn.store.input_rows import GatheredTable, Table, gather
 
 FEATURE = "feature"  # the table of input rows
 STORAGES = ("memory", "pinned", "file")
@@ -32,6 +32,7 @@ class FeatureConfig:
     Attributes:
         storage: where a rank's own rows lie: in "memory" (of the device), "pinned" in the host's memory where the
             device reads them in place, or in the part "file", read anew whenever they are wanted.
+        device_ratio: share of a rank's pinned rows that lie on the device, too: of the nodes with most out-edges there.
         cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
         cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
             that data_tools.partition stored with the parts (``--cache-ranking``).
@@ -40,6 +41,7 @@ class FeatureConfig:
     """
 
     storage: str = "memory"
+    device_ratio: float = 0.0
     cache_ratio: float = 0.0
     cache: str = "presample"
     wire: str = ""
@@ -47,6 +49,11 @@ class FeatureConfig:
 
     def __post_init__(self):
         check_choices("features", self, {"storage": STORAGES, "cache": CACHES, "wire": tuple(WIRES)})
+        if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != "pinned"):
+            raise ValueError(
+                f"features.device_ratio must be from 0 to 1, and 0 but with features.storage pinned; got "
+                f"{self.device_ratio} with {self.storage}"
+            )
         if not 0 <= self.cache_ratio < math.inf:
             raise ValueError(f"features.cache_ratio must be at least 0, got {self.cache_ratio}")
 
@@ -133,7 +140,7 @@ class NodeRows:
     def _table(self, name: str, device: torch.device) -> Table:
         """A table where a route's rows are wanted; one that lies elsewhere is brought there once."""
         table = self.tables[name]
-        if isinstance(table, FileTable) or table.device == device:
+        if isinstance(table, GatheredTable) or table.device == device:
             return table
         if (name, device) not in self._brought:
             self._brought[name, device] = table.to(device)
@@ -144,13 +151,16 @@ class NodeRows:
         return route.pull_served(gather(self.tables[name], route.served))[0]
 
     def held_bytes(self) -> int:
-        """Bytes in this rank's memory: tables, those that stay in files left out, and copies."""
-        held = [table for table in self.tables.values() if not isinstance(table, FileTable)]
-        return sum(table.numel() * table.element_size() for table in [*held, *self._copies.values()])
+        """Bytes in the memory of this rank and its device: tables, those that stay in files left out, and copies."""
+        tables = [*self.tables.values(), *self._copies.values()]
+        return sum(
+            table.held_bytes if isinstance(table, GatheredTable) else table.numel() * table.element_size()
+            for table in tables
+        )
 
     def _pull(self, route: Route, table: Table) -> torch.Tensor:
         narrow = self._wire is not None and table.dtype.is_floating_point and route.channel.size > 1
-        if not narrow and not isinstance(table, FileTable):
+        if not narrow and not isinstance(table, GatheredTable):
             return route.pull(table)[0]
         rows = gather(table, route.served)
         return route.pull_served(rows.to(self._wire) if narrow else rows)[0].to(table.dtype)

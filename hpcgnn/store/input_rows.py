@@ -6,6 +6,8 @@ n nodes of a type at this rank, F width.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 
@@ -13,7 +15,19 @@ from hpcgnn import native
 from hpcgnn.store.stored_column import StoredColumn
 
 
-class FileTable:
+class GatheredTable(ABC):
+    """Input rows [n, F] that are not read where they lie; they are gathered once a step."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    held_bytes = 0  # in the memory of host and device
+
+    @abstractmethod
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows [k, F] of positions [k] int64, on the device."""
+
+
+class FileTable(GatheredTable):
     """Input rows [n, F] that stay in the part files."""
 
     def __init__(self, column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device):
@@ -21,11 +35,35 @@ class FileTable:
         self._reader, self._normalize, self._device = column.reader(), normalize, device
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows [k, F] of positions [k] int64."""
+        """As for all."""
         return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self._device)
 
 
-Table = torch.Tensor | FileTable
+class PinnedTable(GatheredTable):
+    """Input rows [n, F] in the host's memory, which a device reads over the bus; those at positions hot [h] lie on the
+    device, too."""
+
+    def __init__(self, table: torch.Tensor, hot: np.ndarray):
+        """table: as the device sees it."""
+        self.shape, self.dtype, self._table = tuple(table.shape), table.dtype, table
+        hot_rows = torch.from_numpy(hot).to(table.device)
+        self._place = torch.full((len(table),), -1, dtype=torch.int32, device=table.device)
+        self._place[hot_rows] = torch.arange(len(hot), dtype=torch.int32, device=table.device)
+        self._hot = native.gather_rows(table, hot_rows)
+        held = (self._table, self._hot, self._place)
+        self.held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """As for all; nothing waits for the device."""
+        if not len(self._hot):
+            return native.gather_rows(self._table, rows)
+        place = self._place[rows].long()
+        is_cold = place < 0
+        cold = native.gather_rows(self._table, torch.where(is_cold, rows, -1))
+        return torch.where(is_cold[:, None], cold, native.gather_rows(self._hot, place))
+
+
+Table = torch.Tensor | GatheredTable
 
 
 def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
@@ -33,11 +71,14 @@ def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torc
     return _fill(torch.empty(column.shape, dtype=dtype, device=device), column, normalize)
 
 
-def load_pinned(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
-    """All rows [n, F] in host memory, as a tensor of the device, whose kernels read them over the bus."""
+def load_pinned(
+    column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, hot: np.ndarray
+) -> PinnedTable:  # fmt: skip
+    """All rows [n, F] in host memory, those at positions hot [h] int64 on the device, too."""
     if device.type == "cpu" or 0 in column.shape:
-        return load(column, dtype, normalize, device)
-    return seen_from(device, _fill(torch.empty(column.shape, dtype=dtype, pin_memory=True), column, normalize))
+        return PinnedTable(load(column, dtype, normalize, device), hot)
+    table = _fill(torch.empty(column.shape, dtype=dtype, pin_memory=True), column, normalize)
+    return PinnedTable(seen_from(device, table), hot)
 
 
 def _fill(table: torch.Tensor, column: StoredColumn, normalize: bool) -> torch.Tensor:
@@ -63,8 +104,8 @@ def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:
 
 
 def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of either kind of table."""
-    return table.gather(rows) if isinstance(table, FileTable) else native.gather_rows(table, rows)
+    """Rows of any kind of table."""
+    return table.gather(rows) if isinstance(table, GatheredTable) else native.gather_rows(table, rows)
 
 
 def _convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:

@@ -10,7 +10,7 @@ from hpcgnn.nn.message_blocks import IndexedRows, rows_of
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.store.embeddings import EmbeddingStore
 from hpcgnn.store.features import FEATURE, NodeRows
-from hpcgnn.store.input_rows import FileTable
+from hpcgnn.store.input_rows import GatheredTable
 from hpcgnn.timers import Timers
 
 Rows = torch.Tensor | IndexedRows
@@ -81,7 +81,7 @@ class GraphTask(ABC):
         table = rows.tables.get(FEATURE)
         if table is None:
             return None
-        if fetch.route.channel.size == 1 and not isinstance(table, FileTable):
+        if fetch.route.channel.size == 1 and not isinstance(table, GatheredTable):
             return IndexedRows(table, fetch.route.requests)
         return rows.fetch(fetch, FEATURE)
 
