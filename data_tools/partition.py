@@ -37,9 +37,8 @@ from data_tools.partition_options import (
 )
 from data_tools.partition_set import Stages, make_set_id, write_set
 from data_tools.partition_source import Source, open_source
-from data_tools.quality import measure, measure_static, summary, unmet
+from data_tools.quality import summary, unmet
 from data_tools.rebalance import TARGET
-from data_tools.snapshot_quality import measure_snapshots
 from data_tools.team import Ranks, Team, run_team
 from hpcgnn.store import files
 
@@ -77,29 +76,16 @@ def assign_static(source: Source, options: StaticOptions, place: Workplace) -> n
     return hotness_parts(source, part, weight_table(source, options, place), options)
 
 
-def measure_by_destination(source: Source, layout: Layout, options: StaticOptions, place: Workplace) -> dict:
-    """Quality of a layout of a static graph or of snapshots."""
-    quality = measure_static(source, layout, options.balance, place.weights)
-    if source.kind == "snapshots":
-        measure_snapshots(source, layout, quality)
-    return quality
-
-
 def write_temporal(source: Source, layout: Layout, journal: Journal, options: Options, place: Workplace) -> dict:
     """Part files of a temporal graph, which tell nothing more of its quality."""
     write_parts(source, layout, journal, place.memory)
     return {}
 
 
-TEMPORAL = Stages(
-    assign=assign,
-    measure=lambda source, layout, options, place: measure(source, layout, options.balance, place.weights),
-    write=write_temporal,
-)
+TEMPORAL = Stages(assign, write_temporal)
 BY_DESTINATION = Stages(
-    assign=assign_static,
-    measure=measure_by_destination,
-    write=lambda source, layout, journal, options, place: write_static_parts(source, layout, journal, options),
+    assign_static,
+    lambda source, layout, journal, options, place: write_static_parts(source, layout, journal, options),
 )
 
 

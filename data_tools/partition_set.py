@@ -16,6 +16,7 @@ from data_tools.journal import Journal
 from data_tools.part_layout import Layout, make_layout
 from data_tools.partition_options import Options
 from data_tools.partition_source import Source
+from data_tools.snapshot_quality import measure_layout
 from data_tools.source_checks import validate
 from hpcgnn.store import files
 
@@ -28,11 +29,10 @@ def make_set_id(source_hash: str, options: Options) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How the sets of one kind of graph are made: part [N] from (source, options, workplace), measures from (source,
-    layout, options, workplace), part files and further measures from (source, layout, journal, options, workplace)."""
+    """How the sets of one kind of graph are made: part [N] from (source, options, workplace), part files and further
+    measures from (source, layout, journal, options, workplace)."""
 
     assign: Callable[[Source, Options, Workplace], np.ndarray]
-    measure: Callable[[Source, Layout, Options, Workplace], dict]
     write: Callable[[Source, Layout, Journal, Options, Workplace], dict]
 
 
@@ -48,7 +48,7 @@ def write_set(source: Source, journal: Journal, options: Options, stages: Stages
         journal.keep_assignment(part)
     layout = make_layout(source, part, options.parts)
     if journal.get("quality") is None:
-        journal.note("quality", stages.measure(source, layout, options, place))
+        journal.note("quality", measure_layout(source, layout, options.balance, place.weights))
     if not journal.get("cleared"):
         clear_folder(journal.folder)
         journal.note("cleared")

@@ -18,14 +18,6 @@ ROUNDING = 1e-4  # of the stored measures
 HALO_BYTES = 256 << 20  # of the table of (node, group) pairs that halo_size fills at once
 
 
-def pair_counts(source: Source, layout: Layout) -> np.ndarray:
-    """Events by part of src and part of dst [P, P] int64, over all relations."""
-    counts = np.zeros((layout.num_parts, layout.num_parts), np.int64)
-    for relation in source.relations:
-        counts += relation_pairs(source, relation, layout)
-    return counts
-
-
 def relation_pairs(source: Source, relation: Relation, layout: Layout) -> np.ndarray:
     """Edges of a relation by part of src and part of dst [P, P] int64."""
     num_parts = layout.num_parts
@@ -97,44 +89,44 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
 
 
 def measure(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
-    """Quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks; volume: (node, foreign
-    rank) pairs with events between them."""
-    loads = measure_loads(source, layout, balance, weigh)
-    pairs = pair_counts(source, layout)
+    """Quality of a layout, as `told`."""
 
-    def with_volume(num_ranks: int) -> dict:
+    def halo(num_ranks: int) -> int:
         rank = rank_of_parts(layout.num_parts, num_ranks)[layout.part]
-        return {**measures(pairs, loads, num_ranks), "volume": halo_size(source, rank, num_ranks, both_ends=True)}
+        return halo_size(source, rank, num_ranks, both_ends=source.kind == "temporal")
 
-    runs = [with_volume(1 << power) for power in range(layout.num_parts.bit_length())]
-    return {**with_volume(layout.num_parts), "events": int(pairs.sum()), "runs": runs}
-
-
-def measure_static(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
-    """Quality of a layout of a static graph: as `measure`, but replication counts nodes.
-
-    halo: remote sources of in-edges, summed over parts, which is the volume of communication; replication: rows that
-    the parts hold with their halo, over nodes; relations: cut of each.
-    """
-    loads = measure_loads(source, layout, balance, weigh)
     pairs = [relation_pairs(source, relation, layout) for relation in source.relations]
-    total = sum(pairs, np.zeros((layout.num_parts, layout.num_parts), np.int64))
+    return told(source, pairs, measure_loads(source, layout, balance, weigh), layout.num_parts, halo)
 
-    def with_halo(num_ranks: int) -> dict:
-        halo = halo_size(source, rank_of_parts(layout.num_parts, num_ranks)[layout.part], num_ranks)
-        replication = round((source.num_nodes + halo) / max(1, source.num_nodes), 6)
-        return {**measures(total, loads, num_ranks), "replication": replication, "halo": halo}
 
-    return {
-        **with_halo(layout.num_parts),
-        "nodes": source.num_nodes,
-        "edges": int(total.sum()),
-        "relations": {
-            relation.name: int(counts.sum() - np.trace(counts))
-            for relation, counts in zip(source.relations, pairs, strict=True)
-        },
-        "runs": [with_halo(1 << power) for power in range(layout.num_parts.bit_length())],
+def told(
+    source: Source, pairs: list[np.ndarray], loads: Loads, num_parts: int, halo: Callable[[int], int]
+) -> dict:  # fmt: skip
+    """Quality from the edges of every relation by part of src and of dst [P, P], and from the number of (node, foreign
+    rank) pairs when so many ranks take runs of parts: the measures for P ranks and, under ``runs``, for 1, 2, 4, ...
+
+    volume (of temporal graphs): pairs with events either way. Of others, halo: remote sources of in-edges, summed over
+    parts, which is the volume of communication; replication: rows that the parts hold with their halo, over nodes;
+    relations: cut of each.
+    """
+    total = sum(pairs, np.zeros((num_parts, num_parts), np.int64))
+    temporal = source.kind == "temporal"
+
+    def of(num_ranks: int) -> dict:
+        found, count = measures(total, loads, num_ranks), halo(num_ranks)
+        if temporal:
+            return {**found, "volume": count}
+        replication = round((source.num_nodes + count) / max(1, source.num_nodes), 6)
+        return {**found, "replication": replication, "halo": count}
+
+    runs = [of(1 << power) for power in range(num_parts.bit_length())]
+    if temporal:
+        return {**of(num_parts), "events": int(total.sum()), "runs": runs}
+    cut = {
+        relation.name: int(counts.sum() - np.trace(counts))
+        for relation, counts in zip(source.relations, pairs, strict=True)
     }
+    return {**of(num_parts), "nodes": source.num_nodes, "edges": int(total.sum()), "relations": cut, "runs": runs}
 
 
 def halo_size(source: Source, group: np.ndarray, num_groups: int, both_ends: bool = False) -> int:

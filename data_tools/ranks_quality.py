@@ -1,4 +1,4 @@
-"""The quality of a layout, as `measure` and `measure_static` tell it, from what the ranks keep.
+"""The quality of a layout, as `measure` tells it, from what the ranks keep.
 
 P parts; a *halo key* is global id * P + part: the node has an edge into that part, which is not its own.
 """
@@ -11,7 +11,7 @@ from data_tools.node_weights import columns_of
 from data_tools.pair_graph import MERGE_AT_LEAST
 from data_tools.partition_options import Options
 from data_tools.partition_source import Relation, Source, endpoint_slabs
-from data_tools.quality import Loads, measures, rank_of_parts
+from data_tools.quality import Loads, rank_of_parts, told
 from data_tools.ranks_layout import SharedLayout
 from data_tools.ranks_shuffle import KeptSource
 from data_tools.snapshot_quality import count_cut, halo_rows
@@ -53,32 +53,12 @@ def part_pairs(team: Team, kept: KeptSource, shared: SharedLayout, relation: Rel
 
 
 def measure_shared(team: Team, kept: KeptSource, shared: SharedLayout, loads: Loads) -> dict:
-    """Collective. Quality of a layout, as `measure` or `measure_static` and `measure_snapshots` tell it."""
+    """Collective. Quality of a layout, as `measure` and `measure_snapshots` tell it."""
     num_parts = shared.layout.num_parts
     pairs = [part_pairs(team, kept, shared, relation) for relation in kept.relations]
-    total = sum(pairs, np.zeros((num_parts, num_parts), np.int64))
-    sizes = [1 << power for power in range(num_parts.bit_length())]
-    halos = halo_sizes(team, kept, shared, [*sizes, num_parts], kept.kind == "temporal")
-    if kept.kind == "temporal":
-        with_volume = lambda size: {**measures(total, loads, size), "volume": halos[size]}  # noqa: E731
-        runs = [with_volume(size) for size in sizes]
-        return {**with_volume(num_parts), "events": int(total.sum()), "runs": runs}
-
-    def with_halo(num_ranks: int) -> dict:
-        halo = halos[num_ranks]
-        replication = round((kept.num_nodes + halo) / max(1, kept.num_nodes), 6)
-        return {**measures(total, loads, num_ranks), "replication": replication, "halo": halo}
-
-    quality = {
-        **with_halo(num_parts),
-        "nodes": kept.num_nodes,
-        "edges": int(total.sum()),
-        "relations": {
-            relation.name: int(counts.sum() - np.trace(counts))
-            for relation, counts in zip(kept.relations, pairs, strict=True)
-        },
-        "runs": [with_halo(size) for size in sizes],
-    }
+    sizes = [*(1 << power for power in range(num_parts.bit_length())), num_parts]
+    halos = halo_sizes(team, kept, shared, sizes, kept.kind == "temporal")
+    quality = told(kept, pairs, loads, num_parts, halos.__getitem__)
     if kept.kind == "snapshots":
         measure_snapshots(team, kept, shared, quality)
     return quality

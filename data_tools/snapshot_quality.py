@@ -5,12 +5,22 @@ E rows of edges, each in the snapshots first .. last; N nodes, P parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import h5py
 import numpy as np
 
 from data_tools.part_layout import Layout
 from data_tools.partition_source import Source
-from data_tools.quality import rank_of_parts
+from data_tools.quality import measure, rank_of_parts
+
+
+def measure_layout(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
+    """Quality of a layout of any graph, as `measure` tells it, and of snapshots as `measure_snapshots` does."""
+    quality = measure(source, layout, balance, weigh)
+    if source.kind == "snapshots":
+        measure_snapshots(source, layout, quality)
+    return quality
 
 
 def measure_snapshots(source: Source, layout: Layout, quality: dict) -> None:
