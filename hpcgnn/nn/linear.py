@@ -33,7 +33,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """rows [n, i] @ weight [o, i].T + bias [o]; on a device as `native.choose_products` was told."""
+    """rows [n, i] @ weight [o, i].T + bias [o]; on a device as `choose_products` was told."""
     if are_rounded():
         out = multiply(rows, weight.t())
         return out if bias is None else out + bias
