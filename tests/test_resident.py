@@ -72,6 +72,21 @@ def assert_same(mine, theirs, where: str = "plan") -> None:
         assert mine == theirs, where
 
 
+def compare_plans(on_device, on_host, passes) -> int:
+    """How many plans of passes (split, epoch) of two sessions are the same; closes both."""
+    compared = 0
+    for split, epoch in passes:
+        on_device.start_epoch(epoch)
+        on_host.start_epoch(epoch)
+        with on_device.plans(split, epoch) as mine, on_host.plans(split, epoch) as theirs:
+            for pair in zip(mine, theirs, strict=True):
+                assert_same(*pair)
+                compared += 1
+    on_device.close()
+    on_host.close()
+    return compared
+
+
 def comparable(level: Level) -> Level:
     """Without features, and without what is behind the entries of the transpose, which means nothing."""
     plan = level.attention
@@ -104,17 +119,7 @@ def test_plans_are_those_of_the_host(tmp_path, emulated, case, graph):
     on_device, on_host = sessions(tmp_path, graph, *CASES[case])
     assert isinstance(on_device.eval_sampler, ResidentSampler)
     assert isinstance(on_host.eval_sampler, TemporalSampler)
-    compared = 0
-    for split, epoch in (("train", 0), ("train", 1), ("val", 0), ("test", 0)):
-        on_device.start_epoch(epoch)
-        on_host.start_epoch(epoch)
-        with on_device.plans(split, epoch) as mine, on_host.plans(split, epoch) as theirs:
-            for pair in zip(mine, theirs, strict=True):
-                assert_same(*pair)
-                compared += 1
-    assert compared > 10
-    on_device.close()
-    on_host.close()
+    assert compare_plans(on_device, on_host, (("train", 0), ("train", 1), ("val", 0), ("test", 0))) > 10
 
 
 def test_auto_takes_the_device(tmp_path, emulated):

@@ -7,7 +7,7 @@ import test_graph_links
 import test_graph_training
 from mpi4py import MPI
 from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
-from test_resident import assert_same, emulated  # noqa: F401
+from test_resident import compare_plans, emulated  # noqa: F401
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.sample.draw import BlockSampler
@@ -32,17 +32,7 @@ def test_plans_are_those_of_the_host(tmp_path, emulated, case):  # noqa: F811
     )
     assert isinstance(on_device.sampler._draw, ResidentDraw)
     assert isinstance(on_host.sampler._draw, BlockSampler)
-    compared = 0
-    for split, epoch in (("train", 0), ("train", 1), ("val", 0)):
-        on_device.start_epoch(epoch)
-        on_host.start_epoch(epoch)
-        with on_device.plans(split, epoch) as mine, on_host.plans(split, epoch) as theirs:
-            for pair in zip(mine, theirs, strict=True):
-                assert_same(*pair)
-                compared += 1
-    assert compared > 5
-    on_device.close()
-    on_host.close()
+    assert compare_plans(on_device, on_host, (("train", 0), ("train", 1), ("val", 0))) > 5
 
 
 def test_auto_takes_the_host_where_the_device_cannot(tmp_path, emulated):  # noqa: F811
