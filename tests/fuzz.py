@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import itertools
+import multiprocessing
 import os
 import random
 import re
@@ -22,6 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,13 @@ class Tally:
     findings: dict[str, list[str]] = field(default_factory=dict)
     peak: int = 0
     slowest: float = 0.0
+
+    def merge(self, other: Tally) -> None:
+        """Add another's cases."""
+        self.outcomes += other.outcomes
+        for where, cases in other.findings.items():
+            self.findings.setdefault(where, []).extend(cases)
+        self.peak, self.slowest = max(self.peak, other.peak), max(self.slowest, other.slowest)
 
     def add(self, name: str, number: int, code: int, log: str) -> None:
         """Note a case; -SIGNAL and SECONDS + 1000 are codes too."""
@@ -160,6 +168,21 @@ def fuzz(sources: dict[str, Path], seed: int, seconds: float, numbers, keep: Pat
     return tally
 
 
+def fuzz_at_once(sources: dict[str, Path], options: argparse.Namespace) -> Tally:
+    """`fuzz` in ``--jobs`` processes, each with cases of its own."""
+    tally, fork = Tally(), multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(options.jobs, mp_context=fork) as pool:
+        shares = [
+            pool.submit(
+                fuzz, sources, options.seed, 60 * options.minutes, range(job, 1 << 62, options.jobs), options.keep
+            )
+            for job in range(options.jobs)
+        ]
+        for share in shares:
+            tally.merge(share.result())
+    return tally
+
+
 def make_source(name: str, scratch: Path) -> Path:
     """The valid input of a reader; readers with the same maker share it."""
     make = READERS[name].make
@@ -177,13 +200,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reader", action="append", choices=list(READERS), help="only this one (may be repeated)")
     parser.add_argument("--case", type=int, help="only the case of this number")
+    parser.add_argument("--jobs", type=int, default=1, help="as many cases at once")
     parser.add_argument("--keep", type=Path, help="folder for the inputs and the output of findings")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    numbers = itertools.count() if options.case is None else [options.case]
     with tempfile.TemporaryDirectory(prefix="fuzz-sources-") as scratch:
         sources = {name: make_source(name, Path(scratch)) for name in options.reader or READERS}
-        tally = fuzz(sources, options.seed, 60 * options.minutes, numbers, options.keep)
+        if options.case is None:
+            tally = fuzz_at_once(sources, options)
+        else:
+            tally = fuzz(sources, options.seed, 60 * options.minutes, [options.case], options.keep)
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in tally.outcomes.most_common())
     print(f"{tally.outcomes.total():,} cases of {len(options.reader or READERS)} readers, seed {options.seed}: {told}")
     print(f"most memory of a process {tally.peak / 2**20:,.0f} MiB, longest {tally.slowest:.1f} s")

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # What takes longer than CI may: `bash tests/nightly.sh [STAGE...]`. docs/hygiene.md has the outcome.
 #
-#   fuzz      an hour of changed inputs to all readers
+#   fuzz      changed inputs to all readers, other ones every day
 #   soak      kills, hangs and lost nodes at random moments
 #   browser   the report page in a headless browser
 #   mpich     the tests under MPICH
 #   sanitize  the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
 #
-# Without arguments: all of them. FUZZ_MINUTES and SOAK_MINUTES are 60 each.
+# Without arguments: all of them. FUZZ_MINUTES, on every core, and SOAK_MINUTES are 60 each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 SUMMARY=()
 FAILED=0
 
-fuzz() { .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}"; }
+fuzz() {
+    .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}" --jobs "$(nproc)" --seed "$(date +%Y%m%d)"
+}
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 browser() { .venv/bin/python -m pytest -q tests/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
