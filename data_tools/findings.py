@@ -11,20 +11,9 @@ from typing import Any
 import numpy as np
 
 from data_tools.team import Team
+from hpcgnn.store.files import DAMAGE
 
 ROWS_SHOWN = 3
-# What h5py raises for damaged files, depending on which bytes are hit.
-DAMAGE = (
-    OSError,
-    KeyError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    OverflowError,
-    AttributeError,
-    MemoryError,
-    IndexError,
-)
 
 
 @dataclass(slots=True)

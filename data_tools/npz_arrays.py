@@ -16,6 +16,7 @@ from hpcgnn.store.files import MOST_PACKED
 
 MAPPED_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20
+MOST_HEADER_BYTES = 10_000  # that NumPy takes apart
 LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file: ends with the lengths of the name and of the extra field
 
 
@@ -68,7 +69,9 @@ class NpzArrays(Mapping):
 def open_npy(path: str | os.PathLike) -> np.ndarray:
     """The array of an npy file, mapped into memory. ValueError for what is none."""
     with open(path, "rb") as file:
-        read_header(file)
+        shape, _, dtype = read_header(file)
+        if math.prod(shape) * dtype.itemsize > os.path.getsize(path):
+            raise ValueError(f"shape {shape} of {dtype} does not fit {os.path.getsize(path):,} bytes")
     return np.lib.format.open_memmap(path, mode="r")
 
 
@@ -86,6 +89,11 @@ def loaded_bytes(path: pathlib.Path) -> int:
 def read_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether in the order of Fortran, and dtype, from the begin of an npy file. ValueError for objects."""
     version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        length = int.from_bytes(file.read(4), "little")
+        if length > MOST_HEADER_BYTES:
+            raise ValueError(f"its header is told to have {length:,} bytes")
+        file.seek(-4, os.SEEK_CUR)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
         shape, fortran, dtype = read(file)

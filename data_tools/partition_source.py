@@ -178,10 +178,10 @@ def check_snapshots(file: h5py.File) -> None:
     """A snapshot graph has one node type, one relation and tells how many snapshots there are."""
     outline = {name: len(file.get(name, ())) for name in ("nodes", "edges")}
     count = int(file.attrs.get("num_snapshots", 0))
-    if not 1 <= count < 1 << 31 or any(count != 1 for count in outline.values()):
+    if not 1 <= count <= files.MOST_SNAPSHOTS or any(count != 1 for count in outline.values()):
         raise FileFormatError(
-            f"{file.filename}: a snapshot graph needs the attribute num_snapshots (1 to {(1 << 31) - 1}), one node type "
-            f"and one relation; it has {count} and {outline}: write it with data_tools.snapshots"
+            f"{file.filename}: a snapshot graph needs the attribute num_snapshots (1 to {files.MOST_SNAPSHOTS}), one "
+            f"node type and one relation; it has {count} and {outline}: write it with data_tools.snapshots"
         )
 
 

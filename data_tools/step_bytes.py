@@ -86,8 +86,8 @@ def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) 
 
 
 def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Global ids of source and destination, and times, of all events [E] in order of time."""
-    columns = []
+    """Global ids of source and destination, and times, of all events [E] in order of time. Raises FileFormatError."""
+    columns, nodes = [], sum(node_type.num_nodes for node_type in view.types)
     for part in range(view.num_parts):
         with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for index, relation in enumerate(view.relations):
@@ -95,7 +95,15 @@ def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 src = group["src"][:]
                 own = relation.src_type.owner(src) == part  # an event lies in the parts of both its ends
                 row = group["row"][:][own]
-                columns.append((src[own], group["dst"][:][own], group["time"][:][own], np.full(len(row), index), row))
+                dst = group["dst"][:][own]
+                if (
+                    min(src.min(initial=0), dst.min(initial=0)) < 0
+                    or max(src.max(initial=0), dst.max(initial=0)) >= nodes
+                ):
+                    raise files.FileFormatError(
+                        f"{file.filename}: /edges/{relation.name} has ends outside 0..{nodes - 1}; {REMEDY}"
+                    )
+                columns.append((src[own], dst, group["time"][:][own], np.full(len(row), index), row))
     src, dst, time, relation, row = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((row, relation, time))
     return src[order], dst[order], time[order].astype(np.int64)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import mmap
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,8 +133,8 @@ class _Unpickler(pickle.Unpickler):
 
 def _open_pickle(path: str) -> NegativeFile:
     try:
-        with open(path, "rb") as file:
-            content = _Unpickler(file).load()
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            content = _Unpickler(mapped).load()  # a map reads no more than there is, a file takes memory for it
     except Exception as error:  # a damaged pickle raises nearly anything
         raise ValueError(f"{path}: not a pickled dict of negatives ({error})") from error
     if not isinstance(content, dict) or not content:

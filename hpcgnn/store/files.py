@@ -84,6 +84,11 @@ SLAB_BYTES = 64 << 20
 SEAL_BYTES = 512  # HDF5's user block of a book
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL_BYTES = 256 << 20  # that a column may have in a file of any size
+MOST_SNAPSHOTS = 1 << 24
+# What h5py raises for damaged files, depending on which bytes are hit.
+DAMAGE = (
+    OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, OverflowError, MemoryError
+)  # fmt: skip
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
 
@@ -132,7 +137,7 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
         yield
     except (FileFormatError, *keep):
         raise
-    except (OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, MemoryError) as error:
+    except DAMAGE as error:
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
 
 

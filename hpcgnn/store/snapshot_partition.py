@@ -48,8 +48,7 @@ class SnapshotPartition:
         self.num_edges = partition.relations[0].num_edges
         (edges,) = partition.edges
         self._dst, self._edges = edges.dst, edges
-        self._first = edges.columns["first"]
-        self._last = edges.columns.get("last")
+        self._first, self._last = (_checked_stamps(edges.columns.get(name), name) for name in STAMPS)
         self._by_first = np.argsort(self._first, kind="stable")
         self._starts = np.searchsorted(self._first[self._by_first], np.arange(num_snapshots + 1))
 
@@ -122,6 +121,10 @@ def open_snapshot_partition(
     partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots")
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
         num_snapshots = int(file.attrs["num_snapshots"])
+        if not 1 <= num_snapshots <= files.MOST_SNAPSHOTS:
+            raise files.FileFormatError(
+                f"{file.filename}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
+            )
     with files.reading(files.part_path(path, 0), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
@@ -148,6 +151,15 @@ def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.nda
         raise files.FileFormatError(
             f"column {name} of nodes has shape {column.shape}, expected [nodes, {num_snapshots} snapshots, ...]; write "
             "the graph file anew with data_tools.snapshots"
+        )
+    return column
+
+
+def _checked_stamps(column: np.ndarray | None, name: str) -> np.ndarray | None:
+    if (column is None and name == "first") or (column is not None and (column.ndim, column.dtype.kind) != (1, "i")):
+        found = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
+        raise files.FileFormatError(
+            f"column {name} of edges is {found}, expected one signed integer an edge; partition the graph again"
         )
     return column
 
