@@ -134,7 +134,7 @@ class TextTable:
 
         try:
             yield from self._open_csv(stream, width, needed, refuse)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             if not ragged:
                 raise FileFormatError(f"{self.name}: {error}") from None
             row = ragged[0]
@@ -182,7 +182,7 @@ class ParquetTable:
         try:
             with pyarrow.parquet.ParquetFile(self._path) as file:
                 yield file
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
 
 

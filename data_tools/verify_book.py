@@ -108,14 +108,17 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
     told = {name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs}
     if int(told.get("num_snapshots", 1)) < 1:
         raise files.FileFormatError(f"{path}: num_snapshots is {told['num_snapshots']}; run data_tools.partition again")
+    options, quality = (decode_json(book.attrs[name]) for name in ("options", "quality"))
+    if not (isinstance(options, dict) and isinstance(quality, dict)):
+        raise files.FileFormatError(f"{path}: options and quality must be mappings; run data_tools.partition again")
     return BookView(
         path=path,
         kind=str(book.attrs["kind"]),
         num_parts=int(book.attrs["num_parts"]),
         set_id=str(book.attrs["set_id"]),
         source_hash=str(book.attrs["source_hash"]),
-        options=decode_json(book.attrs["options"]),
-        quality=decode_json(book.attrs["quality"]),
+        options=options,
+        quality=quality,
         told=told,
         types=tuple(types.values()),
         relations=tuple(relations),
