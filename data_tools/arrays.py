@@ -22,6 +22,7 @@ from hpcgnn.store.files import FileFormatError, slabs
 REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
 SLAB_BYTES = 16 << 20
 CORES = ("core", "_core")  # what NumPy 1 and 2 call the module that pickles of arrays name
+MOST_EMPTY_ROWS = 1 << 20  # of a sparse matrix, by entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,8 @@ class ArraysTable:
         if prefix + "row" not in self._names:
             return CsrColumn(self.name, data, self._load(prefix + "indices"), self._load(prefix + "indptr"), shape)
         row, col = self._load(prefix + "row"), self._load(prefix + "col")
+        if shape[0] > max(MOST_EMPTY_ROWS, MOST_EMPTY_ROWS * len(row)):
+            raise FileFormatError(f"{self.name}: {shape[0]:,} rows for {len(row):,} entries: shape is damaged")
         order = np.argsort(row, kind="stable")
         indptr = np.searchsorted(row[order], np.arange(shape[0] + 1))
         return CsrColumn(self.name, data[order], col[order], indptr, shape)

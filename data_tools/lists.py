@@ -14,6 +14,8 @@ from data_tools.values import Raw
 from hpcgnn.store.decode import decode_json
 from hpcgnn.store.files import FileFormatError
 
+MOST = 1 << 62  # that a number of a row or column may be
+
 
 class ListsTable:
     """Text of lines ``a b c ...`` as the rows (a, b), (a, c), ...; rows are counted over these pairs."""
@@ -63,8 +65,8 @@ def load_id_lists(source: Source) -> dict[str, np.ndarray]:
         raise FileFormatError(f"{source.name}: expected an object of lists, {{row: [column, ...]}}")
     rows = []
     for key, columns in lists.items():
-        good = isinstance(columns, list) and all(type(column) is int and column >= 0 for column in columns)
-        if not (key.isdecimal() and good):
+        good = isinstance(columns, list) and all(type(column) is int and 0 <= column < MOST for column in columns)
+        if not (key.isdecimal() and int(key) < MOST and good):
             found = str(columns)[:60]
             raise FileFormatError(f"{source.name}: row {key!r}: expected a list of numbers 0, 1, ..., got {found}")
         rows += [(int(key), column) for column in set(columns)]

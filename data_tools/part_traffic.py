@@ -62,8 +62,8 @@ def read_traffic(view: BookView) -> Traffic:
 
 
 def part_of(view: BookView, ids: np.ndarray) -> np.ndarray:
-    """Part [n] of global ids [n] of any types."""
-    part = np.empty(len(ids), np.int64)
+    """Part [n] of global ids [n] of any types, -1 for ids that nobody has."""
+    part = np.full(len(ids), -1, np.int64)
     for node_type in view.types:
         mine = (ids >= node_type.base) & (ids < node_type.base + node_type.num_nodes)
         part[mine] = node_type.owner(ids[mine])
@@ -137,7 +137,10 @@ def in_edges(
         with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for relation in relations:
                 group: h5py.Group = file["edges"][relation.name]
-                degree, src = np.diff(group["indptr"][:]), group["src"][:]
+                indptr, src = group["indptr"][:], group["src"][:]
+                degree = np.diff(indptr)
+                if indptr[0] or indptr[-1] != len(src) or degree.min(initial=0) < 0:
+                    raise files.FileFormatError(f"{file.filename}: {group.name}: indptr and src do not fit; {REMEDY}")
                 local = np.repeat(np.arange(len(degree)), degree)
                 if learnt and "split" in group:
                     kept = group["split"][:] == 0

@@ -191,7 +191,8 @@ def change_object(file: h5py.File, name: str, rng: random.Random) -> None:
         flat = np.array(item[()]).reshape(-1)
         for _ in range(rng.choice((1, 1, 3))):
             value = rng.choice((*SIZES, 5, 50))
-            flat[rng.randrange(len(flat))] = value if -(2**7) <= value < 2**7 or flat.itemsize == 8 else value % 2**7
+            fits = -(2**7) <= value < 2**7 or flat.itemsize == 8
+            flat[rng.randrange(len(flat))] = value if fits and item.dtype.kind != "u" else value % 2**7
         item[...] = flat.reshape(item.shape)
         return
     del file[name]
