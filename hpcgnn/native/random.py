@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
@@ -67,7 +69,42 @@ def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float,
     if not 0 <= p < 1:
         raise ValueError(f"dropout probability must be in [0, 1), got {p}")
     mask = torch.empty((identity.shape[0], columns), dtype=dtype, device=identity.device)
-    if mask.numel():
-        kernels, execution = compute_backend(identity)
-        kernels.dropout_mask(random.native(), identity, p, mask, execution)
+    if _later is not None:
+        _later.append(LaterMask(random, identity, p, mask))
+    elif mask.numel():
+        _fill_mask(random, identity, p, mask)
     return mask
+
+
+@dataclass(frozen=True, slots=True)
+class LaterMask:
+    """A mask that ``dropout_mask`` gave without filling it."""
+
+    random: Random
+    identity: torch.Tensor
+    p: float
+    mask: torch.Tensor
+
+    def fill(self, step: int, epoch: int) -> None:
+        """As ``dropout_mask`` does, in another step."""
+        if self.mask.numel():
+            _fill_mask(replace(self.random, step=step, epoch=epoch), self.identity, self.p, self.mask)
+
+
+_later: list[LaterMask] | None = None
+
+
+@contextmanager
+def later_masks() -> Iterator[list[LaterMask]]:
+    """Meanwhile ``dropout_mask`` does not fill its masks, but notes them in this list."""
+    global _later
+    _later = []
+    try:
+        yield _later
+    finally:
+        _later = None
+
+
+def _fill_mask(random: Random, identity: torch.Tensor, p: float, mask: torch.Tensor) -> None:
+    kernels, execution = compute_backend(identity)
+    kernels.dropout_mask(random.native(), identity, p, mask, execution)

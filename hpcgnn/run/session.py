@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,12 +26,13 @@ from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.planner import choose_sampler
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.splits import SPLITS, open_splits
-from hpcgnn.sample.temporal import Needs, Placement
+from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.hot import hottest
 from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
 from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
+from hpcgnn.tasks.step_graphs import StepGraphs
 from hpcgnn.tasks.temporal import TemporalTask
 from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head, metric_names
 from hpcgnn.tasks.temporal_link import TemporalLinkTask
@@ -154,10 +156,21 @@ class Session(BaseSession):
         place = Placement(*channels, self.world.device, self.dtype, alone, self.hot, self.plan_threads)
         shared = (config.sampling, needs, config.train.seed, place)
         sampler = choose_sampler(partition, *shared)
-        self._train_sampler = sampler(partition, self.splits.history, *shared)
+        graphs = self._use_graphs(sampler) if config.train.cuda_graphs else {}
+        self._train_sampler = sampler(partition, self.splits.history, *shared, **graphs)
         self.eval_sampler = sampler(
             partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors
         )
+
+    def _use_graphs(self, sampler: Callable) -> dict[str, bool]:
+        """Options of the sampler of training steps that are launched as graphs. Raises ValueError where they cannot
+        be."""
+        if sampler is TemporalSampler:
+            raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.planner); set it false")
+        if self.config.memory.staleness:
+            raise ValueError("train.cuda_graphs: writes wait from step to step; set memory.staleness 0")
+        self.task.use_graphs(StepGraphs)
+        return {"padded": True}
 
     def _mailing(self) -> Mailing:
         kept, from_memory = self.config.memory, self.model.config.message_from == "memory"

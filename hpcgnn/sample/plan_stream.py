@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from hpcgnn.sample.resident_graph import tensors_of
+from hpcgnn.sample.plan_tensors import tensors_of
 
 Plan = TypeVar("Plan")
 

@@ -19,6 +19,7 @@ from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import KINDS
+from hpcgnn.sample.padding import pad_plan
 from hpcgnn.sample.plan import StepPlan, WritePlan
 from hpcgnn.sample.plan_stream import PlanStream
 from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, Uploads
@@ -47,11 +48,13 @@ class DeviceAnswer:
 
 
 class ResidentSampler:
-    """Plans steps over one history, as `TemporalSampler` does, for one rank and mails that are the winners' own."""
+    """Plans steps over one history, as `TemporalSampler` does, for one rank and mails that are the winners' own.
+    ``padded``: as `pad_plan` does."""
 
     def __init__(
         self, partition: TemporalPartition, history: History, config: SamplingConfig, needs: Needs, seed: int,
         placement: Placement, evaluation: bool = False, in_batch: bool = True, upload: Uploads | None = None,
+        padded: bool = False,
     ):  # fmt: skip
         self._num_events, self._config, self._needs, self._seed = partition.num_events, config, needs, seed
         self._place = placement
@@ -61,7 +64,7 @@ class ResidentSampler:
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
         self._kept: dict[str, tuple[Batches, ResidentEvents]] = {}
         self._negatives: tuple[Negatives | AllOthers, list[torch.Tensor]] | None = None
-        self._plans = PlanStream(placement.device)
+        self._plans, self._padded = PlanStream(placement.device), padded
 
     def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
         """As `TemporalSampler`'s; there are no caches to keep warm."""
@@ -72,7 +75,8 @@ class ResidentSampler:
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
         """As `TemporalSampler.plan`, on a stream of its own."""
-        return self._plans.run(lambda: self._plan(batches, negatives, epoch, step, write, columns))
+        make = lambda: self._plan(batches, negatives, epoch, step, write, columns)  # noqa: E731
+        return self._plans.run((lambda: pad_plan(make())) if self._padded else make)
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         mine, events = batches.at(step), self._events(batches)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-
 import numpy as np
 import torch
 
@@ -55,15 +52,3 @@ def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
     columns = (history.indptr, history.other, history.time, history.event, history.feature)
     features = 0 if partition.features is None else partition.features.size * itemsize
     return features + 2 * sum(column.nbytes for column in columns if column is not None)
-
-
-def tensors_of(value) -> Iterator[torch.Tensor]:
-    """All tensors of a plan."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors_of(getattr(value, field.name))
-    elif isinstance(value, tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_of(item)

@@ -21,6 +21,7 @@ from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.sample.plan import Announcement, Delivery, StepPlan
 from hpcgnn.store.memory import NodeMemory
+from hpcgnn.tasks.step_graphs import StepGraphs
 from hpcgnn.timers import Timers
 
 
@@ -69,16 +70,29 @@ class TemporalTask:
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
         self._node_feature, self._channel, self._freeze = node_feature, channel, freeze
         self._staleness = staleness
+        self._graphs: StepGraphs | None = None
         self._at_owner = update_at == "owner" and model.has_memory
         self.last_scores: StepScores | None = None
         if freeze:
             model.requires_grad_(False)
             model.decoder.requires_grad_(True)
 
+    def use_graphs(self, graphs: Callable[[Callable], StepGraphs]) -> None:
+        """Train by graphs of what ``graphs`` is given, for plans of one rank."""
+        self._graphs = graphs(self._train)
+
     def train(self, plan: StepPlan) -> torch.Tensor | float:
         """Collective. Forward, backward (gradients accumulate in the parameters) and write-back; returns this rank's
         share of the loss."""
         self._set_mode(training=True)
+        if self._graphs is None:
+            loss, self.last_scores = self._train(plan)
+            return loss
+        with self._timers("compute"):
+            loss, self.last_scores = self._graphs(plan)
+        return loss
+
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, StepScores]:
         with torch.set_grad_enabled(not self._freeze):
             reading = self._read(plan)
         with self._timers("compute"):
@@ -89,8 +103,7 @@ class TemporalTask:
             loss.backward()
         self._backward(plan, reading)
         self._write(plan, reading, parts)
-        self.last_scores = scores.detach()
-        return loss.detach()
+        return loss.detach(), scores.detach()
 
     @torch.no_grad()
     def score(self, plan: StepPlan) -> StepScores:

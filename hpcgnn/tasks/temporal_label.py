@@ -70,13 +70,13 @@ class TemporalLabelTask(TemporalTask):
         if not head.training or p == 0:
             return None
         random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch, HEAD_HOP)
-        identity = torch.from_numpy(plan.event_row).to(rows.device)
+        identity = plan.identity[: plan.num_events]
         return native.dropout_mask(random, identity, head.hidden.out_features, p, rows.dtype)
 
     def _loss(self, scores: LabelScores, batch_size: int) -> torch.Tensor:
         if self._kind == EDGE_REGRESSION:
-            known = ~torch.isnan(scores.label)
-            error = scores.output[known, 0] - scores.label[known].to(scores.output.dtype)
+            output, label = scores.output[:, 0], scores.label.to(scores.output.dtype)
+            error = torch.where(torch.isnan(label), 0.0, output - label.nan_to_num())
             return error.square().sum() / max(1, batch_size)
         loss = cross_entropy(scores.output, scores.label, self._weights, ignore_index=MISSING, reduction="sum")
         return loss / max(1, batch_size)

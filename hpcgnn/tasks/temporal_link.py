@@ -39,13 +39,12 @@ class TemporalLinkTask(TemporalTask):
         super().__init__(*args, **kwargs)
         self._step = make_link_step(self.model)
 
-    def train(self, plan: StepPlan) -> torch.Tensor | float:
-        """Collective. As every task's; without autograd where the model's parts allow it."""
-        return super().train(plan) if self._step is None or plan.paired else self._train_by_hand(plan, self._step)
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Scores]:
+        """As every task's; without autograd where the model's parts allow it."""
+        return super()._train(plan) if self._step is None or plan.paired else self._train_by_hand(plan, self._step)
 
     @torch.no_grad()
-    def _train_by_hand(self, plan: StepPlan, step: LinkStep) -> float:
-        self._set_mode(training=True)
+    def _train_by_hand(self, plan: StepPlan, step: LinkStep) -> tuple[float, Scores]:
         reading, roles = self._read(plan, step.update), 2 + plan.num_negatives
         with self._timers("compute"):
             loss, gradient, logits = step.learn(
@@ -57,8 +56,7 @@ class TemporalLinkTask(TemporalTask):
         with self._timers("compute"):
             step.update_backward(gradient)
         self._write(plan, reading, None)
-        self.last_scores = Scores(logits[0], logits[1:])
-        return loss
+        return loss, Scores(logits[0], logits[1:])
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> Scores:
         rows, k = by_role(plan, embedding), plan.num_negatives

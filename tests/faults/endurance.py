@@ -16,6 +16,7 @@ from faults.rows import Row
 RANKS, LOOK_SECONDS = 4, 1.0
 SETTLED = 0.25  # share of the run after which nothing may grow
 GROWTH = 1.02  # of memory, the last tenth against that after SETTLED
+PASSING_FILES = 2 * RANKS  # that checkpoints have open for a moment, when a look may find them or not
 
 
 @dataclass
@@ -91,6 +92,6 @@ def judge(usage: Usage, epochs: int) -> str:
     before, after = np.median(memory[early]) / 1024, np.median(memory[late]) / 1024
     most = files[early].max(), files[late].max()
     told = f"{before:.0f} MiB after a quarter, {after:.0f} MiB at the end; at most {most[0]} and {most[1]} open files"
-    if after > GROWTH * before or most[1] > most[0]:
+    if after > GROWTH * before or most[1] > most[0] + PASSING_FILES:
         raise Miss(f"grows: {told}")
     return told

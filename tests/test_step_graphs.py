@@ -1,0 +1,146 @@
+"""Steps with padded shapes, and steps done as recorded ones, are the steps they were; `Recording` stands for a CUDA
+graph."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from unittest import mock
+
+import numpy as np
+import pytest
+import test_temporal_tasks
+import torch
+from mpi4py import MPI
+from test_resident import CASES, emulated  # noqa: F401
+from training_runs import assert_same, bipartite, make_config, open_session, record_epoch
+
+from data_tools.partition import partition
+from hpcgnn import native
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.native import Random, Stream, random
+from hpcgnn.run import session as session_module
+from hpcgnn.sample.padding import padded_length
+from hpcgnn.sample.plan_tensors import tensors_of
+from hpcgnn.tasks.step_graphs import StepGraphs
+
+pytestmark = pytest.mark.serial
+
+MODELS = (
+    "plain", "three negatives", "jodie", "tgn of two layers", "window with memory", "mixer", "pair decoder",
+    "dysat",
+)  # fmt: skip
+LABELS = ("node", "edge without memory", "numbers")
+
+
+class Recording:
+    """Like a CUDA graph: what is recorded is not done yet, and what is replayed reads what the recorded plan, masks and
+    results lie in."""
+
+    def __init__(self, task):
+        self._state = [*task.memory.table.tensors(), *(p.grad for p in task.model.parameters() if p.requires_grad)]
+
+    def record(self, work):
+        before = [tensor.clone() for tensor in self._state]
+        self._work, self._result = work, work()
+        for tensor, value in zip(self._state, before, strict=True):
+            tensor.copy_(value)
+        self._masks = [later.mask for later in random._later]
+        for mask in self._masks:
+            mask.fill_(torch.nan)
+        return self._result
+
+    def replay(self):
+        with mock.patch.object(native, "dropout_mask", side_effect=self._masks):
+            for result, value in zip(tensors_of(self._result), tensors_of(self._work()), strict=True):
+                result.copy_(value)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Session's StepGraphs that record `Recording`; the list of them."""
+    made = []
+
+    def make(step):
+        made.append(StepGraphs(step, lambda: Recording(step.__self__)))
+        return made[-1]
+
+    monkeypatch.setattr(session_module, "StepGraphs", make)
+    return made
+
+
+def make_set(folder, make=bipartite, **options):
+    make(folder / "graph.h5", **options)
+    partition(folder / "graph.h5", folder / "parts", 8, "random")
+    return folder / "parts"
+
+
+def small(**changes):
+    return make_config(
+        **{"train__batch_size": 30, "sampling__prefetch": 0, "sampling__planner": "device"} | changes
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_recorded_steps_are_the_steps(tmp_path, emulated, graphs, case):  # noqa: F811
+    """Losses, samples, memory, scores and weights of an epoch."""
+    options, changes = CASES[case]
+    parts = make_set(tmp_path, **{"num_events": 300} | options)
+    plain = record_epoch(MPI.COMM_SELF, parts, small(**changes))
+    assert_same(record_epoch(MPI.COMM_SELF, parts, small(**changes, train__cuda_graphs=True)), plain)
+    (found,) = graphs
+    assert 0 < found.recorded <= found.replayed
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_recorded_steps_of_labels(tmp_path, emulated, graphs, case):  # noqa: F811
+    labels, options, kind, changes = test_temporal_tasks.CASES[case]
+    make = lambda path, **given: test_temporal_tasks.labelled(path, labels, **given)  # noqa: E731
+    parts = make_set(tmp_path, make, **{"num_events": 300} | options)
+    run = lambda **graphs: test_temporal_tasks.run_epoch(  # noqa: E731
+        MPI.COMM_SELF, parts, small(task__kind=kind, model__dropout=0.3, **changes, **graphs)
+    )
+    test_temporal_tasks.assert_same(run(train__cuda_graphs=True), run())
+    (found,) = graphs
+    assert 0 < found.recorded <= found.replayed
+
+
+def test_lengths_grow_with_the_plan_alone():
+    lengths = np.array([padded_length(length) for length in range(5000)])
+    assert lengths[0] == 0
+    assert (lengths >= np.arange(5000)).all()
+    assert (np.diff(lengths) >= 0).all()
+    assert (lengths[257:] <= 1.25 * np.arange(257, 5000)).all()
+    assert len(np.unique(lengths)) < 30
+    assert all(padded_length(length) == length for length in np.unique(lengths).tolist())
+
+
+def test_masks_filled_later_are_those_of_the_step():
+    identity = torch.arange(50)
+    drawn = lambda step, epoch: native.dropout_mask(  # noqa: E731
+        Random(3, Stream.DROPOUT, step, epoch, 1), identity, 8, 0.5, torch.float64
+    )
+    with random.later_masks() as masks:
+        mask = drawn(4, 0)
+    (later,) = masks
+    for step, epoch in ((4, 0), (5, 0), (4, 1)):
+        later.fill(step, epoch)
+        assert torch.equal(mask, drawn(step, epoch))
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
+    parts = make_set(tmp_path)
+    for changes, message in (
+        ({"sampling__planner": "host"}, "plans are made on the host"),
+        ({"memory__staleness": 1}, "set memory.staleness 0"),
+    ):
+        with pytest.raises((ValueError, DistributedError), match=message):
+            open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True, **changes))
+
+
+def test_plans_are_padded_for_training_only(tmp_path, emulated, graphs):  # noqa: F811
+    parts = make_set(tmp_path)
+    with closing(open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True))) as session:
+        for split, padded in (("train", True), ("val", False)):
+            with session.plans(split, 0) as plans:
+                lengths = [plan.route.num_wanted for plan in plans]
+            assert all(padded_length(length) == length for length in lengths) == padded
