@@ -139,7 +139,7 @@ class StaticConfig(Sections):
 
     def __post_init__(self):
         _check_time_parallel(self.comm)
-        _check_epoch_parallel(self.train)
+        _check_not_temporal(self.train)
         if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
             raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
         if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
@@ -175,7 +175,7 @@ class SnapshotConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        _check_epoch_parallel(self.train)
+        _check_not_temporal(self.train)
         if self.comm.sampler_ranks:
             raise ValueError("comm.sampler_ranks is for static graphs: nothing is sampled of snapshots; leave it 0")
         if self.model.kind in WINDOWED_KINDS and not self.model.class_path and not self.sampling.history:
@@ -192,9 +192,11 @@ def _check_time_parallel(comm: CommConfig) -> None:
         raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
 
 
-def _check_epoch_parallel(train: TrainConfig) -> None:
+def _check_not_temporal(train: TrainConfig) -> None:
     if train.epoch_parallel > 1:
         raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
+    if train.cuda_graphs:
+        raise ValueError("train.cuda_graphs is for temporal graphs: leave it false")
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:

@@ -12,17 +12,24 @@ import test_temporal_tasks
 import torch
 from mpi4py import MPI
 from test_resident import CASES, emulated  # noqa: F401
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import assert_same, bipartite, make_config, open_session, record_epoch
 
 from data_tools.partition import partition
 from hpcgnn import native
-from hpcgnn.comm.world import DistributedError
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.config import SnapshotConfig, StaticConfig
 from hpcgnn.native import Random, Stream, random
 from hpcgnn.run import session as session_module
+from hpcgnn.run.settings import TrainConfig
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
 from hpcgnn.sample.padding import padded_length
 from hpcgnn.sample.plan_tensors import tensors_of
 from hpcgnn.tasks.step_graphs import StepGraphs
 
+aten = torch.ops.aten
 pytestmark = pytest.mark.serial
 
 MODELS = (
@@ -30,6 +37,26 @@ MODELS = (
     "dysat",
 )  # fmt: skip
 LABELS = ("node", "edge without memory", "numbers")
+
+
+WAITING = {
+    aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2, aten.unique_dim,
+    aten.bincount,
+}  # fmt: skip
+
+
+class Unwaiting(TorchDispatchMode):
+    """Refuses operations that wait for a device, which no graph can hold."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        packet, kwargs = function.overloadpacket, kwargs or {}
+        by_mask = packet in (aten.index, aten.index_put_) and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        repeated = packet is aten.repeat_interleave and kwargs.get("output_size") is None
+        if packet in WAITING or by_mask or repeated:
+            raise AssertionError(f"{function} waits for the device")
+        return function(*args, **kwargs)
 
 
 class Recording:
@@ -41,7 +68,9 @@ class Recording:
 
     def record(self, work):
         before = [tensor.clone() for tensor in self._state]
-        self._work, self._result = work, work()
+        self._work = work
+        with Unwaiting():
+            self._result = work()
         for tensor, value in zip(self._state, before, strict=True):
             tensor.copy_(value)
         self._masks = [later.mask for later in random._later]
@@ -102,6 +131,41 @@ def test_recorded_steps_of_labels(tmp_path, emulated, graphs, case):  # noqa: F8
     test_temporal_tasks.assert_same(run(train__cuda_graphs=True), run())
     (found,) = graphs
     assert 0 < found.recorded <= found.replayed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", MODELS)
+def test_graphs_of_a_device_are_the_steps(tmp_path, case):
+    """Losses of two epochs and the weights after them."""
+    options, changes = CASES[case]
+    parts = make_set(tmp_path, **{"num_events": 300} | options)
+    (plain, weights, _), (found, others, graphs) = (
+        on_device(parts, small(**changes, train__cuda_graphs=use)) for use in (False, True)
+    )
+    np.testing.assert_allclose(found, plain, rtol=1e-9)
+    torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
+    assert graphs.recorded > 0
+
+
+def on_device(parts, config):
+    """Losses of two epochs, weights, and the task's graphs."""
+    world = World(CommConfig(device="cuda", threads=1), MPI.COMM_SELF)
+    session = session_module.Session(config, str(parts), world, Watchdog(world, 0))
+    trainer = Trainer(session, parts / "unused", lambda *_, **__: None, StopRequest())
+    losses = []
+    for epoch in range(2):
+        session.memory.reset()
+        trainer.start_epoch(epoch)
+        with session.plans("train", epoch) as plans:
+            losses += [trainer.train_step(plan)[0] for plan in plans]
+    trainer.close()
+    return losses, trainer.flat.parameter.detach().cpu(), session.task._graphs
+
+
+@pytest.mark.parametrize("kind", [StaticConfig, SnapshotConfig])
+def test_other_graphs_have_none(kind):
+    with pytest.raises(ValueError, match="cuda_graphs is for temporal graphs"):
+        kind(train=TrainConfig(cuda_graphs=True))
 
 
 def test_lengths_grow_with_the_plan_alone():

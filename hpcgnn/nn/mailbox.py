@@ -7,6 +7,7 @@ from torch import nn
 
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.nn.updater import work_in
 
 
 class MessageMLP(nn.Module):
@@ -39,10 +40,7 @@ class TransformerUpdater(nn.Module):
     def forward(self, state, mail, dt, count) -> torch.Tensor:
         """state [r, D], mail [r, S, M], dt [r, S] int64 >= 0 age against the newest mail, count [r] mails there;
         returns the new state, or the old one without mail."""
-        rows = torch.nonzero(count > 0).squeeze(1)
-        if rows.numel() == 0:
-            return state
-        return state.index_copy(0, rows, self._step(state[rows], mail[rows], dt[rows], count[rows]))
+        return work_in(self._step, count > 0, state, mail, dt, count.clamp(min=1))
 
     def _step(self, state, mail, dt, count) -> torch.Tensor:
         r, slots = dt.shape

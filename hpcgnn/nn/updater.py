@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from hpcgnn import native, native_layers
+from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native_layers import RecurrentCall
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
+
+
+def work_in(step: Callable[..., torch.Tensor], has_mail: torch.Tensor, state: torch.Tensor, *further) -> torch.Tensor:
+    """``step(state, *further)`` for rows that have mail, [r, D]; the state of others. A device does it for all rows,
+    rather than wait to know which they are."""
+    if on_cuda(state):
+        return torch.where(has_mail.unsqueeze(1), step(state, *further), state)
+    rows = torch.nonzero(has_mail).squeeze(1)
+    if rows.numel() == 0:
+        return state
+    wanted = any(column.requires_grad for column in (state, *further))
+    gather = torch.Tensor.__getitem__ if wanted else native.gather_rows
+    return state.index_copy(0, rows, step(*(gather(column, rows) for column in (state, *further))))
 
 
 class RecurrentUpdater(nn.Module):
@@ -29,11 +45,7 @@ class RecurrentUpdater(nn.Module):
         on the CPU, unless state or mail want a gradient."""
         if self._is_native(state, mail):
             return self._native(self._call(state, mail, dt, None, has_mail.long(), None))
-        rows = torch.nonzero(has_mail).squeeze(1)
-        if rows.numel() == 0:
-            return state
-        gather = native.gather_rows if not (state.requires_grad or mail.requires_grad) else torch.Tensor.__getitem__
-        return state.index_copy(0, rows, self._step(*(gather(column, rows) for column in (state, mail, dt))))
+        return work_in(self._step, has_mail, state, mail, dt)
 
     def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
         """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
