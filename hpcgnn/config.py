@@ -79,7 +79,9 @@ class Sections:
         sections, values = cls.sections(), {name: value for name, value in values.items() if name != "kind"}
         unknown = set(values) - set(sections)
         if unknown:
-            raise ValueError(f"unknown section {', '.join(sorted(unknown))}; sections are {', '.join(sections)}")
+            raise ValueError(
+                f"unknown section {', '.join(sorted(map(str, unknown)))}; sections are {', '.join(sections)}"
+            )
         try:
             return cls(**{name: sections[name](**(section or {})) for name, section in values.items()})
         except TypeError as error:
@@ -139,7 +141,7 @@ class StaticConfig(Sections):
 
     def __post_init__(self):
         _check_time_parallel(self.comm)
-        _check_not_temporal(self.train)
+        _check_epoch_parallel(self.train)
         if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
             raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
         if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
@@ -175,7 +177,9 @@ class SnapshotConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        _check_not_temporal(self.train)
+        _check_epoch_parallel(self.train)
+        if self.train.cuda_graphs:
+            raise ValueError("train.cuda_graphs: steps of snapshots are launched kernel by kernel; leave it false")
         if self.comm.sampler_ranks:
             raise ValueError("comm.sampler_ranks is for static graphs: nothing is sampled of snapshots; leave it 0")
         if self.model.kind in WINDOWED_KINDS and not self.model.class_path and not self.sampling.history:
@@ -192,11 +196,9 @@ def _check_time_parallel(comm: CommConfig) -> None:
         raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
 
 
-def _check_not_temporal(train: TrainConfig) -> None:
+def _check_epoch_parallel(train: TrainConfig) -> None:
     if train.epoch_parallel > 1:
         raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
-    if train.cuda_graphs:
-        raise ValueError("train.cuda_graphs is for temporal graphs: leave it false")
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
@@ -240,6 +242,7 @@ def _check_whole(config: StaticConfig) -> None:
     sampling, features = config.sampling, config.features
     named = {
         "task.kind link": config.task.kind == "link",
+        "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampler_ranks": config.comm.sampler_ranks > 0,
         "sampling.edge_columns": sampling.edge_columns,
         "sampling.relation_fanouts": sampling.relation_fanouts,

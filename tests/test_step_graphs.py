@@ -8,9 +8,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import test_graph_training
 import test_temporal_tasks
 import torch
 from mpi4py import MPI
+from static_runs import (
+    make_static_parts,
+    open_graph_session,
+    open_graph_trainer,
+    plain,
+    static_config,
+    typed,
+)  # fmt: skip
 from test_resident import CASES, emulated  # noqa: F401
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import assert_same, bipartite, make_config, open_session, record_epoch
@@ -19,8 +28,9 @@ from data_tools.partition import partition
 from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.config import SnapshotConfig, StaticConfig
+from hpcgnn.config import SnapshotConfig
 from hpcgnn.native import Random, Stream, random
+from hpcgnn.run import graph_session
 from hpcgnn.run import session as session_module
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
@@ -36,6 +46,7 @@ MODELS = (
     "plain", "three negatives", "jodie", "tgn of two layers", "window with memory", "mixer", "pair decoder",
     "dysat",
 )  # fmt: skip
+STATIC = {"sage": {}} | {name: test_graph_training.PLAIN[name] for name in ("gcn", "gat", "residual", "three hops")}
 LABELS = ("node", "edge without memory", "numbers")
 
 
@@ -64,7 +75,8 @@ class Recording:
     results lie in."""
 
     def __init__(self, task):
-        self._state = [*task.memory.table.tensors(), *(p.grad for p in task.model.parameters() if p.requires_grad)]
+        memory = task.memory.table.tensors() if hasattr(task, "memory") else ()
+        self._state = [*memory, *(p.grad for p in task.model.parameters() if p.requires_grad)]
 
     def record(self, work):
         before = [tensor.clone() for tensor in self._state]
@@ -89,11 +101,12 @@ def graphs(monkeypatch):
     """Session's StepGraphs that record `Recording`; the list of them."""
     made = []
 
-    def make(step):
-        made.append(StepGraphs(step, lambda: Recording(step.__self__)))
+    def make(step, timers):
+        made.append(StepGraphs(step, timers, lambda: Recording(step.__self__)))
         return made[-1]
 
-    monkeypatch.setattr(session_module, "StepGraphs", make)
+    for module in (session_module, graph_session):
+        monkeypatch.setattr(module, "StepGraphs", make)
     return made
 
 
@@ -139,10 +152,10 @@ def test_graphs_of_a_device_are_the_steps(tmp_path, case):
     """Losses of two epochs and the weights after them."""
     options, changes = CASES[case]
     parts = make_set(tmp_path, **{"num_events": 300} | options)
-    (plain, weights, _), (found, others, graphs) = (
+    (losses, weights, _), (found, others, graphs) = (
         on_device(parts, small(**changes, train__cuda_graphs=use)) for use in (False, True)
     )
-    np.testing.assert_allclose(found, plain, rtol=1e-9)
+    np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
     assert graphs.recorded > 0
 
@@ -162,10 +175,49 @@ def on_device(parts, config):
     return losses, trainer.flat.parameter.detach().cpu(), session.task._graphs
 
 
-@pytest.mark.parametrize("kind", [StaticConfig, SnapshotConfig])
-def test_other_graphs_have_none(kind):
-    with pytest.raises(ValueError, match="cuda_graphs is for temporal graphs"):
-        kind(train=TrainConfig(cuda_graphs=True))
+@pytest.mark.parametrize("case", STATIC)
+def test_recorded_static_steps_are_the_steps(tmp_path, emulated, graphs, case):  # noqa: F811
+    """Losses of two epochs and the weights after them."""
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    (losses, weights), (found, others) = (
+        train_static(parts, static_config(**STATIC[case], sampling__planner="device", train__cuda_graphs=use))
+        for use in (False, True)
+    )
+    np.testing.assert_allclose(found, losses, rtol=1e-9)
+    torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
+    (made,) = graphs
+    assert 0 < made.recorded <= made.replayed
+
+
+def train_static(parts, config):
+    """Losses of two epochs, and the weights."""
+    trainer = open_graph_trainer(MPI.COMM_SELF, parts, parts / "unused", config)
+    losses = []
+    for epoch in range(2):
+        trainer.start_epoch(epoch)
+        with trainer.session.plans("train", epoch) as plans:
+            losses += [trainer.train_step(plan)[0] for plan in plans]
+    trainer.close()
+    return losses, trainer.flat.parameter.detach().clone()
+
+
+def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  # noqa: F811
+    folders = {make: make_static_parts(MPI.COMM_SELF, make, tmp_path / make.__name__) for make in (plain, typed)}
+    for make, changes, message in (
+        (plain, {"sampling__planner": "host"}, "neighbours are drawn on the host"),
+        (typed, {}, "the graph has several types"),
+        (plain, {"embedding__types": ["node"]}, "rows of nodes are learnt"),
+        (plain, {"features__storage": "file"}, "features.storage is not memory"),
+    ):
+        with pytest.raises((ValueError, DistributedError), match=message):
+            open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))
+
+
+def test_other_kinds_have_none():
+    with pytest.raises(ValueError, match="snapshots are launched kernel by kernel"):
+        SnapshotConfig(train=TrainConfig(cuda_graphs=True))
+    with pytest.raises(ValueError, match="leave out train"):
+        static_config(sampling__mode="whole", train__cuda_graphs=True)
 
 
 def test_lengths_grow_with_the_plan_alone():

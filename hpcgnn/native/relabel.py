@@ -27,11 +27,12 @@ def last_event(nodes, events):
     return winner.view(bool)
 
 
-def transpose_index(index, targets: int):
-    """CSR of the positions that point at each target: indptr [targets + 1], order int64; -1 points nowhere."""
+def transpose_index(index, targets: int, padded: bool = True):
+    """CSR of the positions that point at each target: indptr [targets + 1], order int64; -1 points nowhere. Not
+    ``padded``: there is none, and nobody waits for a device to count them."""
     if on_cuda(index):
         indptr, order = native_cuda.transpose_index(index, targets)
-        return indptr, order[: int(indptr[-1])]
+        return indptr, order[: int(indptr[-1])] if padded else order
     indptr, order = np.empty(targets + 1, np.int64), np.empty(len(index), np.int64)
     _native.transpose_index(index, indptr, order)
     return indptr, order[: indptr[-1]]

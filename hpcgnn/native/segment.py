@@ -56,7 +56,7 @@ class EdgeLists:
         """Formed when it is first asked for."""
         if self._transposed is None:
             index = self.source.to(torch.int32)
-            indptr, order = transpose_index(index.numpy() if on_host(index) else index, self.num_sources)
+            indptr, order = transpose_index(index.numpy() if on_host(index) else index, self.num_sources, padded=False)
             indptr, order = torch.as_tensor(indptr), torch.as_tensor(order)
             self._transposed = Transposed(indptr, self.destination[order], order)
         return self._transposed

@@ -111,9 +111,8 @@ class GcnConv(nn.Module):
             return lists, edge_weight.unsqueeze(1)
         looped = block.looped
         everything = edge_weight.new_empty(len(looped.source))
-        at_loop = looped.indptr[1:] - 1
-        everything[at_loop] = scale[: len(lists)] ** 2
-        at_edge = torch.ones(len(everything), dtype=torch.bool, device=everything.device).index_fill_(0, at_loop, False)
+        everything[looped.indptr[1:] - 1] = scale[: len(lists)] ** 2
+        at_edge = torch.arange(len(edge_weight), device=everything.device) + lists.destination
         everything[at_edge] = edge_weight
         return looped, everything.unsqueeze(1)
 

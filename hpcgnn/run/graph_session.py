@@ -17,6 +17,7 @@ from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.graph_neighbors import check_weights
+from hpcgnn.sample.graph_padding import pad_graph_plan
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.plan_stream import PlanStream
@@ -29,6 +30,7 @@ from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.tasks.graph_config import LINK
+from hpcgnn.tasks.step_graphs import StepGraphs
 
 
 class GraphSession(StaticSession):
@@ -63,6 +65,8 @@ class GraphSession(StaticSession):
             self.samplers = self._make_samplers()
         self._build_model()
         self.task = self.goal.task(self.model, self.rows, self.memory, self.timers)
+        if config.train.cuda_graphs:
+            self.task.use_graphs(lambda step: StepGraphs(step, self.timers))
 
     def _check(self, partition: GraphPartition) -> None:
         sampling = self.config.sampling
@@ -112,12 +116,30 @@ class GraphSession(StaticSession):
         """Collective. One for each plan in flight."""
         config, (channel, *others) = self.config, self._lanes
         draws = [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
+        if config.train.cuda_graphs:
+            with together(self.world, "prepare CUDA graphs"):
+                self._check_graphs(draws[0])
         first = GraphSampler(
             self.rows, draws[0], self.goal.roots, config.train.seed, channel, self.data_channel, self.world.device,
             complete=self.goal.complete, node_columns=config.model.node_columns, edges=self.edges,
             stream=PlanStream(self.world.device) if isinstance(draws[0], ResidentDraw) else None,
+            pad=pad_graph_plan if config.train.cuda_graphs else None,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]
+
+    def _check_graphs(self, draw) -> None:
+        """Raises ValueError where steps cannot be CUDA graphs."""
+        partition, reason = self.partition, ""
+        if not isinstance(draw, ResidentDraw):
+            reason = "neighbours are drawn on the host (see sampling.planner)"
+        elif len(partition.types) > 1 or len(partition.relations) > 1:
+            reason = "the graph has several types"
+        elif self.learnt:
+            reason = "rows of nodes are learnt"
+        elif self.config.features.storage != "memory":
+            reason = "features.storage is not memory"
+        if reason:
+            raise ValueError(f"train.cuda_graphs: {reason}; set it false")
 
     def _make_draw(self, channel: Channel) -> BlockSampler | ResidentDraw:
         """Collective."""

@@ -169,7 +169,7 @@ class Session(BaseSession):
             raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.planner); set it false")
         if self.config.memory.staleness:
             raise ValueError("train.cuda_graphs: writes wait from step to step; set memory.staleness 0")
-        self.task.use_graphs(StepGraphs)
+        self.task.use_graphs(lambda step: StepGraphs(step, self.timers))
         return {"padded": True}
 
     def _mailing(self) -> Mailing:

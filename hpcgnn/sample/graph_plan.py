@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,16 +46,16 @@ class GraphSampler:
         self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
         move_channel: Channel, device: torch.device, *, complete: Completion | None = None,
         node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
-        stream: PlanStream | None = None,
+        stream: PlanStream | None = None, pad: Callable[[GraphPlan], GraphPlan] | None = None,
     ):  # fmt: skip
         """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
         ids); complete: gives a step all columns, where the batches have not all of them; node_columns: what is fetched
         of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges; stream: where the
-        draw is a device's."""
+        draw is a device's; pad: what is done with plans of training."""
         self._rows, self._draw, self._roots, self._seed = rows, draw, roots, seed
         self._channel, self._move_channel, self._device = channel, move_channel, device
         self._complete, self._node_columns, self._edges = complete, node_columns, edges
-        self._stream, self._steps = stream, None
+        self._stream, self._pad, self._steps = stream, pad, None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
         """A twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw, which
@@ -84,11 +84,12 @@ class GraphSampler:
         batch = Batch(
             blocks, tuple(known["identity"]), tuple(known["degree"]), self._seed, epoch, step, training
         )  # fmt: skip
-        return GraphPlan(
+        plan = GraphPlan(
             step, epoch, int(batches.sizes[step]), roots, batches.position[mine],
             {name: self._move(column) for name, column in columns.items()}, batch,
             tuple(plan.over(self._move_channel).to(self._device) for plan in plans),
         )  # fmt: skip
+        return self._pad(plan) if self._pad and training else plan
 
     def _fetch(self, plans: list[Fetch], name: str) -> list[torch.Tensor]:
         """Collective. A column of the planned nodes, by type; empty where it is not asked for."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from typing import Any
 
 import torch
 
@@ -11,14 +12,14 @@ from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.store.embeddings import EmbeddingStore
 from hpcgnn.store.features import FEATURE, NodeRows
 from hpcgnn.store.input_rows import GatheredTable
+from hpcgnn.tasks.step_graphs import StepTask
 from hpcgnn.timers import Timers
 
 Rows = torch.Tensor | IndexedRows
 
 
-class GraphTask(ABC):
-    """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective. last_scores: of the newest training
-    step.
+class GraphTask(StepTask):
+    """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective.
 
     The loss is a sum over a rank's seeds, divided by the number of seeds of all ranks. The graph of the backward pass
     ends at the pulled input rows: gradients of learnable ones go to their owners on every rank.
@@ -27,8 +28,8 @@ class GraphTask(ABC):
     def __init__(
         self, model: torch.nn.Module, rows: tuple[NodeRows, ...], embeddings: EmbeddingStore, timers: Timers
     ):  # fmt: skip
+        super().__init__()
         self.model, self._rows, self._embeddings, self.timers = model, rows, embeddings, timers
-        self.last_scores = None
 
     @abstractmethod
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]):
@@ -38,17 +39,17 @@ class GraphTask(ABC):
     def _loss(self, scores) -> torch.Tensor:
         """The sum over the seeds."""
 
-    def train(self, plan: GraphPlan) -> torch.Tensor:
-        """Collective. Gradients of one step; returns this rank's part of the loss."""
-        self.model.train()
+    def _set_mode(self, training: bool) -> None:
+        self.model.train(training)
+
+    def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, Any]:
         inputs, learnt = self._inputs(plan)
         with self.timers("compute"):
             for rows in learnt.values():
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learnt))
         self._push(plan, learnt)
-        self.last_scores = scores
-        return loss.detach()
+        return loss.detach(), scores
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]):
         """Loss and scores of a step from the model's outputs by node type, with the backward pass to its inputs."""
@@ -60,7 +61,7 @@ class GraphTask(ABC):
     @torch.no_grad()
     def score(self, plan: GraphPlan):
         """Collective. Scores of one step."""
-        self.model.eval()
+        self._set_mode(training=False)
         return self._score(plan, self._outputs(plan, *self._inputs(plan)))
 
     evaluate = score

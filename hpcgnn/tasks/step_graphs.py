@@ -7,6 +7,7 @@ step, are made before.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import torch
 
 from hpcgnn.native.random import LaterMask, later_masks
 from hpcgnn.sample.plan_tensors import map_tensors, shapes_of, tensors_of
+from hpcgnn.timers import Timers
 
 MOST_GRAPHS = 64
 Result = TypeVar("Result")
@@ -41,13 +43,13 @@ class CudaGraph:
 
 class StepGraphs:
     """Calls ``step(plan)``, which gives tensors and waits for nothing; from the second plan of the same shapes on as a
-    graph, up to MOST_GRAPHS of them.
+    graph, up to MOST_GRAPHS of them, as "compute" of the timers.
 
     ``record``: what makes a graph.
     """
 
-    def __init__(self, step: Callable[[Any], Any], record: Callable[[], Any] = CudaGraph):
-        self._step, self._record = step, record
+    def __init__(self, step: Callable[[Any], Any], timers: Timers, record: Callable[[], Any] = CudaGraph):
+        self._step, self._timers, self._record = step, timers, record
         self._steps: dict[tuple, _RecordedStep | None] = {}
         self.recorded = self.replayed = 0
 
@@ -62,7 +64,35 @@ class StepGraphs:
             known = self._steps[shape] = _RecordedStep(self._step, plan, self._record())
             self.recorded += 1
         self.replayed += 1
-        return known(plan)
+        with self._timers("compute"):
+            return known(plan)
+
+
+class StepTask(ABC):
+    """A task whose training steps may be launched as graphs. last_scores: of the newest training step."""
+
+    def __init__(self):
+        self.last_scores: Any = None
+        self._graphs: StepGraphs | None = None
+
+    def use_graphs(self, graphs: Callable[[Callable[[Any], Any]], StepGraphs]) -> None:
+        """Train by graphs, on one rank. ``graphs`` makes them of the function that does a step."""
+        self._graphs = graphs(self._train)
+
+    def train(self, plan) -> torch.Tensor | float:
+        """Collective. Forward and backward (gradients accumulate in the parameters), and what the step leaves to the
+        next ones; returns this rank's share of the loss."""
+        self._set_mode(training=True)
+        loss, self.last_scores = (self._graphs or self._train)(plan)
+        return loss
+
+    @abstractmethod
+    def _set_mode(self, training: bool) -> None:
+        """Of the model's parts."""
+
+    @abstractmethod
+    def _train(self, plan) -> tuple[torch.Tensor | float, Any]:
+        """Collective. Loss and scores of a step, with its backward pass."""
 
 
 class _RecordedStep:
@@ -73,7 +103,7 @@ class _RecordedStep:
         targets = zip(tensors_of(self._plan), tensors_of(plan), strict=True)
         self._is_copied = [target is not source for target, source in targets]
         with later_masks() as masks:
-            self._result = graph.record(lambda: step(self._plan))
+            self._result = graph.record(lambda: step(map_tensors(self._plan, _itself)))
         self._masks: list[LaterMask] = masks
         self._check(masks)
 
@@ -82,7 +112,7 @@ class _RecordedStep:
         for mask in self._masks:
             mask.fill(plan.step, plan.epoch)
         self._graph.replay()
-        return map_tensors(self._result, lambda name, tensor: tensor.clone())
+        return map_tensors(self._result, lambda name, tensor: tensor.detach().clone())
 
     def _load(self, plan) -> None:
         """Copy a plan's tensors to where the graph reads them, type by type in one launch."""
@@ -100,6 +130,11 @@ class _RecordedStep:
         known = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(self._plan)}
         if any(mask.identity.untyped_storage().data_ptr() not in known for mask in masks):
             raise ValueError("a model whose dropout depends on what its step computes: set train.cuda_graphs false")
+
+
+def _itself(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """For a plan of the same tensors: what a plan keeps once it was asked for belongs to the graph."""
+    return tensor
 
 
 def _copied(name: str, tensor: torch.Tensor) -> torch.Tensor:

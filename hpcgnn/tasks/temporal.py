@@ -21,7 +21,7 @@ from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.sample.plan import Announcement, Delivery, StepPlan
 from hpcgnn.store.memory import NodeMemory
-from hpcgnn.tasks.step_graphs import StepGraphs
+from hpcgnn.tasks.step_graphs import StepTask
 from hpcgnn.timers import Timers
 
 
@@ -46,9 +46,8 @@ class StepScores(Protocol):
         """By name, one row an event: [b, ...]."""
 
 
-class TemporalTask:
-    """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective. last_scores: of the newest
-    training step.
+class TemporalTask(StepTask):
+    """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective.
 
     A task says how embeddings are scored (``_score``) and what the loss is (``_loss``). freeze: the head (the model's
     ``decoder``) alone is trained: all below it works as in evaluation. staleness k: a training step reads memory as it
@@ -67,30 +66,14 @@ class TemporalTask:
         freeze: bool = False,
         staleness: int = 0,
     ):
+        super().__init__()
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
         self._node_feature, self._channel, self._freeze = node_feature, channel, freeze
         self._staleness = staleness
-        self._graphs: StepGraphs | None = None
         self._at_owner = update_at == "owner" and model.has_memory
-        self.last_scores: StepScores | None = None
         if freeze:
             model.requires_grad_(False)
             model.decoder.requires_grad_(True)
-
-    def use_graphs(self, graphs: Callable[[Callable], StepGraphs]) -> None:
-        """Train by graphs of what ``graphs`` is given, for plans of one rank."""
-        self._graphs = graphs(self._train)
-
-    def train(self, plan: StepPlan) -> torch.Tensor | float:
-        """Collective. Forward, backward (gradients accumulate in the parameters) and write-back; returns this rank's
-        share of the loss."""
-        self._set_mode(training=True)
-        if self._graphs is None:
-            loss, self.last_scores = self._train(plan)
-            return loss
-        with self._timers("compute"):
-            loss, self.last_scores = self._graphs(plan)
-        return loss
 
     def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, StepScores]:
         with torch.set_grad_enabled(not self._freeze):
