@@ -4,6 +4,7 @@ graph."""
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -15,7 +16,6 @@ from mpi4py import MPI
 from static_runs import (
     make_static_parts,
     open_graph_session,
-    open_graph_trainer,
     plain,
     static_config,
     typed,
@@ -152,27 +152,24 @@ def test_graphs_of_a_device_are_the_steps(tmp_path, case):
     """Losses of two epochs and the weights after them."""
     options, changes = CASES[case]
     parts = make_set(tmp_path, **{"num_events": 300} | options)
-    (losses, weights, _), (found, others, graphs) = (
-        on_device(parts, small(**changes, train__cuda_graphs=use)) for use in (False, True)
+    world = World(CommConfig(device="cuda", threads=1), MPI.COMM_SELF)
+    (losses, weights), (found, others) = (
+        train(session_module.Session(small(**changes, train__cuda_graphs=use), str(parts), world, Watchdog(world, 0)))
+        for use in (False, True)
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
-    assert graphs.recorded > 0
 
 
-def on_device(parts, config):
-    """Losses of two epochs, weights, and the task's graphs."""
-    world = World(CommConfig(device="cuda", threads=1), MPI.COMM_SELF)
-    session = session_module.Session(config, str(parts), world, Watchdog(world, 0))
-    trainer = Trainer(session, parts / "unused", lambda *_, **__: None, StopRequest())
-    losses = []
-    for epoch in range(2):
-        session.memory.reset()
-        trainer.start_epoch(epoch)
-        with session.plans("train", epoch) as plans:
-            losses += [trainer.train_step(plan)[0] for plan in plans]
-    trainer.close()
-    return losses, trainer.flat.parameter.detach().cpu(), session.task._graphs
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", STATIC)
+def test_graphs_of_a_device_are_the_static_steps(tmp_path, case):
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    (losses, weights), (found, others) = (
+        train_static(parts, static_config(**STATIC[case], train__cuda_graphs=use), "cuda") for use in (False, True)
+    )
+    np.testing.assert_allclose(found, losses, rtol=1e-9)
+    torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("case", STATIC)
@@ -189,16 +186,23 @@ def test_recorded_static_steps_are_the_steps(tmp_path, emulated, graphs, case): 
     assert 0 < made.recorded <= made.replayed
 
 
-def train_static(parts, config):
+def train_static(parts, config, device="cpu"):
     """Losses of two epochs, and the weights."""
-    trainer = open_graph_trainer(MPI.COMM_SELF, parts, parts / "unused", config)
+    world = World(CommConfig(device=device, threads=1), MPI.COMM_SELF)
+    return train(graph_session.GraphSession(config, str(parts), world, Watchdog(world, 0)))
+
+
+def train(session):
+    """Losses of two epochs, and the weights."""
+    trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
     losses = []
     for epoch in range(2):
+        session.memory.reset()
         trainer.start_epoch(epoch)
-        with trainer.session.plans("train", epoch) as plans:
+        with session.plans("train", epoch) as plans:
             losses += [trainer.train_step(plan)[0] for plan in plans]
     trainer.close()
-    return losses, trainer.flat.parameter.detach().clone()
+    return losses, trainer.flat.parameter.detach().cpu()
 
 
 def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  # noqa: F811

@@ -46,8 +46,8 @@ class TrainConfig:
         precision: float32 or float64, of weights and node memory.
         matmul: how rows are multiplied with weights on CUDA devices: float32, tf32 (the device's rounding of float32
             to 10 bits), or bf16 (rounded to bfloat16, added up in float32).
-        cuda_graphs: launch training steps of temporal graphs as CUDA graphs, one a shape; lengths are padded so that
-            many steps have the same. For one rank whose device makes the plans (``sampling.planner``).
+        cuda_graphs: launch training steps as CUDA graphs, one a shape; lengths are padded so that many steps have the
+            same. For one rank whose device makes the plans (``sampling.planner``).
         eval_every: epochs between two validations; the last epoch is always validated.
         monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap, mrr, auc or
             mse; of errors the lowest is best.
