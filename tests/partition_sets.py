@@ -63,3 +63,37 @@ def offsets_of(folder):
     """Offsets of type a."""
     with h5py.File(files.book_path(folder)) as book:
         return book["nodes/a/offsets"][:]
+
+
+def read_graph(path):
+    """A graph file: node types in order, and relation -> columns."""
+    with h5py.File(path) as file:
+        nodes = {
+            name: {key: column[:] for key, column in file["nodes"][name].items()} for name in files.node_types(file)
+        }
+        edges = {
+            name: {key: column[:] for key, column in file["edges"][name].items()} for name in files.relations(file)
+        }
+    return nodes, edges
+
+
+def places(nodes, folder, parts):
+    """(type, row) -> (part, global id) of every node, after checking the nodes of all parts."""
+    place, base = {}, 0
+    with h5py.File(files.book_path(folder)) as book:
+        for name, columns in nodes.items():
+            offsets = book["nodes"][name]["offsets"][:]
+            assert offsets[0] == base
+            for part, data in enumerate(parts):
+                rows = data[f"nodes/{name}/row"]
+                assert offsets[part + 1] - offsets[part] == len(rows)
+                assert (np.diff(rows) > 0).all()
+                for key, values in columns.items():
+                    np.testing.assert_array_equal(data[f"nodes/{name}/{key}"], values[rows])
+                for position, row in enumerate(rows.tolist()):
+                    assert (name, row) not in place
+                    place[name, row] = part, int(offsets[part]) + position
+            base += len(next(iter(columns.values())))
+            assert offsets[-1] == base
+    assert len(place) == base
+    return place

@@ -99,3 +99,22 @@ def random_static(path, seed: int, sizes: tuple[int, ...] = (30, 12, 0), num_edg
         ("a", "shuns", "b"): static_edges(rng, 0, 0, 0),
     }
     return write_graph(path, nodes, edges, "static")
+
+
+def grouped(path, num_groups=40, size=50, seed=0, train=0.3):
+    """Users and items in groups with few edges between groups; training users are piled up in the first groups."""
+    rng = np.random.default_rng(seed)
+    num_users, num_items, num_edges = num_groups * size, num_groups * size // 2, num_groups * size * 8
+    group = rng.integers(0, num_groups, num_edges)
+    other = np.where(rng.random(num_edges) < 0.1, rng.integers(0, num_groups, num_edges), group)
+    user, item = rng.integers(0, size, num_edges), rng.integers(0, size // 2, num_edges)
+    src, dst = group * size + user, other * (size // 2) + item
+    shuffled, items = rng.permutation(num_users), rng.permutation(num_items)
+    split = np.full(num_users, 2, np.int8)
+    split[: int(train * num_users)] = 0
+    nodes = {"user": {"split": split[np.argsort(shuffled)]}, "item": {"id": np.arange(num_items)}}
+    edges = {
+        ("user", "buys", "item"): {"src": shuffled[src], "dst": items[dst]},
+        ("item", "sold_to", "user"): {"src": items[dst], "dst": shuffled[src]},
+    }
+    return write_graph(path, nodes, edges, "static")
