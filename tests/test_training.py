@@ -27,6 +27,8 @@ from training_runs import (
 
 from data_tools.synthesize import synthesize_events
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.run.signals import StopRequest
+from hpcgnn.run.trainer import Trainer
 from hpcgnn.sample.batches import spill_targets
 from hpcgnn.store.partition import open_partition
 from hpcgnn.tasks.metrics import link_metrics
@@ -372,3 +374,14 @@ def test_metrics_are_exact(comm):
         labels = np.repeat([1, 0], [keep.sum(), 3 * keep.sum()])
         assert result[prefix + "ap"] == pytest.approx(average_precision_score(labels, scores), rel=1e-12)
         assert result[prefix + "auc"] == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
+
+
+def test_a_closed_session_has_no_communicators(comm, mpi_tmp_path):
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: bipartite(graph) and None)
+    session = open_session(comm, make_parts(comm, graph, mpi_tmp_path / "parts"), make_config())
+    trainer = Trainer(session, mpi_tmp_path, lambda *_, **__: None, StopRequest())
+    trainer.close()
+    session.close()
+    left = [session.data_channel._comm, session.plan_channel._comm, trainer.optimizer._sum._comm]
+    assert left == [MPI.COMM_NULL] * 3

@@ -94,9 +94,10 @@ class GradientSum:
             tensor.copy_(host)
 
     def close(self) -> None:
-        """Collective. Leave the process group, if there is one."""
+        """Collective. Leave the process group, if there is one, and free the communicator."""
         if self.backend in ("gloo", "nccl") and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+        self._comm.Free()
 
 
 def _choose(world: World) -> str:

@@ -90,8 +90,10 @@ class BaseSession(ABC):
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027
         """The inverse of ``run_state``, from all tensors of a checkpoint."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Collective. Give back what ranks have together; the session must not be used any more."""
+        for channel in self.channels():
+            channel.close()
 
     @abstractmethod
     def start_epoch(self, epoch: int) -> None:

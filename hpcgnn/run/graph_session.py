@@ -179,7 +179,8 @@ class GraphSession(StaticSession):
         return [*super().channels(), *self._lanes[1:]]
 
     def close(self) -> None:
-        """As for all sessions: the copy of the edges, if there is one."""
+        """As for all sessions: the copy of the edges, too, if there is one."""
+        super().close()
         if self.replica is not None:
             self.replica.close()
 

@@ -101,7 +101,9 @@ class Nodes:
 
 @contextlib.contextmanager
 def two_nodes(folder: Path) -> Iterator[Nodes]:
-    """Two nodes, until the end."""
+    """Two nodes, until the end, for Open MPI's launcher."""
+    if "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
+        raise Missing("Open MPI's mpirun, which can be told how to reach a node")
     number = os.getpid()
     names = (f"hpcgnn-{number}-a", f"hpcgnn-{number}-b")
     agent = folder.with_name(f"{folder.name}-agent")
