@@ -104,7 +104,8 @@ class GcnConv(nn.Module):
         lists, degree = block.lists, degree.to(dtype)
         target, count = degree[: len(lists)], lists.degree.to(dtype)
         scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
-        edge_weight = scale[lists.source] * (scale[: len(lists)] * target / count.clamp(min=1))[lists.destination]
+        destination = lists.destination
+        edge_weight = scale[lists.source] * (scale[: len(lists)] * target / count.clamp(min=1))[destination]
         if block.weight is not None:
             edge_weight = edge_weight * block.weight.to(dtype)
         if not self.self_loop:
@@ -112,8 +113,7 @@ class GcnConv(nn.Module):
         looped = block.looped
         everything = edge_weight.new_empty(len(looped.source))
         everything[looped.indptr[1:] - 1] = scale[: len(lists)] ** 2
-        at_edge = torch.arange(len(edge_weight), device=everything.device) + lists.destination
-        everything[at_edge] = edge_weight
+        everything[torch.arange(len(edge_weight), device=everything.device) + destination] = edge_weight
         return looped, everything.unsqueeze(1)
 
 
