@@ -9,7 +9,7 @@ import yaml
 from convert_sources import EDGE, SPEC_BY_NAME, random_table, refused, refused_text, run_spec, spec_for, write_text
 
 from data_tools.values import Raw, parse_times
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.store.files import FileFormatError, create_column
 
 pytestmark = pytest.mark.serial
 
@@ -152,3 +152,12 @@ def test_snapshots_have_a_command_of_their_own(tmp_path, capsys):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
     assert "data_tools.snapshots makes these" in message
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "a\0b"])
+def test_columns_that_hdf5_cannot_name(tmp_path, name):
+    with (
+        h5py.File(tmp_path / "graph.h5", "w") as file,
+        pytest.raises(FileFormatError, match="a column cannot be called"),
+    ):
+        create_column(file, name, 3, (), np.int64)

@@ -280,7 +280,10 @@ def as_matrix(column: np.ndarray) -> np.ndarray:
 
 
 def create_column(group: h5py.Group, name: str, num_rows: int, tail: tuple[int, ...], dtype) -> h5py.Dataset:
-    """Create an empty chunked column [num_rows, *tail] (chunks of about 1 MiB)."""
+    """Create an empty chunked column [num_rows, *tail] (chunks of about 1 MiB). Raises FileFormatError for a name that
+    is none in HDF5."""
+    if name in ("", ".") or "/" in name or "\0" in name:
+        raise FileFormatError(f"{group.name}: a column cannot be called {name!r}: give it a name without '/'")
     per_row = max(1, int(np.dtype(dtype).itemsize * np.prod(tail, dtype=np.int64)))
     chunk = (max(1, min(num_rows, (1 << 20) // per_row)), *tail) if num_rows else None
     return group.create_dataset(name, shape=(num_rows, *tail), dtype=dtype, chunks=chunk)
