@@ -18,6 +18,7 @@ import torch
 from hpcgnn import _native
 from hpcgnn.native import AttentionPlan, Random
 from hpcgnn.native.dispatch import on_host
+from hpcgnn.native.products import are_rounded
 
 _KERNELS = {torch.float32: _native.float32, torch.float64: _native.float64}
 
@@ -38,6 +39,11 @@ class KeyedDropout:
 def is_supported(*tensors: torch.Tensor) -> bool:
     """Whether the layers here take these tensors: on the CPU, float32 or float64, all of one dtype."""
     return tensors[0].dtype in _KERNELS and all(on_host(t) and t.dtype == tensors[0].dtype for t in tensors)
+
+
+def can_multiply(*tensors: torch.Tensor) -> bool:
+    """Whether layers with products take these tensors: their products are never rounded."""
+    return is_supported(*tensors) and not are_rounded()
 
 
 def _kernels(tensor: torch.Tensor):

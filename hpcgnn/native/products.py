@@ -1,50 +1,62 @@
-"""How rows are multiplied with weights on a device: in float32, through TF32, or rounded to bfloat16 and added up in
-float32. Kept for the process, as PyTorch keeps its own such settings."""
+"""How rows are multiplied with weights: in float32, through TF32, or rounded to bfloat16 and added up in float32. CUDA
+devices have units for that; elsewhere numbers are rounded before they are multiplied, which takes longer, and shows
+what it does to a model. Kept for the process, as PyTorch keeps its own such settings."""
 
 from __future__ import annotations
 
 import torch
 
-from hpcgnn.native.dispatch import on_cuda
-
-_rounds = False
+_kind = ""  # of the rounding that is done here
 
 
 def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None:
     """From now on products are of this kind (``train.matmul``), of weights of a dtype. ValueError where they cannot."""
-    global _rounds
-    if kind != "float32" and not on_cuda(torch.empty(0, device=device)):
-        raise ValueError(f"train.matmul {kind} is for CUDA devices, comm.device is {device.type}; leave it float32")
+    global _kind
     if kind != "float32" and dtype != torch.float32:
         raise ValueError(f"train.matmul {kind} needs train.precision float32")
-    torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
-    _rounds = kind == "bf16"
+    by_device = kind == "tf32" and device.type == "cuda"
+    torch.set_float32_matmul_precision("high" if by_device else "highest")
+    _kind = "" if kind == "float32" or by_device else kind
 
 
 def are_rounded() -> bool:
-    """Whether products are of numbers rounded to bfloat16."""
-    return _rounds
+    """Whether products are of numbers that are rounded here."""
+    return bool(_kind)
+
+
+def _round(values: torch.Tensor) -> torch.Tensor:
+    """To bfloat16, or to the 10 bits of mantissa that TF32 has, halves away from zero."""
+    if _kind == "bf16":
+        return values.bfloat16()
+    return ((values.contiguous().view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Of rounded numbers, added up in float32."""
+    if left.dtype == torch.bfloat16 and not left.is_cuda:
+        return (left.float() @ right.float()).bfloat16()
+    return left @ right
 
 
 class _Rounded(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, weight):
-        low = rows.bfloat16(), weight.bfloat16()
+        low = _round(rows), _round(weight)
         ctx.save_for_backward(*low)
         ctx.dtype = rows.dtype
-        return (low[0] @ low[1]).to(rows.dtype)
+        return _product(*low).to(rows.dtype)
 
     @staticmethod
     def backward(ctx, gradient):
         rows, weight = ctx.saved_tensors
-        low = gradient.bfloat16()
-        grad_rows = (low @ weight.t()).to(ctx.dtype) if ctx.needs_input_grad[0] else None
-        return grad_rows, (rows.t() @ low).to(ctx.dtype) if ctx.needs_input_grad[1] else None
+        low = _round(gradient)
+        grad_rows = _product(low, weight.t()).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        return grad_rows, _product(rows.t(), low).to(ctx.dtype) if ctx.needs_input_grad[1] else None
 
 
 def multiply(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """rows [..., I] @ weight [I, O]."""
-    if not _rounds:
+    if not _kind:
         return rows @ weight
     return _Rounded.apply(rows.reshape(-1, rows.shape[-1]), weight).view(*rows.shape[:-1], weight.shape[1])
 
@@ -53,7 +65,7 @@ def multiply_into(
     out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """left [n, I] @ right [I, O] + bias into out [n, O], without a gradient; returns out."""
-    if _rounds:
-        out.copy_(left.bfloat16() @ right.bfloat16())
+    if _kind:
+        out.copy_(_product(_round(left), _round(right)))
         return out if bias is None else out.add_(bias)
     return torch.mm(left, right, out=out) if bias is None else torch.addmm(bias, left, right, out=out)

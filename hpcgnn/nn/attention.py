@@ -39,7 +39,7 @@ class TemporalAttentionLayer(nn.Module):
     ) -> torch.Tensor:
         """node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one native call
         on the CPU."""
-        if self.time.learnable or not native_layers.is_supported(node, edge, self.norm.weight):
+        if self.time.learnable or not native_layers.can_multiply(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, self._mask(dropout))
         call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, self.norm.eps, dropout)

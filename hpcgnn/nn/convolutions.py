@@ -65,7 +65,7 @@ class SageConv(nn.Module):
         """Rows may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = self.aggregator != "max" and edge_weight is None and native_layers.is_supported(table, weight)
+        fused = self.aggregator != "max" and edge_weight is None and native_layers.can_multiply(table, weight)
         if fused:
             return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
         return self._compose(block, rows_of(rows), edge_weight, rectify)

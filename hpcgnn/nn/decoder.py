@@ -21,7 +21,7 @@ class LinkDecoder(nn.Module):
     def score(self, embedding) -> torch.Tensor:
         """embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One native call on
         the CPU."""
-        if not native_layers.is_supported(embedding, self.out.weight):
+        if not native_layers.can_multiply(embedding, self.out.weight):
             return self(embedding[0], embedding[1:])
         return native_layers.link_decoder(embedding, *self.weights())
 

@@ -46,7 +46,7 @@ def _is_supported(model: nn.Module) -> bool:
     return (
         not (time.learnable or time.phase.requires_grad)
         and all(weight.requires_grad for weight in weights)
-        and native_layers.is_supported(*weights)
+        and native_layers.can_multiply(*weights)
     )
 
 

@@ -62,7 +62,7 @@ class RecurrentUpdater(nn.Module):
         return (
             not differentiable
             and not self.time.learnable
-            and native_layers.is_supported(state, mail, self.cell.weight_ih)
+            and native_layers.can_multiply(state, mail, self.cell.weight_ih)
         )
 
     def _native(self, call: RecurrentCall) -> torch.Tensor:

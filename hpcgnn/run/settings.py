@@ -44,8 +44,8 @@ class TrainConfig:
             divide epochs. Ranks form as many groups as divide both their number and this.
         seed: of everything random, below 2^56.
         precision: float32 or float64, of weights and node memory.
-        matmul: how rows are multiplied with weights on CUDA devices: float32, tf32 (the device's rounding of float32
-            to 10 bits), or bf16 (rounded to bfloat16, added up in float32).
+        matmul: how rows are multiplied with weights: float32, tf32 (rounded to 10 bits of mantissa) or bf16 (rounded to
+            bfloat16), both added up in float32; fast on CUDA devices, slow on others.
         cuda_graphs: launch training steps as CUDA graphs, one a shape; lengths are padded so that many steps have the
             same. For one rank whose device makes the plans (``sampling.planner``).
         eval_every: epochs between two validations; the last epoch is always validated.

@@ -120,6 +120,11 @@ def open_snapshot_partition(
     """
     partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots")
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+        if (len(partition.types), len(partition.relations)) != (1, 1):
+            raise files.FileFormatError(
+                f"{file.filename}: snapshots have one node type and one relation, found {len(partition.types)} and "
+                f"{len(partition.relations)}; partition again"
+            )
         num_snapshots = int(file.attrs["num_snapshots"])
         if not 1 <= num_snapshots <= files.MOST_SNAPSHOTS:
             raise files.FileFormatError(
@@ -145,7 +150,7 @@ def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:
 
 def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.ndarray:
     """[n, S, ...]; features come as matrices [n, S * F]."""
-    if name == FEATURES and column.shape[1] % num_snapshots == 0:
+    if name == FEATURES and column.ndim == 2 and column.shape[1] % num_snapshots == 0:
         return column.reshape(len(column), num_snapshots, column.shape[1] // num_snapshots)
     if column.shape[1:2] != (num_snapshots,):
         raise files.FileFormatError(
