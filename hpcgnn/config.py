@@ -36,7 +36,7 @@ from hpcgnn.tasks.snapshot_config import SnapshotTaskConfig
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
-             "train.tensorboard", "train.profile", "train.checkpoint_every", "train.leave_seconds",
+             "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every", "train.leave_seconds",
              "sampling.prefetch", "sampling.in_flight", "sampling.topology", "sampling.routes", "output.keep", "comm.",
              "memory.placement", "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path",
              "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip

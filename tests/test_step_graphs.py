@@ -85,10 +85,13 @@ class Recording:
             self._result = work()
         for tensor, value in zip(self._state, before, strict=True):
             tensor.copy_(value)
-        self._masks = [later.mask for later in random._later]
+        self._masks = [later.mask for later in random._masks.given]
         for mask in self._masks:
             mask.fill_(torch.nan)
         return self._result
+
+    def close(self):
+        self._work = None
 
     def replay(self):
         with mock.patch.object(native, "dropout_mask", side_effect=self._masks):
@@ -97,12 +100,12 @@ class Recording:
 
 
 @pytest.fixture
-def graphs(monkeypatch):
-    """Session's StepGraphs that record `Recording`; the list of them."""
-    made = []
+def graphs(monkeypatch, request):
+    """Sessions' StepGraphs, as a list; they record `Recording` but where there is a device."""
+    made, on_device = [], request.node.get_closest_marker("gpu") is not None
 
     def make(step, timers):
-        made.append(StepGraphs(step, timers, lambda: Recording(step.__self__)))
+        made.append(StepGraphs(step, timers, None if on_device else lambda: Recording(step.__self__)))
         return made[-1]
 
     for module in (session_module, graph_session):
@@ -148,7 +151,7 @@ def test_recorded_steps_of_labels(tmp_path, emulated, graphs, case):  # noqa: F8
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", MODELS)
-def test_graphs_of_a_device_are_the_steps(tmp_path, case):
+def test_graphs_of_a_device_are_the_steps(tmp_path, graphs, case):
     """Losses of two epochs and the weights after them."""
     options, changes = CASES[case]
     parts = make_set(tmp_path, **{"num_events": 300} | options)
@@ -159,17 +162,19 @@ def test_graphs_of_a_device_are_the_steps(tmp_path, case):
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
+    assert 0 < graphs[0].recorded <= graphs[0].replayed
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", STATIC)
-def test_graphs_of_a_device_are_the_static_steps(tmp_path, case):
+def test_graphs_of_a_device_are_the_static_steps(tmp_path, graphs, case):
     parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
     (losses, weights), (found, others) = (
         train_static(parts, static_config(**STATIC[case], train__cuda_graphs=use), "cuda") for use in (False, True)
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
+    assert 0 < graphs[0].recorded <= graphs[0].replayed
 
 
 @pytest.mark.parametrize("case", STATIC)
@@ -202,6 +207,7 @@ def train(session):
         with session.plans("train", epoch) as plans:
             losses += [trainer.train_step(plan)[0] for plan in plans]
     trainer.close()
+    session.close()
     return losses, trainer.flat.parameter.detach().cpu()
 
 
@@ -211,6 +217,7 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
         (plain, {"sampling__planner": "host"}, "neighbours are drawn on the host"),
         (typed, {}, "the graph has several types"),
         (plain, {"embedding__types": ["node"]}, "rows of nodes are learnt"),
+        (plain, {"model__kind": "rgcn"}, "looks for the relations"),
         (plain, {"features__storage": "file"}, "features.storage is not memory"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
@@ -239,9 +246,12 @@ def test_masks_filled_later_are_those_of_the_step():
     drawn = lambda step, epoch: native.dropout_mask(  # noqa: E731
         Random(3, Stream.DROPOUT, step, epoch, 1), identity, 8, 0.5, torch.float64
     )
-    with random.later_masks() as masks:
+    with random.noted_masks() as noted:
+        drawn(2, 0)
+    with random.later_masks(noted) as masks:
         mask = drawn(4, 0)
-    (later,) = masks
+    (later,) = masks.given
+    assert mask is not noted[0]
     for step, epoch in ((4, 0), (5, 0), (4, 1)):
         later.fill(step, epoch)
         assert torch.equal(mask, drawn(step, epoch))
@@ -252,6 +262,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
     for changes, message in (
         ({"sampling__planner": "host"}, "plans are made on the host"),
         ({"memory__staleness": 1}, "set memory.staleness 0"),
+        ({"model__class_path": "hpcgnn.nn.temporal.TemporalModel"}, "a model of one's own"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True, **changes))

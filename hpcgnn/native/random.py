@@ -68,11 +68,14 @@ def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float,
     """Keyed dropout multipliers [N, columns]: 0 with probability p, else 1 / (1 - p)."""
     if not 0 <= p < 1:
         raise ValueError(f"dropout probability must be in [0, 1), got {p}")
-    mask = torch.empty((identity.shape[0], columns), dtype=dtype, device=identity.device)
-    if _later is not None:
-        _later.append(LaterMask(random, identity, p, mask))
-    elif mask.numel():
+    shape = (identity.shape[0], columns)
+    if _masks is not None:
+        return _masks.take(random, identity, p, shape)
+    mask = torch.empty(shape, dtype=dtype, device=identity.device)
+    if mask.numel():
         _fill_mask(random, identity, p, mask)
+    if _noted is not None:
+        _noted.append(mask)
     return mask
 
 
@@ -91,18 +94,45 @@ class LaterMask:
             _fill_mask(replace(self.random, step=step, epoch=epoch), self.identity, self.p, self.mask)
 
 
-_later: list[LaterMask] | None = None
+class LaterMasks:
+    """Masks that lie ready for ``dropout_mask``, like those that it gave before; ``given``: so far."""
+
+    def __init__(self, like: list[torch.Tensor]):
+        self._ready, self.given = [torch.empty_like(mask) for mask in like], []
+
+    def take(self, random: Random, identity: torch.Tensor, p: float, shape: tuple[int, int]) -> torch.Tensor:
+        """The next one."""
+        mask = self._ready[len(self.given)]
+        if mask.shape != shape:
+            raise ValueError(f"a mask of shape {tuple(shape)} where one of {tuple(mask.shape)} was made before")
+        self.given.append(LaterMask(random, identity, p, mask))
+        return mask
+
+
+_masks: LaterMasks | None = None
+_noted: list[torch.Tensor] | None = None
 
 
 @contextmanager
-def later_masks() -> Iterator[list[LaterMask]]:
-    """Meanwhile ``dropout_mask`` does not fill its masks, but notes them in this list."""
-    global _later
-    _later = []
+def noted_masks() -> Iterator[list[torch.Tensor]]:
+    """Meanwhile ``dropout_mask`` notes its masks in this list."""
+    global _noted
+    _noted = []
     try:
-        yield _later
+        yield _noted
     finally:
-        _later = None
+        _noted = None
+
+
+@contextmanager
+def later_masks(like: list[torch.Tensor]) -> Iterator[LaterMasks]:
+    """Meanwhile ``dropout_mask`` gives masks that are like these, and fills none."""
+    global _masks
+    _masks = LaterMasks(like)
+    try:
+        yield _masks
+    finally:
+        _masks = None
 
 
 def _fill_mask(random: Random, identity: torch.Tensor, p: float, mask: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from hpcgnn.native.dispatch import compute_backend, on_host
-from hpcgnn.native.products import multiply
+from hpcgnn.native.products import are_rounded, multiply
 from hpcgnn.native.relabel import transpose_index
 from hpcgnn.native.workspace import empty_rows
 
@@ -183,7 +183,7 @@ def grouped_linear(rows: torch.Tensor, begin: torch.Tensor, weight: torch.Tensor
     """rows [n, I] times a matrix a group, [n, O]: group g, rows begin[g] to begin[g + 1], meets weight[g] of weight
     [G, I, O]. begin [G + 1] int64 on the host. One native call on the CPU in float32 and float64, else a product a
     group."""
-    if on_host(rows) and rows.dtype in (torch.float32, torch.float64):
+    if on_host(rows) and rows.dtype in (torch.float32, torch.float64) and not are_rounded():
         return _GroupedLinear.apply(rows, begin, weight)
     return grouped_linear_reference(rows, begin, weight)
 

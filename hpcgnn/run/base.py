@@ -16,6 +16,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.native.products import choose_products
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.store.saved_rows import NodeRowStore, RowOwner
+from hpcgnn.tasks.step_graphs import StepTask
 from hpcgnn.timers import Timers
 
 
@@ -92,6 +93,8 @@ class BaseSession(ABC):
 
     def close(self) -> None:
         """Collective. Give back what ranks have together; the session must not be used any more."""
+        if isinstance(self.task, StepTask):
+            self.task.close()
         for channel in self.channels():
             channel.close()
 

@@ -11,6 +11,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
+from hpcgnn.nn.graph_config import RELATIONAL_KINDS
 from hpcgnn.run.graph_inference import infer, last_rows
 from hpcgnn.run.scoring import Collected
 from hpcgnn.run.static_session import StaticSession
@@ -134,6 +135,10 @@ class GraphSession(StaticSession):
             reason = "neighbours are drawn on the host (see sampling.planner)"
         elif len(partition.types) > 1 or len(partition.relations) > 1:
             reason = "the graph has several types"
+        elif self.config.model.kind in RELATIONAL_KINDS:
+            reason = f"model.kind {self.config.model.kind} looks for the relations of every step"
+        elif self.config.model.class_path:
+            reason = "a model of one's own may do what no graph can hold"
         elif self.learnt:
             reason = "rows of nodes are learnt"
         elif self.config.features.storage != "memory":

@@ -69,6 +69,7 @@ def open_session(
 
     def read() -> Sections:
         config = configuration.load(Path(folder) / "config.yaml")
+        config.train.cuda_graphs = False  # of training steps, and there are none
         return change(config) if change else config
 
     with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:

@@ -156,7 +156,8 @@ class Session(BaseSession):
         place = Placement(*channels, self.world.device, self.dtype, alone, self.hot, self.plan_threads)
         shared = (config.sampling, needs, config.train.seed, place)
         sampler = choose_sampler(partition, *shared)
-        graphs = self._use_graphs(sampler) if config.train.cuda_graphs else {}
+        with together(self.world, "prepare CUDA graphs"):
+            graphs = self._use_graphs(sampler) if config.train.cuda_graphs else {}
         self._train_sampler = sampler(partition, self.splits.history, *shared, **graphs)
         self.eval_sampler = sampler(
             partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors
@@ -167,6 +168,8 @@ class Session(BaseSession):
         be."""
         if sampler is TemporalSampler:
             raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.planner); set it false")
+        if self.config.model.class_path:
+            raise ValueError("train.cuda_graphs: a model of one's own may do what no graph can hold; set it false")
         if self.config.memory.staleness:
             raise ValueError("train.cuda_graphs: writes wait from step to step; set memory.staleness 0")
         self.task.use_graphs(lambda step: StepGraphs(step, self.timers))

@@ -49,7 +49,7 @@ class GraphTask(StepTask):
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learnt))
         self._push(plan, learnt)
-        return loss.detach(), scores
+        return loss.detach(), None if scores is None else scores.detach()
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]):
         """Loss and scores of a step from the model's outputs by node type, with the backward pass to its inputs."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from hpcgnn.native.random import LaterMask, later_masks
+from hpcgnn.native.random import LaterMask, later_masks, noted_masks
 from hpcgnn.sample.plan_tensors import map_tensors, shapes_of, tensors_of
 from hpcgnn.timers import Timers
 
@@ -21,36 +21,47 @@ MOST_GRAPHS = 64
 Result = TypeVar("Result")
 
 
-class CudaGraph:
-    """Work of a device that is recorded once. All graphs share memory for what they hold while they run."""
-
-    _pool = None
+class CudaGraphs:
+    """Makes graphs that are recorded on one stream and share memory for what they hold while they run."""
 
     def __init__(self):
-        if CudaGraph._pool is None:
-            CudaGraph._pool = torch.cuda.graph_pool_handle()
-        self._graph = torch.cuda.CUDAGraph()
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def __call__(self) -> CudaGraph:
+        return CudaGraph(self._pool, self._stream)
+
+
+class CudaGraph:
+    """Work of a device that is recorded once."""
+
+    def __init__(self, pool, stream: torch.cuda.Stream):
+        self._graph, self._pool, self._stream = torch.cuda.CUDAGraph(), pool, stream
 
     def record(self, work: Callable[[], Result]) -> Result:
         """What ``work`` gives once it has been replayed; other threads may use the device meanwhile."""
-        with torch.cuda.graph(self._graph, pool=CudaGraph._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, self._pool, self._stream, capture_error_mode="thread_local"):
             return work()
 
     def replay(self) -> None:
         """Do the work, on the current stream."""
         self._graph.replay()
 
+    def close(self) -> None:
+        """Give its memory back."""
+        self._graph.reset()
+
 
 class StepGraphs:
     """Calls ``step(plan)``, which gives tensors and waits for nothing; from the second plan of the same shapes on as a
     graph, up to MOST_GRAPHS of them, as "compute" of the timers.
 
-    ``record``: what makes a graph.
+    ``record``: what makes a graph, by default CUDA's.
     """
 
-    def __init__(self, step: Callable[[Any], Any], timers: Timers, record: Callable[[], Any] = CudaGraph):
-        self._step, self._timers, self._record = step, timers, record
-        self._steps: dict[tuple, _RecordedStep | None] = {}
+    def __init__(self, step: Callable[[Any], Any], timers: Timers, record: Callable[[], Any] | None = None):
+        self._step, self._timers, self._record = step, timers, record or CudaGraphs()
+        self._steps: dict[tuple, _RecordedStep] = {}
+        self._seen: dict[tuple, list[torch.Tensor]] = {}  # shapes that came once, and their masks
         self.recorded = self.replayed = 0
 
     def __call__(self, plan) -> Any:
@@ -58,14 +69,28 @@ class StepGraphs:
         shape = tuple(shapes_of(plan))
         known = self._steps.get(shape)
         if known is None:
-            if shape not in self._steps or self.recorded == MOST_GRAPHS:
-                self._steps[shape] = None
+            if self.recorded == MOST_GRAPHS:
                 return self._step(plan)
-            known = self._steps[shape] = _RecordedStep(self._step, plan, self._record())
+            if shape not in self._seen:
+                return self._first(shape, plan)
+            known = self._steps[shape] = _RecordedStep(self._step, plan, self._seen.pop(shape), self._record())
             self.recorded += 1
         self.replayed += 1
         with self._timers("compute"):
             return known(plan)
+
+    def _first(self, shape: tuple, plan) -> Any:
+        with noted_masks() as masks:
+            result = self._step(plan)
+        self._seen[shape] = masks
+        return result
+
+    def close(self) -> None:
+        """Give all memory back; there are no more steps."""
+        for step in self._steps.values():
+            step.close()
+        self._steps.clear()
+        self._seen.clear()
 
 
 class StepTask(ABC):
@@ -86,6 +111,12 @@ class StepTask(ABC):
         loss, self.last_scores = (self._graphs or self._train)(plan)
         return loss
 
+    def close(self) -> None:
+        """There are no more steps."""
+        if self._graphs is not None:
+            self._graphs.close()
+            self._graphs = None
+
     @abstractmethod
     def _set_mode(self, training: bool) -> None:
         """Of the model's parts."""
@@ -98,21 +129,25 @@ class StepTask(ABC):
 class _RecordedStep:
     """The step of one plan, done with others of its shapes."""
 
-    def __init__(self, step: Callable[[Any], Any], plan, graph):
+    def __init__(self, step: Callable[[Any], Any], plan, masks: list[torch.Tensor], graph):
         self._plan, self._graph = map_tensors(plan, _copied), graph
         targets = zip(tensors_of(self._plan), tensors_of(plan), strict=True)
         self._is_copied = [target is not source for target, source in targets]
-        with later_masks() as masks:
+        with later_masks(masks) as later:
             self._result = graph.record(lambda: step(map_tensors(self._plan, _itself)))
-        self._masks: list[LaterMask] = masks
-        self._check(masks)
+        self._masks: list[LaterMask] = later.given
+        self._check()
 
     def __call__(self, plan) -> Any:
         self._load(plan)
         for mask in self._masks:
             mask.fill(plan.step, plan.epoch)
         self._graph.replay()
-        return map_tensors(self._result, lambda name, tensor: tensor.detach().clone())
+        return map_tensors(self._result, lambda name, tensor: tensor.clone())
+
+    def close(self) -> None:
+        """Give its memory back."""
+        self._graph.close()
 
     def _load(self, plan) -> None:
         """Copy a plan's tensors to where the graph reads them, type by type in one launch."""
@@ -125,10 +160,12 @@ class _RecordedStep:
         for targets, sources in pairs.values():
             torch._foreach_copy_(targets, sources)
 
-    def _check(self, masks: list[LaterMask]) -> None:
-        """Masks are made of what is known before the step."""
+    def _check(self) -> None:
+        """Masks are made of what is known before the step, and no result keeps the step's own graph of autograd."""
         known = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(self._plan)}
-        if any(mask.identity.untyped_storage().data_ptr() not in known for mask in masks):
+        if any(tensor.grad_fn is not None for tensor in tensors_of(self._result)):
+            raise ValueError("a task whose results can be differentiated: set train.cuda_graphs false")
+        if any(mask.identity.untyped_storage().data_ptr() not in known for mask in self._masks):
             raise ValueError("a model whose dropout depends on what its step computes: set train.cuda_graphs false")
 
 
