@@ -156,8 +156,10 @@ class Session(BaseSession):
         place = Placement(*channels, self.world.device, self.dtype, alone, self.hot, self.plan_threads)
         shared = (config.sampling, needs, config.train.seed, place)
         sampler = choose_sampler(partition, *shared)
-        with together(self.world, "prepare CUDA graphs"):
-            graphs = self._use_graphs(sampler) if config.train.cuda_graphs else {}
+        graphs = {}
+        if config.train.cuda_graphs:
+            with together(self.world, "prepare CUDA graphs"):
+                graphs = self._use_graphs(sampler)
         self._train_sampler = sampler(partition, self.splits.history, *shared, **graphs)
         self.eval_sampler = sampler(
             partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors
