@@ -130,7 +130,7 @@ wait_for_launcher() {
 # In the background, as a shell runs no trap while it waits for a foreground command.
 launch() {
     say "starting: ${LAUNCH[*]} $*"
-    "${LAUNCH[@]}" "$@" &
+    bash jobs/clean_start.sh "${LAUNCH[@]}" "$@" &
     LAUNCHER_PID=$!
     wait_for_launcher
 }

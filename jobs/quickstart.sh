@@ -13,4 +13,4 @@ if [[ $(mpirun --version) == *"Open MPI"* ]]; then
     flags+=(--oversubscribe)
     [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
 fi
-exec mpirun "${flags[@]}" python -m hpcgnn.train "$@"
+exec bash jobs/clean_start.sh mpirun "${flags[@]}" python -m hpcgnn.train "$@"

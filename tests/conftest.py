@@ -238,6 +238,7 @@ class Mpirun:
         if self.path is None:
             pytest.skip("needs mpirun, beside the Python in use or on PATH")
         version = subprocess.run([self.path, "--version"], capture_output=True, text=True, timeout=60).stdout
+        self.command = ["bash", str(REPOSITORY / "jobs" / "clean_start.sh"), self.path]
         self.flags, self.environment = [], {}
         if "Open MPI" in version:
             # Libfabric, of no use on one machine, sleeps a second in every start.
@@ -251,7 +252,7 @@ class Mpirun:
 
         What is still running when the test session ends is killed.
         """
-        command = [self.path, "-np", str(np), *self.flags, sys.executable, *map(str, args)]
+        command = [*self.command, "-np", str(np), *self.flags, sys.executable, *map(str, args)]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         environment = clean_environment() | self.environment | (env or {})
         process = subprocess.Popen(command, env=environment, cwd=cwd, start_new_session=True, **options)

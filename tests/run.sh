@@ -49,8 +49,9 @@ mpi() {
         flags+=(--oversubscribe)
         [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
     fi
-    timeout --kill-after=10 "$LIMIT_MPI" mpirun "${flags[@]}" python -m pytest --with-mpi -p no:cacheprovider \
-        -m "not launcher and not serial" --color=no --timeout=240 -o faulthandler_timeout=200
+    timeout --kill-after=10 "$LIMIT_MPI" bash jobs/clean_start.sh mpirun "${flags[@]}" \
+        python -m pytest --with-mpi -p no:cacheprovider -m "not launcher and not serial" --color=no \
+        --timeout=240 -o faulthandler_timeout=200
 }
 
 slurm() {

@@ -120,6 +120,20 @@ def test_interrupted_before_it_can_answer(start, tmp_path):
     assert steps_of(tmp_path / "run") == [0, 1, 2], output
 
 
+def test_remains_of_a_killed_launcher_are_not_in_the_way(start, tmp_path):
+    """Every process id that the launcher may get was one's that left its folder of sockets."""
+    newest = subprocess.Popen("true")
+    newest.wait()
+    ids = int(Path("/proc/sys/kernel/pid_max").read_text())
+    remains = [tmp_path / f"ompi.{(newest.pid + later) % ids}" for later in range(min(ids, 4000))]
+    for folder in remains:
+        folder.mkdir()
+        (folder / folder.name.replace("ompi", f"pmix.{os.uname().nodename}.tool")).write_text("of a dead one")
+    output = start("--steps", 3, TMPDIR=str(tmp_path)).communicate(timeout=60)[0]
+    assert steps_of(tmp_path / "run") == [0, 1, 2], output
+    assert sum(folder.exists() for folder in remains) == len(remains) - 1
+
+
 def test_restarts_are_limited(start, tmp_path):
     process = start("--steps", 30, HPCGNN_REQUEUE="repeat", SLURM_RESTART_COUNT="100")
     interrupt(process, tmp_path / "run", 5)

@@ -53,7 +53,7 @@ class Lab:
         self.root, self.watchdog, self._epochs, self.seconds = root, watchdog, epochs, 0.0
         mpirun = Mpirun()
         self.environment = clean_environment() | mpirun.environment | {"OMPI_MCA_mpi_yield_when_idle": "1"}
-        self._launcher = [mpirun.path, *mpirun.flags]
+        self._launcher = [*mpirun.command, *mpirun.flags]
         self.parts = root / "parts"
         partition(bipartite(root / "graph.h5", edge_width=2), self.parts, 16)
 
