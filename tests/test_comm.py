@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
 
 from hpcgnn.comm import exchange
 from hpcgnn.comm.exchange import Channel
@@ -13,7 +14,7 @@ from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe
-from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World, cuda_query
 from hpcgnn.store.book import BlockOwnership, Book
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
@@ -32,12 +33,12 @@ def value_of(rank, peer, index):
 @pytest.mark.parametrize("tail", [(), (3,)])
 @pytest.mark.parametrize("max_bytes", [1 << 30, 40])
 @pytest.mark.parametrize("polite", [False, True])
-@pytest.mark.parametrize("staged", [False, True])
-def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite, staged, monkeypatch):
-    """max_bytes = 40 forces rounds; some pairs exchange nothing, and rank 0 sends nothing at all. staged: as from the
-    memory of a device."""
-    monkeypatch.setattr(exchange, "on_cuda", lambda _: staged)
-    channel = Channel(comm, polite=polite, max_bytes=max_bytes)
+@pytest.mark.parametrize("memory", ["host", "staged", "direct"])
+def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite, memory, monkeypatch):
+    """max_bytes = 40 forces rounds; some pairs exchange nothing, and rank 0 sends nothing at all. staged, direct: as
+    from the memory of a device."""
+    monkeypatch.setattr(exchange, "on_cuda", lambda _: memory != "host")
+    channel = Channel(comm, polite=polite, direct=memory == "direct", max_bytes=max_bytes)
     count = lambda source, peer: (source * (3 * peer + 2)) % 7  # noqa: E731
     send = np.array([count(comm.rank, peer) for peer in range(comm.size)])
     receive = channel.counts(send)
@@ -51,10 +52,12 @@ def test_rows_arrive_by_source_in_order(comm, dtype, tail, max_bytes, polite, st
     channel.close()
 
 
+@pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("max_bytes", [1 << 30, 40])
-def test_several_exchanges_under_way(comm, max_bytes):
+def test_several_exchanges_under_way(comm, max_bytes, direct, monkeypatch):
     """Begun in one order, awaited in another, with exchanges between them; what was sent may be forgotten."""
-    channel = Channel(comm, max_bytes=max_bytes)
+    monkeypatch.setattr(exchange, "on_cuda", lambda _: direct)
+    channel = Channel(comm, direct=direct, max_bytes=max_bytes)
     counts = np.full(comm.size, 5)
     begun = [
         channel.start(torch.arange(5 * comm.size) + 1000 * number + 100 * comm.rank, counts, counts)
@@ -68,6 +71,13 @@ def test_several_exchanges_under_way(comm, max_bytes):
         assert begun[number].wait().tolist() == expected
     assert told.wait().tolist() == np.repeat(np.arange(comm.size), 3).tolist()
     channel.close()
+
+
+def test_mpi_is_asked_about_device_memory():
+    """mpi4py keeps the library to itself; asked elsewhere, a library that takes device memory seemed to take none."""
+    if "Open MPI" not in MPI.Get_library_version():
+        pytest.skip("only Open MPI must answer")
+    assert cuda_query()() in (0, 1)
 
 
 def test_exchange_packs_displacements_beyond_an_int(comm, monkeypatch):

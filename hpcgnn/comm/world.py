@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -226,13 +228,19 @@ def mpi_is_cuda_aware() -> bool:
     """Ask the MPI library whether it takes device memory (Open MPI's MPIX_Query_cuda_support, Cray MPICH, MVAPICH)."""
     if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" or os.environ.get("MV2_USE_CUDA") == "1":
         return True
-    import ctypes
+    query = cuda_query()
+    return query is not None and bool(query())
 
-    try:
-        library = ctypes.CDLL(None)
-        return bool(library.MPIX_Query_cuda_support())
-    except (OSError, AttributeError):
-        return False
+
+def cuda_query() -> Callable[[], int] | None:
+    """The MPI library's MPIX_Query_cuda_support, where it has one. mpi4py loads the library for itself alone, so it is
+    looked for through mpi4py's own module."""
+    for name in (MPI.__file__, "libmpi.so.40", "libmpi.so.12", None):
+        try:
+            return ctypes.CDLL(name).MPIX_Query_cuda_support
+        except (OSError, AttributeError):
+            continue
+    return None
 
 
 def mpi_version() -> str:

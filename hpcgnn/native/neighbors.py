@@ -40,11 +40,12 @@ def sample_neighbors(
     first are taken. No importance weights (LABOR-1 and LABOR-* have them).
     """
     fanout, mode = _checked(fanout, mode, weight)
-    _check_weight(weight, int(indptr[-1]))
+    entries = None if on_cuda(nodes) else int(indptr[-1])  # a device is not waited for
+    _check_weight(weight, entries)
     if mode == MODES["labor"] and source_identity is None:
         raise ValueError("mode labor needs source_identity: one number per entry of the CSC")
-    if mode == MODES["labor"] and len(source_identity) != int(indptr[-1]):
-        raise ValueError(f"source_identity must have {int(indptr[-1])} entries, got {len(source_identity)}")
+    if mode == MODES["labor"] and entries not in (None, len(source_identity)):
+        raise ValueError(f"source_identity must have {entries} entries, got {len(source_identity)}")
     kernels, execution = planning_backend(nodes, threads)
     offsets = empty_like(nodes, len(nodes) + 1, "int64")
     offsets[0] = 0
@@ -116,10 +117,10 @@ def _checked(fanout: int, mode: str, weight) -> tuple[int, int]:
     return (_ALL, MODES["uniform"]) if fanout == FULL or mode == "full" else (fanout, MODES[mode])
 
 
-def _check_weight(weight, entries: int) -> None:
+def _check_weight(weight, entries: int | None) -> None:
     if weight is None:
         return
     if str(weight.dtype).removeprefix("torch.") != "uint32":
         raise ValueError(f"weights must be uint32 (draws use integers only), got {weight.dtype}")
-    if len(weight) != entries:
+    if entries not in (None, len(weight)):
         raise ValueError(f"weights must be as many as the CSC has entries, {entries}; got {len(weight)}")

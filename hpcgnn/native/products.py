@@ -16,6 +16,7 @@ def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None
         raise ValueError(f"train.matmul {kind} needs train.precision float32")
     by_device = kind == "tf32" and device.type == "cuda"
     torch.set_float32_matmul_precision("high" if by_device else "highest")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     _kind = "" if kind == "float32" or by_device else kind
 
 

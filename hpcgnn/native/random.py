@@ -75,8 +75,17 @@ def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float,
     if mask.numel():
         _fill_mask(random, identity, p, mask)
     if _noted is not None:
-        _noted.append(mask)
+        _noted.append(MaskKind(shape, dtype, mask.device))
     return mask
+
+
+@dataclass(frozen=True, slots=True)
+class MaskKind:
+    """What is to be known of a mask to have another one like it."""
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +106,9 @@ class LaterMask:
 class LaterMasks:
     """Masks that lie ready for ``dropout_mask``, like those that it gave before; ``given``: so far."""
 
-    def __init__(self, like: list[torch.Tensor]):
-        self._ready, self.given = [torch.empty_like(mask) for mask in like], []
+    def __init__(self, like: list[MaskKind]):
+        self._ready = [torch.empty(kind.shape, dtype=kind.dtype, device=kind.device) for kind in like]
+        self.given: list[LaterMask] = []
 
     def take(self, random: Random, identity: torch.Tensor, p: float, shape: tuple[int, int]) -> torch.Tensor:
         """The next one."""
@@ -110,12 +120,12 @@ class LaterMasks:
 
 
 _masks: LaterMasks | None = None
-_noted: list[torch.Tensor] | None = None
+_noted: list[MaskKind] | None = None
 
 
 @contextmanager
-def noted_masks() -> Iterator[list[torch.Tensor]]:
-    """Meanwhile ``dropout_mask`` notes its masks in this list."""
+def noted_masks() -> Iterator[list[MaskKind]]:
+    """Meanwhile ``dropout_mask`` notes the kinds of its masks in this list."""
     global _noted
     _noted = []
     try:
@@ -125,7 +135,7 @@ def noted_masks() -> Iterator[list[torch.Tensor]]:
 
 
 @contextmanager
-def later_masks(like: list[torch.Tensor]) -> Iterator[LaterMasks]:
+def later_masks(like: list[MaskKind]) -> Iterator[LaterMasks]:
     """Meanwhile ``dropout_mask`` gives masks that are like these, and fills none."""
     global _masks
     _masks = LaterMasks(like)

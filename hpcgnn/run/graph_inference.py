@@ -15,6 +15,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
+from hpcgnn.sample.graph_plan import block_on
 from hpcgnn.store.features import FEATURE
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.store.input_rows import GatheredTable
@@ -71,6 +72,7 @@ def _layer(session: GraphSession, number: int, rows: torch.Tensor | None, identi
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
         block, ids = _full_block(partition, first, last, relabel)
+        block = block_on(identity.device, block)
         route = Route.plan(partition.book, np.concatenate(ids), session.data_channel).to(identity.device)
         keys, degrees, *pulled = route.pull(identity, degree, *([] if rows is None else [rows]))
         batch = _batch(block, keys, degrees)

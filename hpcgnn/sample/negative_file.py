@@ -135,6 +135,9 @@ def _open_pickle(path: str) -> NegativeFile:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             content = _Unpickler(mapped).load()  # a map reads no more than there is, a file takes memory for it
+    except MemoryError:
+        # Python asks for a bytearray's memory before it reads it: addresses alone, which nothing touches.
+        raise ValueError(f"{path}: not a pickled dict of negatives: it holds a piece larger than memory") from None
     except Exception as error:  # a damaged pickle raises nearly anything
         raise ValueError(f"{path}: not a pickled dict of negatives ({error})") from error
     if not isinstance(content, dict) or not content:

@@ -98,7 +98,9 @@ class NodeRows:
         self._counting = threading.Lock()
         self._hot = np.sort(hot)
         route = Route.plan(ownership, self._hot, channel)
-        self._copies = {name: self._pull(route, table) for name, table in tables.items()} if channel.size > 1 else {}
+        self._copies: dict[str, torch.Tensor] = {}
+        if channel.size > 1:
+            self._copies = {name: self._pull(route.to(table.device), table) for name, table in tables.items()}
 
     @property
     def num_copies(self) -> int:

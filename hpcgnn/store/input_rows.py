@@ -20,6 +20,7 @@ class GatheredTable(ABC):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device  # where gathered rows lie
     held_bytes = 0  # in the memory of host and device
 
     @abstractmethod
@@ -31,12 +32,12 @@ class FileTable(GatheredTable):
     """Input rows [n, F] that stay in the part files."""
 
     def __init__(self, column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device):
-        self.shape, self.dtype = column.shape, dtype
-        self._reader, self._normalize, self._device = column.reader(), normalize, device
+        self.shape, self.dtype, self.device = column.shape, dtype, device
+        self._reader, self._normalize = column.reader(), normalize
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """As for all."""
-        return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self._device)
+        return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
 
 
 class PinnedTable(GatheredTable):
@@ -45,7 +46,7 @@ class PinnedTable(GatheredTable):
 
     def __init__(self, table: torch.Tensor, hot: np.ndarray):
         """table: as the device sees it."""
-        self.shape, self.dtype, self._table = tuple(table.shape), table.dtype, table
+        self.shape, self.dtype, self.device, self._table = tuple(table.shape), table.dtype, table.device, table
         hot_rows = torch.from_numpy(hot).to(table.device)
         self._place = torch.full((len(table),), -1, dtype=torch.int32, device=table.device)
         self._place[hot_rows] = torch.arange(len(hot), dtype=torch.int32, device=table.device)
@@ -77,7 +78,7 @@ def load_pinned(
     """All rows [n, F] in host memory, those at positions hot [h] int64 on the device, too."""
     if device.type == "cpu" or 0 in column.shape:
         return PinnedTable(load(column, dtype, normalize, device), hot)
-    table = _fill(torch.empty(column.shape, dtype=dtype, pin_memory=True), column, normalize)
+    table = load(column, dtype, normalize, torch.device("cpu"))
     return PinnedTable(seen_from(device, table), hot)
 
 
@@ -88,18 +89,28 @@ def _fill(table: torch.Tensor, column: StoredColumn, normalize: bool) -> torch.T
 
 
 class _Mapped:
-    """Pinned memory [n, F] as the CUDA array interface tells of it: its address is the same on all devices."""
+    """A table [n, F] in pinned memory, as the CUDA array interface tells of it: its address is the same on all devices.
+    Pinned here, as PyTorch's own pinned memory is the next power of two."""
+
+    PORTABLE_AND_MAPPED = 3
 
     def __init__(self, table: torch.Tensor):
-        self._table = table  # stays as long as tensors refer to it
+        self._table = table  # stays, and stays pinned, as long as tensors refer to it
+        size = table.numel() * table.element_size()
+        torch.cuda.check_error(
+            int(torch.cuda.cudart().cudaHostRegister(table.data_ptr(), size, self.PORTABLE_AND_MAPPED))
+        )
         typestr = np.dtype(str(table.dtype).removeprefix("torch.")).str
         self.__cuda_array_interface__ = {
             "shape": tuple(table.shape), "typestr": typestr, "data": (table.data_ptr(), False), "version": 3,
         }  # fmt: skip
 
+    def __del__(self):
+        torch.cuda.cudart().cudaHostUnregister(self._table.data_ptr())
+
 
 def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:
-    """A pinned table as a tensor of the device, without a copy."""
+    """A table in the host's memory as a tensor of the device, without a copy; it is pinned for that."""
     return torch.as_tensor(_Mapped(table), device=device)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from hpcgnn.native.random import LaterMask, later_masks, noted_masks
+from hpcgnn.native.random import LaterMask, MaskKind, later_masks, noted_masks
 from hpcgnn.sample.plan_tensors import map_tensors, shapes_of, tensors_of
 from hpcgnn.timers import Timers
 
@@ -61,7 +61,7 @@ class StepGraphs:
     def __init__(self, step: Callable[[Any], Any], timers: Timers, record: Callable[[], Any] | None = None):
         self._step, self._timers, self._record = step, timers, record or CudaGraphs()
         self._steps: dict[tuple, _RecordedStep] = {}
-        self._seen: dict[tuple, list[torch.Tensor]] = {}  # shapes that came once, and their masks
+        self._seen: dict[tuple, list[MaskKind]] = {}  # shapes that came once, and their masks
         self.recorded = self.replayed = 0
 
     def __call__(self, plan) -> Any:
