@@ -75,7 +75,7 @@ def one_step(session, plan, parameters) -> np.ndarray:
         parameter.grad = torch.zeros_like(parameter)
     loss = session.task.train(plan)
     gradient = torch.cat([p.grad.reshape(-1) for p in parameters])
-    return session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).numpy())
+    return session.world.job.reduce_array(torch.cat([loss.reshape(1), gradient]).cpu().numpy())
 
 
 def run_epochs(comm, parts, config, groups=1, epochs=1):

@@ -1,21 +1,28 @@
-"""Training with the CUDA build's kernels, on host threads, is training with the CPU's; on any number of ranks.
+"""Training with the CUDA build's kernels, on a device or on host threads, is training with the CPU's; on any number of
+ranks, which share the device.
 
 What the CPU alone has (whole layers as one call) is left out meanwhile, as on a device.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import snapshot_runs
 import test_graph_links
 import test_graph_training
 import test_temporal_models
+import torch
 import training_runs
+from devices import EMULATED, ON_DEVICE
 from mpi4py import MPI
 from static_runs import make_static_parts, plain, static_config, typed
 from test_graph_training import run_both
 
 from hpcgnn import native_cuda
+from hpcgnn.comm.world import World
+from hpcgnn.native.build import _native
 from hpcgnn.nn.snapshot_config import WINDOWED_KINDS
 
 TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model__learn_phase": True})} | {
@@ -24,18 +31,30 @@ TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model
 }
 TYPED = ["sage", "rgcn", "rgat", "replace"]
 PLAIN = ["gcn", "gat", "labor", "weighted"]
-LINKS = ["friends", "filtered"]
-SNAPSHOTS = ["tgcn", "evolvegcn_h", "gat", "dysat"]
+STORED = {
+    "copies": {"features__cache_ratio": 0.2},
+    "pinned": {"features__storage": "pinned", "features__device_ratio": 0.3, "features__cache_ratio": 0.2},
+    "file": {"features__storage": "file", "features__cache_ratio": 0.2},
+    "exact": {"eval__exact": True, "eval__chunk": 17},
+}
+LINKS = ["friends", "filtered", "shop, exact"]
+SNAPSHOTS = {kind: {"model__kind": kind} for kind in ("tgcn", "evolvegcn_h", "gat", "dysat")} | {
+    "boundary": {"sampling__boundary": 0.5, "model__layers": 2}
+}
 
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 3, reason="takes a minute: on 1, 2 and 4 ranks")
 
 
-@pytest.fixture
-def emulation(monkeypatch):
-    """The context within which CPU tensors are a device's; some of its kernels must be called."""
-    module, backend, calls = (
-        pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA"), native_cuda.backend, [],
-    )  # fmt: skip
+@pytest.fixture(params=[pytest.param(ON_DEVICE, marks=pytest.mark.gpu), EMULATED])
+def emulation(request, monkeypatch):
+    """The context within which sessions are of a device, or CPU tensors are a device's; some of its kernels must be
+    called."""
+    if request.param == ON_DEVICE:
+        module, context = _native.cuda, on_device
+    else:
+        module = pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+        context = native_cuda.emulation
+    backend, calls = native_cuda.backend, []
 
     def counted(tensor):
         kernels, stream = backend(tensor)
@@ -43,8 +62,16 @@ def emulation(monkeypatch):
         return kernels, stream
 
     monkeypatch.setattr(native_cuda, "backend", counted)
-    yield native_cuda.emulation
+    yield context
     assert any(calls)
+
+
+@contextmanager
+def on_device():
+    """Meanwhile every World has the first GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "_bind_device", lambda _: torch.device("cuda", 0))
+        yield
 
 
 @pytest.mark.parametrize("case", TEMPORAL)
@@ -67,6 +94,12 @@ def test_static(comm, mpi_tmp_path, emulation, case):
     run_both(comm, parts, mpi_tmp_path, static_config(**cases[case]), emulation)
 
 
+@pytest.mark.parametrize("case", STORED)
+def test_input_rows(comm, mpi_tmp_path, emulation, case):
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    run_both(comm, parts, mpi_tmp_path, static_config(**STORED[case]), emulation)
+
+
 @pytest.mark.parametrize("case", LINKS)
 def test_links(comm, mpi_tmp_path, emulation, case):
     make, changes = test_graph_links.CASES[case]
@@ -74,9 +107,9 @@ def test_links(comm, mpi_tmp_path, emulation, case):
     run_both(comm, parts, mpi_tmp_path, test_graph_links.link_config(**changes), emulation)
 
 
-@pytest.mark.parametrize("kind", SNAPSHOTS)
-def test_snapshots(comm, mpi_tmp_path, emulation, kind):
+@pytest.mark.parametrize("case", SNAPSHOTS)
+def test_snapshots(comm, mpi_tmp_path, emulation, case):
     parts = snapshot_runs.make_parts(comm, mpi_tmp_path)
-    changes = {"sampling__history": 3} if kind in WINDOWED_KINDS else {}
-    config = snapshot_runs.make_config(inputs__lags=2, model__kind=kind, **changes)
+    changes = {"sampling__history": 3} if case in WINDOWED_KINDS else {}
+    config = snapshot_runs.make_config(inputs__lags=2, **SNAPSHOTS[case], **changes)
     snapshot_runs.assert_like_one_rank(comm, parts, config, context=emulation)

@@ -57,19 +57,19 @@ def assert_same_records(folder: Path, reference: Path) -> None:
 
 def run_both(comm, parts: Path, folder: Path, config, context=nullcontext) -> None:
     """Collective. The run on all ranks, within a context, writes what a rank alone writes."""
-    trainer = open_graph_trainer(comm, parts, folder / "run", config)
     if comm.rank == 0:
         (folder / "run").mkdir(exist_ok=True)
     alone = folder / f"alone-{comm.rank}"
     alone.mkdir(exist_ok=True)
     comm.Barrier()
     with context():
+        trainer = open_graph_trainer(comm, parts, folder / "run", config)
         trainer.start()
         trainer.run()
     if comm.rank == 0:
         reference = reference_run(parts, folder, config)
         assert_same_records(folder / "run", alone)
-        found = trainer.flat.parameter.detach()
+        found = trainer.flat.parameter.detach().cpu()
         torch.testing.assert_close(found, reference.flat.parameter.detach(), rtol=1e-9, atol=1e-12)
     comm.Barrier()
 

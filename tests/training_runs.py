@@ -157,19 +157,19 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
             if len(losses) == steps:
                 break
     table = session.memory.owned()
-    memory = {name: by_flat_row(session, _one_slot(getattr(table, name).numpy())) for name in table.__slots__}
+    memory = {name: by_flat_row(session, _one_slot(getattr(table, name).cpu().numpy())) for name in table.__slots__}
     hidden = session.world.gather(session.partition.flat_row[session.splits.hidden])
     events, scores = gather_by_row(session.world, pieces), _validate(session)
     trainer.close()
     if session.world.rank > 0:
         return None
-    flat = trainer.flat.parameter.detach().numpy().copy()
+    flat = trainer.flat.parameter.detach().cpu().numpy().copy()
     return Record(losses, events, memory, mailed, scores, set(np.concatenate(hidden).tolist()), flat)
 
 
 def _mail_times(session: Session) -> np.ndarray:
     table = session.memory.owned()
-    return np.where(table.delivered.numpy() > 0, table.mailed.numpy().max(axis=1), -1)
+    return np.where(table.delivered.cpu().numpy() > 0, table.mailed.cpu().numpy().max(axis=1), -1)
 
 
 def _one_slot(values: np.ndarray) -> np.ndarray:
@@ -186,9 +186,9 @@ def by_flat_row(session: Session, values: np.ndarray) -> np.ndarray | None:
 
 def describe(session: Session, plan) -> dict[str, np.ndarray]:
     """Collective. A plan event by event, its nodes as flat row ids."""
-    (flat,) = plan.route.pull(_flat_rows(session))
-    flat, roles = flat.numpy(), 2 + plan.num_negatives
-    columns = {"root": flat[plan.query.root.numpy()], "mask": _mask(session, plan)}
+    (flat,) = plan.route.pull(_flat_rows(session).to(session.world.device))
+    flat, roles = flat.cpu().numpy(), 2 + plan.num_negatives
+    columns = {"root": flat[plan.query.root.cpu().numpy()], "mask": _mask(session, plan)}
     if len(plan.query.levels) == 1:
         columns |= _neighbors(plan.query.levels[0], flat, plan.query.windows)
     by_event = {name: _roles_last(values, roles) for name, values in columns.items()}
@@ -208,17 +208,17 @@ def _mask(session: Session, plan) -> np.ndarray:
     if dropout is None:
         return np.ones((len(plan.identity), 1))
     columns = session.config.model.embed_dim
-    return native.dropout_mask(random, plan.identity, columns, dropout.p, torch.float64).numpy()
+    return native.dropout_mask(random, plan.identity, columns, dropout.p, torch.float64).cpu().numpy()
 
 
 def _neighbors(level, flat: np.ndarray, windows: int) -> dict[str, np.ndarray]:
     """Neighbours of one level's queries; several windows side by side: [N, W, ...]."""
     attention = level.attention
-    slot, edge, width = attention.slot.numpy(), attention.edge_of.numpy(), level.edge.shape[1]
+    slot, edge, width = attention.slot.cpu().numpy(), attention.edge_of.cpu().numpy(), level.edge.shape[1]
     columns = {
         "neighbor": np.where(slot >= 0, np.append(flat, -1)[slot], -1),
-        "dt": attention.dt.numpy(),
-        "edge": np.where(edge[..., None] >= 0, np.append(level.edge.numpy(), np.zeros((1, width)), 0)[edge], 0),
+        "dt": attention.dt.cpu().numpy(),
+        "edge": np.where(edge[..., None] >= 0, np.append(level.edge.cpu().numpy(), np.zeros((1, width)), 0)[edge], 0),
     }
     if windows == 1:
         return columns
