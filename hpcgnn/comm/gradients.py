@@ -92,7 +92,7 @@ class GradientSum:
         elif tensor.device.type == "cpu":
             self._comm.Allreduce(MPI.IN_PLACE, tensor.detach())
         else:
-            host = tensor.detach().cpu()
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach())
             self._comm.Allreduce(MPI.IN_PLACE, host)
             tensor.copy_(host)
 

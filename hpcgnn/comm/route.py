@@ -15,6 +15,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, Transfer
+from hpcgnn.native.dispatch import upload
 
 
 class Ownership(Protocol):
@@ -94,7 +95,7 @@ class Route:
             return self
         names = ("order", "requests", "served", "position", "indptr", "members")
         moved = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in moved.items()})
+        return replace(self, **{name: upload(tensor, device) for name, tensor in moved.items()})
 
     def over(self, channel: Channel) -> Route:
         """The same route, moving its rows through another channel (planned in one thread, executed in another)."""

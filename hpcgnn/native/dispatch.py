@@ -36,3 +36,10 @@ def empty_like(like, shape, dtype: str):
     if on_cuda(like):
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
     return np.empty(shape, dtype)
+
+
+def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor where it is wanted; to a device from pinned memory, on the current stream, which is not waited for."""
+    if device.type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

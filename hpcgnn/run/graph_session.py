@@ -21,7 +21,6 @@ from hpcgnn.sample.graph_neighbors import check_weights
 from hpcgnn.sample.graph_padding import pad_graph_plan
 from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.node_tables import NodeTables
-from hpcgnn.sample.plan_stream import PlanStream
 from hpcgnn.sample.planner import choose_draw
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.remote_draw import Samplers
@@ -123,7 +122,6 @@ class GraphSession(StaticSession):
         first = GraphSampler(
             self.rows, draws[0], self.goal.roots, config.train.seed, channel, self.data_channel, self.world.device,
             complete=self.goal.complete, node_columns=config.model.node_columns, edges=self.edges,
-            stream=PlanStream(self.world.device) if isinstance(draws[0], ResidentDraw) else None,
             pad=pad_graph_plan if config.train.cuda_graphs else None,
         )  # fmt: skip
         return [first, *map(first.over, others, draws[1:])]

@@ -13,6 +13,7 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.native.dispatch import upload
 from hpcgnn.nn.message_blocks import Adjacency, Block
 from hpcgnn.sample.graph_neighbors import edges_below
 from hpcgnn.store.book import BlockOwnership
@@ -48,7 +49,7 @@ class EdgeTables:
         unique, inverse = np.unique(positions, return_inverse=True)
         route = Route.plan(self._owners[relation], unique, channel)
         names, tables = zip(*self._tables[relation].items(), strict=True)
-        rows = [table[torch.from_numpy(inverse)].to(self._device) for table in route.pull(*tables)]
+        rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in route.pull(*tables)]
         pieces = zip(*(row.split([len(adjacency.edge) for adjacency in mine]) for row in rows), strict=True)
         return [
             replace(adjacency, edge=piece[0], columns=dict(zip(names[1:], piece[1:], strict=True)))

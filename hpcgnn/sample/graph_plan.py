@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.native.dispatch import upload
 from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
 from hpcgnn.sample.draw import Completion, Draw, Roots, Steps
 from hpcgnn.sample.edge_tables import EdgeTables
@@ -46,16 +47,16 @@ class GraphSampler:
         self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
         move_channel: Channel, device: torch.device, *, complete: Completion | None = None,
         node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
-        stream: PlanStream | None = None, pad: Callable[[GraphPlan], GraphPlan] | None = None,
+        pad: Callable[[GraphPlan], GraphPlan] | None = None,
     ):  # fmt: skip
         """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
         ids); complete: gives a step all columns, where the batches have not all of them; node_columns: what is fetched
-        of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges; stream: where the
-        draw is a device's; pad: what is done with plans of training."""
+        of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges; pad: what is done with
+        plans of training."""
         self._rows, self._draw, self._roots, self._seed = rows, draw, roots, seed
         self._channel, self._move_channel, self._device = channel, move_channel, device
         self._complete, self._node_columns, self._edges = complete, node_columns, edges
-        self._stream, self._pad, self._steps = stream, pad, None
+        self._stream, self._pad, self._steps = PlanStream(device), pad, None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
         """A twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw, which
@@ -68,7 +69,7 @@ class GraphSampler:
     def plan(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> GraphPlan:
         """Collective. The plan of one step; the next one asked for is likely ``step + stride``."""
         make = functools.partial(self._plan, batches, epoch, step, stride)
-        return make() if self._stream is None else self._stream.run(make)
+        return self._stream.run(make)
 
     def _plan(self, batches: SeedBatches, epoch: int, step: int, stride: int) -> GraphPlan:
         mine, training = batches.at(step), batches.name == "train"
@@ -95,7 +96,7 @@ class GraphSampler:
         """Collective. A column of the planned nodes, by type; empty where it is not asked for."""
         if name not in self._node_columns:
             return [torch.empty(0, dtype=torch.int64, device=self._device) for _ in plans]
-        return [rows.fetch(plan, name).to(self._device) for rows, plan in zip(self._rows, plans, strict=True)]
+        return [upload(rows.fetch(plan, name), self._device) for rows, plan in zip(self._rows, plans, strict=True)]
 
     def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
         """Collective. Global ids of the nodes whose rows a step wants, by type; nothing is fetched."""
@@ -113,7 +114,7 @@ class GraphSampler:
     def _move(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
         if isinstance(array, torch.Tensor):
             return array
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return upload(torch.from_numpy(np.ascontiguousarray(array)), self._device)
 
 
 def block_on(device: torch.device, block: Block) -> Block:
@@ -122,6 +123,7 @@ def block_on(device: torch.device, block: Block) -> Block:
         return block
 
     def moved(adjacency: Adjacency) -> Adjacency:
-        return replace(adjacency, indptr=adjacency.indptr.to(device), source=adjacency.source.to(device))
+        lists = {"indptr": upload(adjacency.indptr, device), "source": upload(adjacency.source, device)}
+        return replace(adjacency, **lists)
 
     return replace(block, relations=tuple(map(moved, block.relations)), device=device)

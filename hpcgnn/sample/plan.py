@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.route import Route
+from hpcgnn.native.dispatch import upload
 from hpcgnn.nn.blocks import Query
 
 
@@ -88,7 +89,8 @@ def on_device(part: Part, device: torch.device) -> Part:
         return part
     values = {f.name: getattr(part, f.name) for f in fields(part)}
     movable = {name: value for name, value in values.items() if isinstance(value, torch.Tensor | Route)}
-    return replace(part, **{name: value.to(device) for name, value in movable.items()})
+    put = lambda value: value.to(device) if isinstance(value, Route) else upload(value, device)  # noqa: E731
+    return replace(part, **{name: put(value) for name, value in movable.items()})
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Plans that are made on a device: on a stream of their own, beside the steps."""
+"""Plans that are made on a device, or brought to it: on a stream of their own, beside the steps."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.native import AttentionPlan, Random, Stream
+from hpcgnn.native.dispatch import upload
 from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
@@ -22,6 +23,7 @@ from hpcgnn.sample.delivery import Mailing, plan_announcement, plan_delivery, pl
 from hpcgnn.sample.negatives import AllOthers, Negatives
 from hpcgnn.sample.neighbors import Answer, NeighborSource, Queries, root_identity
 from hpcgnn.sample.plan import Announcement, StepPlan, WritePlan, on_device
+from hpcgnn.sample.plan_stream import PlanStream
 from hpcgnn.store import files
 from hpcgnn.store.hot import HotNodes
 from hpcgnn.store.partition import Events, History, TemporalPartition
@@ -71,13 +73,17 @@ class TemporalSampler:
         self._stream = Stream.EVAL_SAMPLE if evaluation else Stream.SAMPLE
         rows = partition.num_nodes if placement.hot is None else placement.hot.num_rows
         self._scratch = np.full(rows, -1, np.int64)
+        self._plans = PlanStream(placement.device)
 
     def plan(
         self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
         """Collective. negatives of all events of the split, of which ``columns`` are looked at; without ``write`` a
-        plan that only scores."""
+        plan that only scores. It is brought to the device on a stream of its own."""
+        return self._plans.run(lambda: self._plan(batches, negatives, epoch, step, write, columns))
+
+    def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         mine = batches.at(step)
         events, negative = batches.events.take(mine), negatives.at(mine)
         negative = Negatives(negative.dst[:, columns], None if negative.src is None else negative.src[:, columns])
@@ -215,7 +221,7 @@ class TemporalSampler:
         return {name: self._move(values) for name, values in events.columns.items() if name == "label"}
 
     def _move(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._place.device, non_blocking=True)
+        return upload(torch.from_numpy(values), self._place.device)
 
 
 def _below(queries: Queries, answer: Answer) -> Queries:

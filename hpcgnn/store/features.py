@@ -16,6 +16,7 @@ from hpcgnn import native
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.native.dispatch import upload
 from hpcgnn.store.book import BlockOwnership
 from hpcgnn.store.input_rows import GatheredTable, Table, gather
 
@@ -77,7 +78,7 @@ class Fetch:
         """The same with its index tensors on a device."""
         if device.type == "cpu" or self.pulled is None:
             return replace(self, route=self.route.to(device))
-        moved = [tensor.to(device) for tensor in (self.pulled, self.copied, self.copy)]
+        moved = [upload(tensor, device) for tensor in (self.pulled, self.copied, self.copy)]
         return Fetch(self.route.to(device), self.num_wanted, *moved)
 
 
