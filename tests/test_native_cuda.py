@@ -6,6 +6,7 @@ import torch
 
 from hpcgnn import _native, native, native_cuda
 from hpcgnn.native import Random, Stream
+from hpcgnn.native.dispatch import download, upload
 
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep temporal_reply count_neighbors sample_neighbors random_integers "
@@ -213,6 +214,16 @@ def test_too_small_scratch_is_refused(device):
         kernels, stream = native_cuda.backend(ids)
     with pytest.raises(ValueError, match="scratch has 10 bytes"):
         kernels.last_event(ids, ids, memory.new_empty(100), memory, stream)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (70_001, 130)])
+def test_tensors_travel_by_pinned_memory(shape):
+    """Also what is still being produced when it is asked for."""
+    given = torch.randn(shape)
+    there = upload(given, torch.device("cuda"))
+    torch.cuda._sleep(20_000_000)
+    assert torch.equal(download(there * 2), given * 2)
 
 
 @pytest.mark.gpu

@@ -8,6 +8,8 @@ import torch
 from hpcgnn import native_cuda
 from hpcgnn.native.build import _native
 
+SLAB_BYTES = 32 << 20
+
 
 def on_cuda(array) -> bool:
     """Whether it is a tensor on a CUDA device, or one that is taken for such."""
@@ -43,3 +45,21 @@ def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def download(tensor: torch.Tensor) -> torch.Tensor:
+    """On the host, contiguous. From a device, whose work so far is waited for, in slabs through pinned memory on a
+    stream of its own: what other threads do there goes on."""
+    if not tensor.is_cuda:
+        return tensor.contiguous()
+    stream = torch.cuda.Stream(tensor.device)
+    stream.wait_stream(torch.cuda.default_stream(tensor.device))
+    with torch.cuda.stream(stream):
+        source = tensor.contiguous()
+        found = torch.empty(source.shape, dtype=source.dtype)
+        slab = torch.empty(max(1, SLAB_BYTES // source.element_size()), dtype=source.dtype, pin_memory=True)
+        for into, piece in zip(found.view(-1).split(len(slab)), source.view(-1).split(len(slab)), strict=True):
+            slab[: len(piece)].copy_(piece, non_blocking=True)
+            stream.synchronize()
+            into.copy_(slab[: len(piece)])
+    return found

@@ -19,6 +19,7 @@ from hpcgnn import __version__
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.native.dispatch import download
 from hpcgnn.run.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
 from hpcgnn.store import files
 from hpcgnn.store.saved_rows import SavedRows
@@ -131,7 +132,7 @@ def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]]) -> 
 
 def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
     try:
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
+        save_file({name: download(tensor) for name, tensor in tensors.items()}, path)
         files.fsync(path)
     except SafetensorError as error:
         raise OSError(f"{path}: cannot write the checkpoint: {error}") from error

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import embedding
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.native.dispatch import on_host
 from hpcgnn.nn.graph_decoders import binary_loss, margin_loss, softmax_loss
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.sample.link_negatives import COUNTS, HIDDEN
@@ -20,7 +21,7 @@ from hpcgnn.tasks.graph_config import GraphTaskConfig
 from hpcgnn.tasks.graph_task import GraphTask
 
 SOURCE, DESTINATION = 0, 1
-SCORES = 1 << 19  # of seeds with all candidates at once
+SCORES, DEVICE_SCORES = 1 << 19, 1 << 27  # of seeds with all candidates at once
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -100,9 +101,10 @@ class GraphLinkTask(GraphTask):
 
     def _learn_ends(self, plan: GraphPlan, ends, shared: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The loss, and its gradients by sources and destinations [s, Z]; those by ``shared`` [m, Z] are left there.
-        So many seeds at once that their scores stay in a cache."""
+        So many seeds at once that their scores stay in a cache, on a device that launches are few."""
         loss, gradients = ends[0].new_zeros(()), [torch.zeros_like(rows) for rows in ends]
-        most = max(1, SCORES // max(1, *(len(rows) for rows in shared)))
+        scores = SCORES if on_host(ends[0]) else DEVICE_SCORES
+        most = max(1, scores // max(1, *(len(rows) for rows in shared)))
         for first in range(0, len(ends[0]), most):
             part = slice(first, first + most)
             cut = [rows[part].detach().requires_grad_() for rows in ends]
