@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from parmetis_library import parmetis_library
 from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 
 from data_tools.assignment import GIVEN, METHODS
-from data_tools.parmetis import find_library
 from data_tools.partition import HOTNESS, partition
 from data_tools.partition_source import open_source
 from data_tools.ranks_partition import partition_shared
@@ -58,10 +58,7 @@ def need(method) -> None:
     if method == "kaminpar" and importlib.util.find_spec(method) is None:
         pytest.skip("kaminpar is not installed")
     if method == PARMETIS:
-        try:
-            find_library()
-        except ValueError as error:
-            pytest.skip(str(error))
+        parmetis_library()
 
 
 @pytest.mark.parametrize("method", STATIC)

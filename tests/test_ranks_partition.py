@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
-from mpi4py import MPI
+from parmetis_library import parmetis_library
 from random_graphs import random_graph, random_static, write_graph
 
 from data_tools import partition_source, ranks_quality, ranks_spool
 from data_tools.node_weights import node_weights
 from data_tools.pair_graph import build_pair_graph
-from data_tools.parmetis import find_library
 from data_tools.partition import partition
 from data_tools.partition_source import open_source
 from data_tools.ranks_graph import block_graph
@@ -38,13 +35,7 @@ def team(comm):
 @pytest.fixture
 def parmetis():
     """Skips without a library that speaks the MPI in use."""
-    try:
-        path = find_library()
-    except ValueError as error:
-        pytest.skip(str(error))
-    if MPI.get_vendor()[0] == "MPICH" and b"libmpi.so.40" in Path(path).read_bytes():
-        pytest.skip(f"{path} is built for Open MPI")
-    return path
+    return parmetis_library()
 
 
 def make(team, path, write):
