@@ -95,18 +95,18 @@ class _Mapped:
     PORTABLE_AND_MAPPED = 3
 
     def __init__(self, table: torch.Tensor):
-        self._table = table  # stays, and stays pinned, as long as tensors refer to it
+        self._table, self._is_pinned = table, False  # stays, and stays pinned, as long as tensors refer to it
         size = table.numel() * table.element_size()
-        torch.cuda.check_error(
-            int(torch.cuda.cudart().cudaHostRegister(table.data_ptr(), size, self.PORTABLE_AND_MAPPED))
-        )
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(table.data_ptr(), size, self.PORTABLE_AND_MAPPED))
+        self._is_pinned = True
         typestr = np.dtype(str(table.dtype).removeprefix("torch.")).str
         self.__cuda_array_interface__ = {
             "shape": tuple(table.shape), "typestr": typestr, "data": (table.data_ptr(), False), "version": 3,
         }  # fmt: skip
 
     def __del__(self):
-        torch.cuda.cudart().cudaHostUnregister(self._table.data_ptr())
+        if self._is_pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._table.data_ptr())
 
 
 def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from hpcgnn.tasks.graph_config import GraphTaskConfig
 from hpcgnn.tasks.graph_task import GraphTask
 
 SOURCE, DESTINATION = 0, 1
-SCORES, DEVICE_SCORES = 1 << 19, 1 << 27  # of seeds with all candidates at once
+SCORES, DEVICE_SCORES = 1 << 19, 1 << 25  # of seeds with all candidates at once
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
