@@ -166,8 +166,10 @@ def test_values_of_json_and_yaml():
 
 def test_job_scripts_pass_strings_on_as_they_are(tmp_path):
     """Folders and arguments of a job reach the program as they are, whatever a shell would make of them."""
-    program = 'program() { printf "<%s>" "$@"; mkdir "$2"; touch "$2/finished"; }'
-    script = f'source jobs/lib.sh; {program}; LAUNCH=(); run_with_requeue "$1" program -- "${{@:2}}"'
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\nprintf "<%s>" "$@"; mkdir "$2"; touch "$2/finished"\n')
+    program.chmod(0o755)
+    script = f'source jobs/lib.sh; LAUNCH=(); run_with_requeue "$1" "{program}" -- "${{@:2}}"'
     words = ["$(touch ran)", "`touch ran`", "a b", "*", "; touch ran", "'", '"', "$HOME", "a\nb"]
     folder = str(tmp_path / "$(touch ran) x")
     result = subprocess.run(

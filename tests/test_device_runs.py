@@ -1,5 +1,5 @@
-"""Training with the CUDA build's kernels, on a device or on host threads, is training with the CPU's; on any number of
-ranks, which share the device.
+"""Training on a device is training on the host; on any number of ranks, which share the device. Without one, it is
+pretended: the CUDA build's kernels run on host threads, and what a device refuses is refused.
 
 What the CPU alone has (whole layers as one call) is left out meanwhile, as on a device.
 """
@@ -15,14 +15,12 @@ import test_graph_training
 import test_temporal_models
 import torch
 import training_runs
-from devices import EMULATED, ON_DEVICE
 from mpi4py import MPI
+from pretended_device import pretended_device
 from static_runs import make_static_parts, plain, static_config, typed
 from test_graph_training import run_both
 
-from hpcgnn import native_cuda
 from hpcgnn.comm.world import World
-from hpcgnn.native.build import _native
 from hpcgnn.nn.snapshot_config import WINDOWED_KINDS
 
 TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model__learn_phase": True})} | {
@@ -45,71 +43,59 @@ SNAPSHOTS = {kind: {"model__kind": kind} for kind in ("tgcn", "evolvegcn_h", "ga
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 3, reason="takes a minute: on 1, 2 and 4 ranks")
 
 
-@pytest.fixture(params=[pytest.param(ON_DEVICE, marks=pytest.mark.gpu), EMULATED])
-def emulation(request, monkeypatch):
-    """The context within which sessions are of a device, or CPU tensors are a device's; some of its kernels must be
-    called."""
-    if request.param == ON_DEVICE:
-        module, context = _native.cuda, on_device
-    else:
-        module = pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
-        context = native_cuda.emulation
-    backend, calls = native_cuda.backend, []
-
-    def counted(tensor):
-        kernels, stream = backend(tensor)
-        calls.append(kernels is module)
-        return kernels, stream
-
-    monkeypatch.setattr(native_cuda, "backend", counted)
-    yield context
-    assert any(calls)
-
-
 @contextmanager
-def on_device():
-    """Meanwhile every World has the first GPU."""
+def real_device():
+    """Meanwhile every new World has the first GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "_bind_device", lambda _: torch.device("cuda", 0))
         yield
 
 
+@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "pretended"])
+def on_device(request):
+    """The context within which sessions are of a device."""
+    if request.param == "cuda":
+        return real_device
+    pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    return pretended_device
+
+
 @pytest.mark.parametrize("case", TEMPORAL)
-def test_temporal(comm, mpi_tmp_path, emulation, case):
+def test_temporal(comm, mpi_tmp_path, on_device, case):
     options, changes = TEMPORAL[case]
     graph = mpi_tmp_path / "graph.h5"
     training_runs.on_rank_0(comm, lambda: training_runs.bipartite(graph, **{"num_events": 200} | options) and None)
     parts = training_runs.make_parts(comm, graph, mpi_tmp_path / "parts", 8, "random")
     config = training_runs.make_config(**{"train__batch_size": 30} | changes)
-    with emulation():
+    with on_device():
         record = training_runs.record_epoch(comm, parts, config)
     if comm.rank == 0:
         training_runs.assert_same(record, training_runs.record_epoch(MPI.COMM_SELF, parts, config))
 
 
 @pytest.mark.parametrize("case", TYPED + PLAIN)
-def test_static(comm, mpi_tmp_path, emulation, case):
+def test_static(comm, mpi_tmp_path, on_device, case):
     make, cases = (typed, test_graph_training.TYPED) if case in TYPED else (plain, test_graph_training.PLAIN)
     parts = make_static_parts(comm, make, mpi_tmp_path)
-    run_both(comm, parts, mpi_tmp_path, static_config(**cases[case]), emulation)
+    run_both(comm, parts, mpi_tmp_path, static_config(**cases[case]), on_device)
 
 
 @pytest.mark.parametrize("case", STORED)
-def test_input_rows(comm, mpi_tmp_path, emulation, case):
+def test_input_rows(comm, mpi_tmp_path, on_device, case):
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    run_both(comm, parts, mpi_tmp_path, static_config(**STORED[case]), emulation)
+    run_both(comm, parts, mpi_tmp_path, static_config(**STORED[case]), on_device)
 
 
 @pytest.mark.parametrize("case", LINKS)
-def test_links(comm, mpi_tmp_path, emulation, case):
+def test_links(comm, mpi_tmp_path, on_device, case):
     make, changes = test_graph_links.CASES[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
-    run_both(comm, parts, mpi_tmp_path, test_graph_links.link_config(**changes), emulation)
+    run_both(comm, parts, mpi_tmp_path, test_graph_links.link_config(**changes), on_device)
 
 
 @pytest.mark.parametrize("case", SNAPSHOTS)
-def test_snapshots(comm, mpi_tmp_path, emulation, case):
+def test_snapshots(comm, mpi_tmp_path, on_device, case):
     parts = snapshot_runs.make_parts(comm, mpi_tmp_path)
     changes = {"sampling__history": 3} if case in WINDOWED_KINDS else {}
     config = snapshot_runs.make_config(inputs__lags=2, **SNAPSHOTS[case], **changes)
-    snapshot_runs.assert_like_one_rank(comm, parts, config, context=emulation)
+    snapshot_runs.assert_like_one_rank(comm, parts, config, context=on_device)
