@@ -23,7 +23,7 @@ PROGRAMS = ("python", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis", "a
 INLINE = r"`((?:python -m|mpirun -np|bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
 NOT_RUN = {
     r"^(bash (jobs/quickstart|tests/)|mkdocs )": "checks themselves: .ci/run, tests/run.sh and test_docs_site.py",
-    r"^bash jobs/train_": "tests/test_jobs.py runs the job scripts",
+    r"^bash jobs/(train_|clean_start)": "tests/test_jobs.py runs the job scripts, which start by clean_start.sh",
     r"^(HPCGNN_\w+=\S+ )*sbatch": "needs Slurm: tests/test_slurm.py submits the job scripts",
     r"^pip install": "installs into the environment that the tests run in; tests/setup.sh does it",
     r"data_tools\.fetch": "downloads from elsewhere; tests/test_fetch.py serves the files itself",

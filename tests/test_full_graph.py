@@ -71,7 +71,7 @@ def learnable_rows(session) -> dict[int, torch.Tensor]:
     """Collective. All learnable rows by type, in order of row in the graph file."""
     found = {}
     for kind, table in session.memory.tables.items():
-        mine = session.partition.flat_row[session.partition.of_type(kind)], table.weight.numpy()
+        mine = session.partition.flat_row[session.partition.of_type(kind)], table.weight.cpu().numpy()
         row, weight = (np.concatenate(pieces) for pieces in zip(*session.world.allgather(mine), strict=True))
         found[kind] = torch.from_numpy(weight[np.argsort(row)])
     return found
@@ -85,7 +85,7 @@ def assert_whole_is_sampled(comm, parts, folder, changes) -> None:
     reference = open_graph_trainer(MPI.COMM_SELF, parts, folder, sampled)
     assert learn(found) == pytest.approx(learn(reference), rel=1e-9, nan_ok=True)
     close = {"rtol": 1e-9, "atol": 1e-12}
-    torch.testing.assert_close(found.flat.parameter.detach(), reference.flat.parameter.detach(), **close)
+    torch.testing.assert_close(found.flat.parameter.detach().cpu(), reference.flat.parameter.detach(), **close)
     torch.testing.assert_close(learnable_rows(found.session), learnable_rows(reference.session), **close)
 
 

@@ -81,7 +81,7 @@ def open_trainer(comm, parts: Path, config: RunConfig) -> Trainer:
 
 
 def weights_of(session: Session) -> dict[str, np.ndarray]:
-    return {name: value.detach().numpy().copy() for name, value in session.model.named_parameters()}
+    return {name: value.detach().cpu().numpy().copy() for name, value in session.model.named_parameters()}
 
 
 def run_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None) -> Epoch:
