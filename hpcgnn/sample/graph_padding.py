@@ -2,8 +2,8 @@
 graphs of one node type and one relation.
 
 Level k holds the nodes that are sources of block k and destinations of block k - 1. Padding of a level lies behind its
-nodes; those of the level above, with their padding, are the first of it. Edges that are padding lead from the last node
-of a level, which is padding, to the padding of the level above, so that no sum over neighbours sees them.
+nodes; those of the level above, with their padding, are the first of it. Edges that are padding lead from the last nodes
+of a level, which are padding, to the padding of the level above, so that no sum over neighbours sees them.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def _pad_edges(edges: Adjacency, sources: Level, destinations: Level) -> Adjacen
     degrees = (share + (is_padding.cumsum(0) <= rest).long()).index_copy(0, place, degree)
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     moved = (indptr[place] - edges.indptr[:-1]).repeat_interleave(degree, output_size=count)
-    source = torch.full((length,), sources.length - 1, device=device)
+    first = destinations.length + len(sources.place) - len(place)  # behind all nodes
+    source = first + torch.arange(length, device=device) % (sources.length - first)
     source[torch.arange(count, device=device) + moved] = sources.place[edges.source]
     return replace(edges, indptr=indptr, source=source)
