@@ -27,7 +27,6 @@ from hpcgnn.store import input_rows
 
 DEVICE = torch.device("cuda", 0)
 ACROSS = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::detach")  # may have tensors of both sides
-
 INDEXED = ("aten::index", "aten::index_put", "aten::index_put_")  # take indices of the host as well
 
 _there: dict[int, StorageWeakRef] = {}  # storages of the device

@@ -90,8 +90,7 @@ class Channel:
         if on_cuda(rows) and not self.direct:
             return self._start_staged(rows, out, send_counts, receive_counts)
         transfer = Transfer(out, self._wait)
-        limit = 0 if on_cuda(rows) else max(1, self.max_bytes // self.size)
-        self._move(transfer, rows, out, send_counts, receive_counts, limit)
+        self._move(transfer, rows, out, send_counts, receive_counts, by_pairs=on_cuda(rows))
         return transfer
 
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
@@ -125,7 +124,7 @@ class Channel:
         host_rows, host_out = (torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in (rows, out))
         for piece in self._of_others(send_counts):
             host_rows[piece].copy_(rows[piece])
-        self._move(transfer, host_rows, host_out, send_counts, receive_counts, max(1, self.max_bytes // self.size))
+        self._move(transfer, host_rows, host_out, send_counts, receive_counts)
         for piece in self._of_others(receive_counts):
             transfer.unpack.append(lambda piece=piece: out[piece].copy_(host_out[piece], non_blocking=True))
         return transfer
@@ -135,8 +134,7 @@ class Channel:
         own = int(counts[: self.rank].sum())
         return slice(own), slice(own + int(counts[self.rank]), None)
 
-    def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts, limit: int) -> None:
-        """limit: so many bytes of a pair travel in the collective, of which there is none with 0."""
+    def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts, by_pairs: bool = False) -> None:
         width = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
         if width == 0:
             return
@@ -145,6 +143,7 @@ class Channel:
         send[self.rank] = receive[self.rank] = 0
         self.sent_to += send
         transfer.held += [rows, out]
+        limit = 0 if by_pairs else max(1, self.max_bytes // self.size)
         if limit:
             first = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)
             self._alltoallv(transfer, rows, out, *first)

@@ -85,6 +85,8 @@ class World(Group):
         self.threads = self.config.threads or cores
         node.Free()
         self.device = self._agree_device()
+        # Whether device memory goes straight to MPI: for all ranks alike, as both ends of a message must agree on it.
+        self.gpu_direct = bool(self._comm.allreduce(self._takes_device_memory(), MPI.LAND))
         spare = self.device.type == "cuda" or self.threads < cores
         self._spare_cores = bool(self._comm.allreduce(spare, MPI.LAND))
         torch.set_num_threads(self.threads)
@@ -147,9 +149,8 @@ class World(Group):
         """A channel of this rank alone, over which exchanges stay where they are."""
         return Channel(MPI.COMM_SELF)
 
-    @property
-    def gpu_direct(self) -> bool:
-        """Whether device memory goes straight to MPI. Asked of the library, never probed."""
+    def _takes_device_memory(self) -> bool:
+        """Whether MPI takes this rank's. Asked of the library, never probed."""
         if self.device.type != "cuda" or self.config.gpu_direct == "off":
             return False
         return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
@@ -235,7 +236,7 @@ def mpi_is_cuda_aware() -> bool:
 def cuda_query() -> Callable[[], int] | None:
     """The MPI library's MPIX_Query_cuda_support, where it has one. mpi4py loads the library for itself alone, so it is
     looked for through mpi4py's own module."""
-    for name in (MPI.__file__, "libmpi.so.40", "libmpi.so.12", None):
+    for name in (MPI.__file__, None):
         try:
             return ctypes.CDLL(name).MPIX_Query_cuda_support
         except (OSError, AttributeError):
