@@ -279,9 +279,10 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
 def kind_of(argv: list[str]) -> str:
     """The kind of graph that a command line or the files it names with ``--config`` ask for. Raises ValueError."""
     found = RunConfig.KIND
-    for option, value in zip(argv, [*argv[1:], ""], strict=True):
-        name, equals, after = option.partition("=")
-        value = after if equals else value
+    for place, option in enumerate(argv):
+        name, equals, value = option.partition("=")
+        if not equals:
+            value = argv[place + 1] if place + 1 < len(argv) else ""
         if name == "--config" and Path(value).is_file():
             found = (_read_yaml(Path(value)) or {}).get("kind", found)
         elif name == "--kind":

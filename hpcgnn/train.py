@@ -6,7 +6,9 @@ mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
 import os
 import platform
 import subprocess
@@ -17,6 +19,7 @@ import torch
 
 import hpcgnn
 from hpcgnn import config as configuration
+from hpcgnn.comm.launch import launched_by_batch_system
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
@@ -24,6 +27,7 @@ from hpcgnn.config import RunConfig, Sections, SnapshotConfig
 from hpcgnn.run import launch
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.baseline import run_baseline
+from hpcgnn.run.describe import model_name
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path, make_session
 from hpcgnn.run.sampler_rank import beside_samplers
@@ -34,6 +38,7 @@ from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.store import files
 
 PROFILED = "10-19"  # steps of the run, by default
+BUILT_IN = {"temporal": "events", "static": "graph", "snapshots": "snapshots"}  # what a run without data trains on
 FINISHED = "finished"  # file in the run folder, of a run that came to its end
 
 
@@ -66,7 +71,7 @@ def main(world: World, argv: list[str]) -> int:
 def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Say what is about to run, and run it; returns the exit code."""
     config = session.config
-    for line in session.describe():
+    for line in [*_describe_start(session), *session.describe()]:
         log(line)
     log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
     if isinstance(config, RunConfig) and config.baseline.kind:
@@ -76,6 +81,19 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
         code = _train(session, folder, log, stop, resume)
     log(f"results in {folder}")
     return code
+
+
+def _describe_start(session: BaseSession) -> list[str]:
+    """The first lines of a run: its data, and its model with the number of parameters.
+
+    The built-in graph is a convincing one: in a batch job it is more likely a forgotten key than a wish.
+    """
+    config = session.config
+    data = f"data: {config.data.path or f'built-in synthetic {BUILT_IN[config.KIND]}: no data.path was given'}"
+    if not config.data.path and launched_by_batch_system():
+        data = f"warning: {data}"
+    parameters = sum(parameter.numel() for parameter in session.model.parameters())
+    return [data, f"model: {model_name(config)}, {parameters:,} parameters"]
 
 
 def _groups(config: Sections) -> int:
@@ -113,8 +131,9 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
         config.data.path = config.data.path and os.path.abspath(config.data.path)
         if isinstance(config, RunConfig):
             config.task.init = config.task.init and os.path.abspath(config.task.init)
-        name = "tgn" if isinstance(config, RunConfig) else config.model.kind
-        folder = Path(config.output.dir or f"runs/{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        if not config.output.dir:
+            return config, _new_folder("tgn" if isinstance(config, RunConfig) else config.model.kind), False
+        folder = Path(config.output.dir)
         if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
             raise ValueError(
                 f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
@@ -129,6 +148,29 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
     return config, folder, True
+
+
+def _new_folder(name: str) -> Path:
+    """Make the default run folder, runs/<name>-<date>-<time>, with a number added where another run was as fast.
+
+    Below the home folder where the current one cannot be written, such as a checkout of somebody else. Raises OSError.
+    """
+    stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    runs = Path("runs")
+    try:
+        runs.mkdir(exist_ok=True)
+        writable = os.access(runs, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        runs = Path.home() / "runs"
+        runs.mkdir(exist_ok=True)
+    for number in itertools.count(1):
+        folder = runs / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("numbers have no end")
 
 
 def _parser(kind: str) -> jsonargparse.ArgumentParser:

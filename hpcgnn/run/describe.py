@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from hpcgnn import config as configuration
+from hpcgnn.config import RunConfig, Sections
 from hpcgnn.run.checkpoint import MANIFEST, STATE, check_files, read_manifest
 from hpcgnn.run.logs import read_lines
 from hpcgnn.run.trainer import headline
@@ -19,10 +20,9 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
     Raises ValueError or OSError for a folder that holds no run.
     """
     config = configuration.load(folder / "config.yaml")
-    name = config.model.class_path or getattr(config.model, "kind", "") or "tgn"
     lines = [
-        f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, model {name}, "
-        f"{config.train.epochs} epochs, seed {config.train.seed}"
+        f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, "
+        f"model {model_name(config)}, {config.train.epochs} epochs, seed {config.train.seed}"
     ]
     try:
         lines += _results(folder)
@@ -36,6 +36,17 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         except (OSError, ValueError) as error:
             problems.append(f"{path.name}: {error}")
     return [*lines, *([] if found else ["no checkpoints"]), *problems], problems
+
+
+def model_name(config: Sections) -> str:
+    """What a run trains, in a few words: a class of one's own, a kind of network, or the parts of a temporal one."""
+    if config.model.class_path:
+        return config.model.class_path
+    if not isinstance(config, RunConfig):
+        return config.model.kind
+    updater = config.memory.updater
+    memory = "no node memory" if updater == "none" else f"{updater} memory"
+    return f"{config.model.embedding} embedding, {memory}"
 
 
 def _results(folder: Path) -> list[str]:
