@@ -1,4 +1,4 @@
-"""The commands that users are promised, with nothing added: no argument, the default run folder, any number of ranks."""
+"""Commands that users are promised, with nothing added: no argument, the default run folder, any number of ranks."""
 
 from __future__ import annotations
 
