@@ -17,6 +17,7 @@ from hpcgnn import config as configuration
 from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World, mpi_is_cuda_aware, mpi_version
+from hpcgnn.native_build import hpcgnn_native
 from hpcgnn.nn.attention import TemporalAttentionLayer
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.run import launch
@@ -57,16 +58,21 @@ def _about_machine() -> int:
 
 def _software() -> list[str]:
     features = native.features()
-    built = ", ".join(
+    has = ", ".join(
         f"{name} {'yes' if value is True else 'no' if value is False else value}" for name, value in features.items()
     )
+    build = hpcgnn_native.kernels.__name__.rpartition(".")[2]
+    folder, builds = Path(hpcgnn_native.__file__).parent, ", ".join(hpcgnn_native.BUILDS)
+    processor, built_on = hpcgnn_native.processor()[0], hpcgnn_native.BUILT_ON
     return [
         f"hpcgnn {hpcgnn.__version__}, python {platform.python_version()}, torch {torch.__version__}, "
         f"numpy {np.__version__}, "
         f"h5py {h5py.__version__}",
         f"MPI: {mpi_version()}",
         f"CUDA-aware MPI: {'yes' if mpi_is_cuda_aware() else 'no (device rows are staged through pinned memory)'}",
-        f"kernels: {built}",
+        f"package: {Path(hpcgnn.__file__).parent}",
+        f"kernels: {has}; build {build} of {builds} in {folder}",
+        f"processor: {processor}; kernels built on {built_on} by {hpcgnn_native.COMPILER}",
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn import _native
+from hpcgnn.native_build import features, hpcgnn_native
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ def emulation() -> Iterator[None]:
     ImportError where the build has no such kernels (CMake: HPCGNN_EMULATE_CUDA).
     """
     global _emulated
-    _emulated = importlib.import_module("hpcgnn._emulated")
+    _emulated = importlib.import_module("hpcgnn_native.emulated")
     try:
         yield
     finally:
@@ -59,14 +59,14 @@ def backend(tensor: torch.Tensor):
     """
     if _emulated is not None and tensor.device.type == "cpu":
         return _emulated, 0
-    if tensor.device.type != "cuda" or not hasattr(_native, "cuda"):
-        raise ValueError(f"no kernels for device {tensor.device}; this build has {dict(_native.features())}")
+    if tensor.device.type != "cuda" or hpcgnn_native.cuda is None:
+        raise ValueError(f"no kernels for device {tensor.device}; this build has {features()}")
     if tensor.device.index != torch.cuda.current_device():
         raise ValueError(
             f"tensor on {tensor.device}, but this thread's device is {torch.cuda.current_device()}: "
             f"call torch.cuda.set_device({tensor.device.index}) in every thread that uses it"
         )
-    return _native.cuda, torch.cuda.current_stream(tensor.device).cuda_stream
+    return hpcgnn_native.cuda, torch.cuda.current_stream(tensor.device).cuda_stream
 
 
 def unique_relabel(ids: torch.Tensor, scratch: Scratch | None = None):

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn import _native
 from hpcgnn.native import AttentionPlan, Random
 from hpcgnn.native.dispatch import on_host
 from hpcgnn.native.products import are_rounded
+from hpcgnn.native_build import _native
 
 _KERNELS = {torch.float32: _native.float32, torch.float64: _native.float64}
 

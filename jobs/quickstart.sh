@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-bash tests/setup.sh
+bash jobs/setup.sh
 # shellcheck source=/dev/null
 source .venv/bin/activate
 

@@ -1,4 +1,4 @@
-// The submodule hpcgnn._native.cuda: the shared operations on device arrays, executed on a stream, and those that need
+// Bindings of the CUDA kernels: the shared operations on device arrays, executed on a stream, and those that need
 // scratch.
 #include "bind_segment.h"
 #include "bind_shared.h"

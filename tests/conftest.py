@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import h5py
+import hpcgnn_native
 import pytest
 from _pytest.terminal import TerminalReporter
 from mpi4py import MPI
@@ -120,8 +121,14 @@ def _describe(report) -> str:
     return "\n".join([report.longreprtext, *captured])
 
 
+def pytest_addoption(parser):
+    parser.addoption("--kernels", help="the build of the CPU kernels to test, such as x86_64_v3 (default: the best)")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    if config.getoption("--kernels"):
+        hpcgnn_native.use(config.getoption("--kernels"))
     if MPI.COMM_WORLD.size == 1:
         return
     config.pluginmanager.register(RankAgreement(config, MPI.COMM_WORLD), "rank-agreement")
@@ -157,7 +164,7 @@ def device(request):
     import devices
 
     if request.param == devices.EMULATED:
-        pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+        pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     return devices.Device(request.param)
 
 

@@ -196,7 +196,7 @@ class _Kernels:
     """The emulated kernels, which refuse the host's tensors."""
 
     def __init__(self):
-        self._module = importlib.import_module("hpcgnn._emulated")
+        self._module = importlib.import_module("hpcgnn_native.emulated")
 
     def __getattr__(self, name):
         kernel = getattr(self._module, name)

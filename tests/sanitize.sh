@@ -17,16 +17,18 @@ readonly ADDRESS_TESTS=(
 )
 readonly THREAD_TESTS=(tests/test_prefetch.py tests/test_in_flight.py tests/test_excluded_draws.py)
 
-# Builds the module with -fsanitize=$2 in build/sanitize-$1; prints its path.
+# Builds the modules with -fsanitize=$2 in build/sanitize-$1; prints the folder that their package lies in.
 build() {
     local folder=build/sanitize-$1 log=build/sanitize-$1.log
     mkdir -p build
-    if ! cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHPCGNN_CUDA=OFF -DHPCGNN_SANITIZE="$2" \
-        -DPython_EXECUTABLE="$PWD/.venv/bin/python" >"$log" 2>&1 || ! cmake --build "$folder" >>"$log" 2>&1; then
+    if ! cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHPCGNN_CUDA=OFF -DHPCGNN_NATIVE_ARCH=ON \
+        -DHPCGNN_SANITIZE="$2" -DPython_EXECUTABLE="$PWD/.venv/bin/python" >"$log" 2>&1 ||
+        ! cmake --build "$folder" >>"$log" 2>&1 ||
+        ! cmake --install "$folder" --prefix "$folder/package" >>"$log" 2>&1; then
         cat "$log" >&2
         return 1
     fi
-    echo "$PWD/$folder"/_native.*.so
+    echo "$PWD/$folder/package"
 }
 
 # The runtime comes first into the process, as Python is built without it; with it the C++ library, whose exceptions
@@ -54,7 +56,7 @@ thread() {
         TSAN_OPTIONS="exitcode=0 log_path=$reports/report suppressions=$PWD/tests/tsan.supp" \
         timeout --kill-after=10 "$LIMIT" setarch -R python -m pytest -p sanitized -p no:cacheprovider -q \
         "${THREAD_TESTS[@]}" || status=$?
-    if grep -rl '_native' "$reports"; then
+    if grep -rl 'hpcgnn_native' "$reports"; then
         cat "$reports"/* >&2
         status=1
     fi

@@ -1,10 +1,8 @@
-"""Pytest plugin (`-p sanitized`): the native module is the one that HPCGNN_NATIVE names, built with sanitizers."""
+"""Pytest plugin (`-p sanitized`): the kernels are those in the folder HPCGNN_NATIVE, built with sanitizers."""
 
-import importlib.util
 import os
 import sys
 
-SPEC = importlib.util.spec_from_file_location("hpcgnn._native", os.environ["HPCGNN_NATIVE"])
-MODULE = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(MODULE)
-sys.modules["hpcgnn._native"] = MODULE
+# An editable installation finds its own modules before anything on the path.
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "ScikitBuildRedirectingFinder"]
+sys.path.insert(0, os.environ["HPCGNN_NATIVE"])

@@ -22,7 +22,7 @@ WITHIN = {"count_neighbors", "edge_products", "decay_keep"}
 @pytest.fixture
 def emulated():
     """Meanwhile CPU tensors are a device's."""
-    pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     with native_cuda.emulation():
         yield
 

@@ -56,7 +56,7 @@ def on_device(request):
     """The context within which sessions are of a device."""
     if request.param == "cuda":
         return real_device
-    pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     return pretended_device
 
 

@@ -1,10 +1,11 @@
 """CUDA kernels against the CPU's: equal bit for bit, floating-point sums too (the same additions in the same order)."""
 
+import hpcgnn_native
 import numpy as np
 import pytest
 import torch
 
-from hpcgnn import _native, native, native_cuda
+from hpcgnn import native, native_cuda
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.dispatch import download, upload
 
@@ -38,7 +39,7 @@ def random_history(rng, num_nodes, num_entries):
 def test_cuda_build_has_all_operations():
     if not native.features()["cuda"]:
         pytest.skip("built without CUDA")
-    assert [name for name in OPERATIONS if not hasattr(_native.cuda, name)] == []
+    assert [name for name in OPERATIONS if not hasattr(hpcgnn_native.cuda, name)] == []
 
 
 def test_tensors_without_kernels_are_refused():

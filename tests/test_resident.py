@@ -43,7 +43,7 @@ CASES = {
 @pytest.fixture
 def emulated():
     """Meanwhile CPU tensors are a device's."""
-    pytest.importorskip("hpcgnn._emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     with native_cuda.emulation():
         yield
 
