@@ -13,7 +13,7 @@ readonly STAMP=.venv/hpcgnn-setup
 readonly CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 PURPOSE=run
-[[ ${1:-} != --tests ]] || PURPOSE=test
+[[ ${1:-} != --tests ]] || PURPOSE='test'
 
 say() {
     echo "setup: $*" >&2
