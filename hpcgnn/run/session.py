@@ -258,8 +258,7 @@ class Session(BaseSession):
             f"{world.job.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: {self.prefetch}",
             f"{book.num_nodes} nodes, {self.partition.num_events} events in {book.offsets.shape[1] - 1} parts; "
             + ", ".join(f"{name} {count}" for name, count in totals.items()),
-            f"{sum(p.numel() for p in self.model.parameters())} parameters, {self.config.train.precision}; "
-            f"{batches['train'].num_steps} steps an epoch",
+            f"{self.config.train.precision}; {batches['train'].num_steps} steps an epoch",
             *self._describe_epochs(),
             *([f"node memory of {len(self.hot.ids)} hot nodes copied to every rank"] if self.hot else []),
             *self._describe_labels(),

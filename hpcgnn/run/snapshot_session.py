@@ -201,6 +201,5 @@ class SnapshotSession(GoalSession):
             f"{partition.book.num_nodes} nodes, {partition.num_snapshots} snapshots of {counts.min()} to "
             f"{counts.max()} edges in {partition.book.offsets.shape[1] - 1} parts",
             f"{self.goal.describe()}; snapshots: {splits}; {history}",
-            f"{sum(p.numel() for p in self.model.parameters())} parameters, {config.train.precision}; "
-            f"{self.batches['train'].num_steps} steps an epoch",
+            f"{config.train.precision}; {self.batches['train'].num_steps} steps an epoch",
         ]

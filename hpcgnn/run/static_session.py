@@ -97,7 +97,7 @@ class StaticSession(GoalSession):
         row: what the output layer takes, or, in models without one, the outputs."""
 
     def _describe_graph(self) -> list[str]:
-        """Collective. The graph, what is learnt of it, and with how many parameters."""
+        """Collective. The graph, and what is learnt of it."""
         partition, book, config = self.partition, self.partition.book, self.config
         seeds = ", ".join(f"{name} {pool.total}" for name, pool in self.goal.pools.items())
         edges = sum(relation.num_edges for relation in partition.relations)
@@ -106,8 +106,7 @@ class StaticSession(GoalSession):
             f"{book.num_nodes} nodes of {len(partition.types)} types, {edges} edges of {len(partition.relations)} "
             f"relations in {book.offsets.shape[1] - 1} parts",
             f"{self.goal.describe()}: {seeds}",
-            f"{sum(p.numel() for p in self.model.parameters())} parameters, {config.train.precision}; "
-            f"{self.batches['train'].num_steps} steps an epoch",
+            f"{config.train.precision}; {self.batches['train'].num_steps} steps an epoch",
             *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),
         ]
 
