@@ -49,8 +49,5 @@ class PyHpcgnn(PythonPackage):
     depends_on("py-tensorboard@2.15:", when="+tensorboard", type=("build", "run"))
 
     def config_settings(self, spec, prefix):
-        """Spack chooses the processor to compile for by flags of its own."""
-        return {
-            "cmake.define.HPCGNN_NATIVE_ARCH": "OFF",
-            "cmake.define.HPCGNN_CUDA": "ON" if "+cuda" in spec else "OFF",
-        }
+        """CUDA's kernels by the variant, whatever compiler is found."""
+        return {"cmake.define.HPCGNN_CUDA": "ON" if "+cuda" in spec else "OFF"}
