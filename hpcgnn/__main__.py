@@ -52,9 +52,9 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "hpcgnn COMMAND --help lists the options of a command; hpcgnn COMMAND is the same as python -m hpcgnn.COMMAND.",
-            "Graphs are converted and partitioned by the tools python -m data_tools.convert, data_tools.partition and others.",
-            "hpcgnn --version prints the version.",
+            "hpcgnn COMMAND --help lists the options of a command; python -m hpcgnn.COMMAND is the same program.",
+            "hpcgnn --version prints the version. Graphs are converted and partitioned by python -m data_tools.convert,",
+            "data_tools.partition and others.",
         ]
     )
 

@@ -44,7 +44,9 @@ def write_jobs(folder: Path, overwrite: bool = False) -> None:
     if not texts:
         raise ValueError(f"{source} holds no job scripts: install hpcgnn again")
     if folder.exists() and folder.samefile(source):
-        raise ValueError(f"{folder} is where hpcgnn keeps its job scripts: use them as they are, or give another folder")
+        raise ValueError(
+            f"{folder} is where hpcgnn keeps its job scripts: use them as they are, or give another folder"
+        )
     texts[Path(ENVIRONMENT)] = environment()
     changed = [str(folder / name) for name, text in texts.items() if _differs(folder / name, text)]
     if changed and not overwrite:

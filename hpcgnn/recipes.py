@@ -10,7 +10,7 @@ PREFIX = "train_"  # of the files of recipes and of their job scripts
 
 def job_files() -> Path:
     """Folder of recipes, job scripts and site profiles: part of an installed package, in a clone the folder jobs."""
-    installed = PACKAGE / "share" / "jobs"
+    installed = PACKAGE / "data-files" / "jobs"
     return installed if installed.is_dir() else PACKAGE.parent / "jobs"
 
 

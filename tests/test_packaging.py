@@ -62,7 +62,8 @@ def test_image_takes_all_that_is_built(sections):
     taken = [line.split()[0] for line in sections["files"].split("\n") if line.strip()]
     assert all((REPOSITORY / name).exists() for name in taken)
     tools = PROJECT["tool"]["scikit-build"]
-    read = {*tools["wheel"]["packages"], "native", "pyproject.toml", "CMakeLists.txt", PROJECT["project"]["readme"]}
+    packages = tools["wheel"]["packages"].values()
+    read = {*packages, "native", "pyproject.toml", "CMakeLists.txt", PROJECT["project"]["readme"]}
     assert read <= set(taken)
     post = sections["post"]
     for name in requirements(PROJECT["build-system"]["requires"]):
