@@ -53,8 +53,8 @@ def usage() -> str:
             *lines,
             "",
             "hpcgnn COMMAND --help lists the options of a command; python -m hpcgnn.COMMAND is the same program.",
-            "hpcgnn --version prints the version. Graphs are converted and partitioned by python -m data_tools.convert,",
-            "data_tools.partition and others.",
+            "hpcgnn --version prints the version.",
+            "Graphs are converted and partitioned by python -m data_tools.convert, data_tools.partition and others.",
         ]
     )
 
