@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -17,6 +18,7 @@ from hpcgnn.comm.world import CommConfig
 from hpcgnn.nn.config import MemoryConfig, ModelConfig
 from hpcgnn.nn.graph_config import EMBEDDING, GraphModelConfig
 from hpcgnn.nn.snapshot_config import WINDOWED_KINDS, SnapshotModelConfig
+from hpcgnn.recipes import expand_recipe, recipe_names
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.graph_config import WHOLE, GraphEvalConfig, GraphSamplingConfig
@@ -267,9 +269,14 @@ def _check_labels(config: RunConfig) -> None:
 
 
 def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
-    """A parser of all configuration keys of runs on a kind of graph, plus ``--config``."""
+    """A parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``."""
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
+    # Only for --help: `parse` takes it from the command line before the parser sees it.
+    result.add_argument(
+        "--recipe", default=argparse.SUPPRESS, metavar="NAME",
+        help=f"values to begin with, which all other options override: {', '.join(recipe_names())}",
+    )  # fmt: skip
     result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below")
     for name, section in KINDS[kind].sections().items():
         result.add_class_arguments(section, name)
@@ -277,7 +284,11 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
 
 
 def kind_of(argv: list[str]) -> str:
-    """The kind of graph that a command line or the files it names with ``--config`` ask for. Raises ValueError."""
+    """The kind of graph that a command line, its recipe or the files it names with ``--config`` ask for.
+
+    Raises ValueError.
+    """
+    argv = expand_recipe(argv)
     found = RunConfig.KIND
     for place, option in enumerate(argv):
         name, equals, value = option.partition("=")
@@ -313,7 +324,9 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
 
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
     """The configuration and the raw namespace. Raises ValueError for anything misspelt or out of range."""
-    namespace = parse_arguments(result, expand_eval(argv))
+    namespace = parse_arguments(result, expand_eval(expand_recipe(argv)))
+    if "recipe" in namespace:
+        raise ValueError("recipe is an option of the command line, not a key of a file: give --recipe")
     config = KINDS[namespace.kind]
     sections = config.sections()
     flat = [name for name, section in vars(namespace).items() if name in sections and not hasattr(section, "as_dict")]

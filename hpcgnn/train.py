@@ -24,6 +24,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.config import RunConfig, Sections, SnapshotConfig
+from hpcgnn.recipes import expand_recipe
 from hpcgnn.run import launch
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.baseline import run_baseline
@@ -125,6 +126,7 @@ def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, r
 def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     """Configuration, run folder, and whether to resume. Raises ValueError."""
     argv = [f"--train.profile={PROFILED}" if argument == "--profile" else argument for argument in argv]
+    argv = expand_recipe(argv)  # here already, as a resumed run's own file comes before it
     resume = _option(argv, "--resume")
     if resume is None:
         config, _ = configuration.parse(_parser(configuration.kind_of(argv)), argv)

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# What all job scripts share: set-up of the site, signals, resuming and requeueing. Sourced from the repository's root.
+# What all job scripts share: set-up of the site, signals, resuming and requeueing. Sourced from the folder above its
+# own: a clone's root, or where `hpcgnn jobs` was told to write; runs/ is there.
 #
-#   train_recipe NAME ARGS...                      trains as jobs/train_NAME.yaml says; ARGS override it
-#   load_site                                      reads jobs/sites/<site>.sh
+#   train_recipe NAME ARGS...                      trains as train_NAME.yaml beside this file says; ARGS override it
+#   load_site                                      reads sites/<site>.sh beside this file
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
 # PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint. It answers
@@ -14,6 +15,9 @@
 #
 # With HPCGNN_IMAGE every rank runs in a container of that image, which jobs/container/hpcgnn.def makes.
 #
+# A file environment.sh beside this one, which `hpcgnn jobs` writes, is the environment of the jobs: it changes PATH, and
+# may set PYTHON where its Python is not called `python`. Without it .venv is used when there is one, else PATH as it is.
+#
 # A site profile may set:
 #   LAUNCH            array: the launcher with its options, to which the program is appended
 #   REQUEUE           scontrol | array | repeat | none: see start_again
@@ -24,7 +28,10 @@
 # and define another interrupt_ranks.
 
 readonly EXIT_REQUEUE=75 DIED_OF_USR1=138
+JOBS=$(dirname "${BASH_SOURCE[0]}") # the folder of this file
+readonly JOBS
 
+PYTHON=python
 LAUNCH=()
 REQUEUE=scontrol
 MAX_RESTARTS=100
@@ -57,22 +64,26 @@ site_of_job() {
 load_site() {
     local site
     site=${HPCGNN_SITE:-$(site_of_job)}
-    if [[ ! -e jobs/sites/$site.sh ]]; then
-        say "no profile jobs/sites/$site.sh; there are: $(cd jobs/sites && echo *.sh)" >&2
+    if [[ ! -e $JOBS/sites/$site.sh ]]; then
+        say "no profile $JOBS/sites/$site.sh; there are: $(cd "$JOBS/sites" && echo *.sh)" >&2
         exit 2
     fi
     # shellcheck source=/dev/null
-    source "jobs/sites/$site.sh"
+    source "$JOBS/sites/$site.sh"
     if [[ -n ${HPCGNN_IMAGE:-} ]]; then
+        PYTHON=python # the image's
         LAUNCH+=(apptainer exec "$HPCGNN_IMAGE")
     fi
     RUN_ID=${HPCGNN_RUN:-${JOB_ID:-$(date +%Y%m%d-%H%M%S)}}
     report "$site"
 }
 
-# The repository's virtual environment, when there is one.
+# The environment that was written down for the jobs; failing that the repository's, when there is one.
 activate_venv() {
-    if [[ -e .venv/bin/activate ]]; then
+    if [[ -e $JOBS/environment.sh ]]; then
+        # shellcheck source=/dev/null
+        source "$JOBS/environment.sh"
+    elif [[ -e .venv/bin/activate ]]; then
         # shellcheck source=/dev/null
         source .venv/bin/activate
     fi
@@ -130,7 +141,7 @@ wait_for_launcher() {
 # In the background, as a shell runs no trap while it waits for a foreground command.
 launch() {
     say "starting: ${LAUNCH[*]} $*"
-    bash jobs/clean_start.sh "${LAUNCH[@]}" "$@" &
+    bash "$JOBS/clean_start.sh" "${LAUNCH[@]}" "$@" &
     LAUNCHER_PID=$!
     wait_for_launcher
 }
@@ -243,10 +254,10 @@ train_recipe() {
     shift
     load_site
     folder=runs/$name-$RUN_ID
-    keys=(--config "jobs/train_$name.yaml")
+    keys=(--config "$JOBS/train_$name.yaml")
     if trains_by_seed; then
         folder+=-seed-$ARRAY_INDEX
         keys+=(--train.seed "$ARRAY_INDEX")
     fi
-    run_with_requeue "$folder" python -m hpcgnn.train -- "${keys[@]}" "$@"
+    run_with_requeue "$folder" "$PYTHON" -m hpcgnn.train -- "${keys[@]}" "$@"
 }

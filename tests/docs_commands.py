@@ -19,12 +19,15 @@ from conftest import REPOSITORY
 from docs_stand_ins import FACTS, LEARNT_SHOP, SNAPSHOTS, STATIC, TEMPORAL, TYPED, StandIns
 from run_commands import run_caught
 
-PROGRAMS = ("python", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis", "apptainer", "spack", "tar")
-INLINE = r"`((?:python -m|mpirun -np|bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
+from hpcgnn.__main__ import COMMANDS
+
+PROGRAMS = ("python", "hpcgnn", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis", "apptainer", "spack", "tar")
+INLINE = rf"`((?:python -m|hpcgnn (?:{'|'.join(COMMANDS)})\b|mpirun -np|bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
 NOT_RUN = {
     r"^(bash (jobs/quickstart|tests/)|mkdocs )": "checks themselves: .ci/run, tests/run.sh and test_docs_site.py",
-    r"^bash jobs/(train_|clean_start)": "tests/test_jobs.py runs the job scripts, which start by clean_start.sh",
+    r"^bash (my-)?jobs/(train_|clean_start)": "tests/test_jobs.py runs the job scripts, which start by clean_start.sh",
     r"^(HPCGNN_\w+=\S+ )*sbatch": "needs Slurm: tests/test_slurm.py submits the job scripts",
+    r"^hpcgnn jobs": "tests/test_cli.py runs the scripts that it writes",
     r"^pip install": "installs into the environment that the tests run in; tests/setup.sh does it",
     r"data_tools\.fetch": "downloads from elsewhere; tests/test_fetch.py serves the files itself",
     r"^(apptainer|spack) ": "not installed here; tests compare what they build with pyproject.toml",
@@ -162,7 +165,7 @@ def _parsed(text: str) -> tuple[int, str, list[str]]:
     words = shlex.split(text)
     ranks = int(words[words.index("-np") + 1]) if "mpirun" in words else 0
     ranks = JOBS.get(ranks, ranks)
-    place = words.index("-m") + 1
+    place = 1 + words.index("hpcgnn" if "hpcgnn" in words else "-m")
     name, arguments = words[place].rpartition(".")[2], words[place + 1 :]
     if name == "bench" and arguments and not arguments[0].startswith("-"):
         return ranks, f"bench {arguments[0]}", arguments[1:]

@@ -59,7 +59,7 @@ wheel() {
         >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2 && return 1; }
     files=$(python3 -m zipfile --list "$folder"/dist/*.whl | awk '{print $1}')
     for wanted in 'hpcgnn_native/base\.' 'hpcgnn_native/x86_64_v3\.' 'hpcgnn_native/x86_64_v4\.' 'hpcgnn_native/build\.py' \
-        'hpcgnn/py\.typed' 'hpcgnn/jobs/train_tgn\.yaml' 'hpcgnn/jobs/lib\.sh' 'data_tools/presets/jodie\.yaml' \
+        'hpcgnn/py\.typed' 'data-files/jobs/train_tgn\.yaml' 'data-files/jobs/lib\.sh' 'data_tools/presets/jodie\.yaml' \
         'licenses/LICENSE'; do
         expect "the wheel has no $wanted" grep -q "$wanted" <<<"$files"
     done

@@ -149,4 +149,4 @@ def test_recipe_names_where_it_looked_for_the_library(tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     run = subprocess.run(["bash", copy], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert run.returncode == 2
-    assert "Submit from the repository's root" in run.stderr
+    assert "Submit from the folder above jobs, or set HPCGNN_JOBS" in run.stderr

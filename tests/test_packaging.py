@@ -1,4 +1,4 @@
-"""The image and the Spack recipe say what pyproject.toml says; neither is built here."""
+"""The image, the Spack recipe and the package say what pyproject.toml says; none of them is built here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from hpcgnn import jobs, recipes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,7 +64,8 @@ def test_image_takes_all_that_is_built(sections):
     taken = [line.split()[0] for line in sections["files"].split("\n") if line.strip()]
     assert all((REPOSITORY / name).exists() for name in taken)
     tools = PROJECT["tool"]["scikit-build"]
-    read = {*tools["wheel"]["packages"], "native", "pyproject.toml", "CMakeLists.txt", PROJECT["project"]["readme"]}
+    packages = tools["wheel"]["packages"].values()
+    read = {*packages, "native", "pyproject.toml", "CMakeLists.txt", PROJECT["project"]["readme"]}
     assert read <= set(taken)
     post = sections["post"]
     for name in requirements(PROJECT["build-system"]["requires"]):
@@ -71,6 +74,19 @@ def test_image_takes_all_that_is_built(sections):
         assert set(extra.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
     for option in re.findall(r"cmake\.define\.(\w+)", post):
         assert f"option({option} " in (REPOSITORY / "CMakeLists.txt").read_text()
+
+
+def test_wheel_has_the_recipes_where_they_are_looked_for(tmp_path, monkeypatch):
+    """And leaves out nothing that `hpcgnn jobs` writes."""
+    tools = PROJECT["tool"]["scikit-build"]
+    (folder,) = [target for target, source in tools["wheel"]["packages"].items() if source == "jobs"]
+    (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(recipes, "PACKAGE", tmp_path / "hpcgnn")
+    assert recipes.job_files() == tmp_path / folder
+    excluded = [REPOSITORY / "jobs" / name for name in tools["wheel"]["exclude"]]
+    assert all(path.exists() for path in excluded)
+    written = {path for pattern in jobs.PATTERNS for path in (REPOSITORY / "jobs").glob(pattern)}
+    assert not [path for path in written if path in excluded or set(path.parents) & set(excluded)]
 
 
 def test_commands_that_the_image_names_exist(sections):

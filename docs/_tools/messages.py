@@ -16,6 +16,7 @@ INTERNAL = {"AssertionError", "KeyError", "NotImplementedError", "UnpicklingErro
 
 AREAS = {
     "hpcgnn.config": "Configuration", "hpcgnn.nn": "Configuration", "hpcgnn.choices": "Configuration",
+    "hpcgnn.recipes": "Configuration", "hpcgnn.jobs": "Runs and checkpoints",
     "hpcgnn.tasks": "Tasks and labels", "hpcgnn.sample": "Sampling, splits and negatives",
     "hpcgnn.store": "Partition sets and features", "hpcgnn.comm": "Ranks, launchers and devices",
     "hpcgnn.run": "Runs and checkpoints", "hpcgnn.train": "Runs and checkpoints",

@@ -1,0 +1,50 @@
+"""Recipes by name: where their files lie, and ``--recipe NAME`` on a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+PREFIX = "train_"  # of the files of recipes and of their job scripts
+
+
+def job_files() -> Path:
+    """Folder of recipes, job scripts and site profiles: part of an installed package, in a clone the folder jobs."""
+    installed = PACKAGE / "data-files" / "jobs"
+    return installed if installed.is_dir() else PACKAGE.parent / "jobs"
+
+
+def recipe_names() -> list[str]:
+    """Names of all recipes, in alphabetical order."""
+    return sorted(path.stem.removeprefix(PREFIX) for path in job_files().glob(f"{PREFIX}*.yaml"))
+
+
+def recipe_file(name: str) -> Path:
+    """The YAML file of a recipe. Raises ValueError for one that does not exist."""
+    names = recipe_names()
+    if name not in names:
+        raise ValueError(f"no recipe {name!r}; recipes are {', '.join(names) or f'missing from {job_files()}'}")
+    return job_files() / f"{PREFIX}{name}.yaml"
+
+
+def expand_recipe(argv: list[str]) -> list[str]:
+    """The command line with ``--recipe NAME`` written out as ``--config FILE``, in front: whatever else is given
+    overrides it.
+
+    Raises ValueError for an unknown recipe, for two, and for one that follows the ``--config`` which overrides it.
+    """
+    names, others = [], []
+    words = iter(argv)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option != "--recipe":
+            others.append(word)
+            continue
+        if any(other.partition("=")[0] == "--config" for other in others):
+            raise ValueError("--recipe gives defaults, and the --config before it overrides them: give --recipe first")
+        names.append(value if equals else next(words, ""))
+    if not names:
+        return argv
+    if len(names) > 1:
+        raise ValueError(f"give one --recipe, not {' and '.join(names)}")
+    return ["--config", str(recipe_file(names[0])), *others]
