@@ -1,84 +1,84 @@
-"""The commands of README.md and docs/: collected, made small, and run one after the other as a page has them.
+"""The commands of README.md and docs/ as they stand, what the pages show of their output, and a bash to run them in.
 
-Commands run in a folder of their page, `mpirun` as a job that is running already (waiting_jobs.py), the others in this
-process. Files that a page takes as given are stand-ins (docs_stand_ins.py). What cannot be run is in NOT_RUN.
+Where a page is about more than a test can wait for, the page itself says what is smaller in tests, in a comment above:
+`<!-- in tests: OLD -> NEW; OLD -> NEW -->` changes the commands of the block or paragraph that follows. All others run
+unchanged, but for those of NOT_RUN. stranger.py starts where nothing is installed: this file needs Python alone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import re
-import shlex
+import select
+import signal
+import subprocess
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conftest import REPOSITORY
-from docs_stand_ins import FACTS, LEARNT_SHOP, SNAPSHOTS, STATIC, TEMPORAL, TYPED, StandIns
-from run_commands import run_caught
-
-from hpcgnn.__main__ import COMMANDS
-
+REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = ("python", "hpcgnn", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis", "apptainer", "spack", "tar")
-INLINE = rf"`((?:python -m|hpcgnn (?:{'|'.join(COMMANDS)})\b|mpirun -np|bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
+SETTINGS = ("source", "export")  # change the shell that the commands after them run in
+INLINE = (
+    r"`((?:python -m (?:hpcgnn|data_tools)|hpcgnn (?:train|evaluate|predict|info|bench|report|jobs)\b|mpirun -np|"
+    r"bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
+)
+HINT = re.compile(r"<!-- in tests: (.*?) -->", re.DOTALL)
 NOT_RUN = {
-    r"^(bash (jobs/quickstart|tests/)|mkdocs )": "checks themselves: .ci/run, tests/run.sh and test_docs_site.py",
-    r"^bash (my-)?jobs/(train_|clean_start)": "tests/test_jobs.py runs the job scripts, which start by clean_start.sh",
-    r"^(HPCGNN_\w+=\S+ )*sbatch": "needs Slurm: tests/test_slurm.py submits the job scripts",
-    r"^hpcgnn jobs": "tests/test_cli.py runs the scripts that it writes",
-    r"^pip install": "installs into the environment that the tests run in; tests/setup.sh does it",
-    r"data_tools\.fetch": "downloads from elsewhere; tests/test_fetch.py serves the files itself",
-    r"^(apptainer|spack) ": "not installed here; tests compare what they build with pyproject.toml",
-    r"^tar ": "takes a file out of an archive that somebody else publishes",
-    r"^gpmetis": "a program of METIS that is not installed from PyPI",
-    r"python (loop|sage)\.py": "tests/test_docs.py runs the programs of docs/library.md",
-    r"--peer (pyg|pygt)": "needs PyTorch Geometric",
+    r"^(bash tests/|mkdocs )": "checks themselves, which .ci/run, tests/nightly.sh and test_docs_site.py run",
+    r"^(HPCGNN_\w+=\S+ )*sbatch": "needs Slurm: README.md's are submitted by .ci/run, others by test_slurm.py",
+    r"^pip install": "changes the environment that the tests run in: tests/installed.sh has others",
+    r"data_tools\.fetch": "downloads from elsewhere: tests/test_fetch.py serves the files itself",
+    r"^(apptainer|spack) ": "not installed here: tests compare what they build with pyproject.toml",
+    r"^gpmetis": "a program of METIS that PyPI has not",
+    r"--peer pygt": "needs PyTorch Geometric Temporal",
     r"--comm\.device cuda|bench gpu": "needs a GPU: tests marked gpu, and test_bench_gpu.py",
     r"--method (parmetis|kaminpar)": "needs a library beside: test_ranks_partition.py and test_partition_methods.py",
-    r"(\b|_)(FILE|NAME|FORMAT|FOLDER|RECIPE|SIZE)\b|<|data_tools\.X": "a form, with examples beside it",
+    r"^bash jobs/clean_start\.sh mpirun …": "a form: all job scripts start so",
+    r"^(sbatch|mpirun -np)$": "the name of a program",
+    r"(\b|_)(FILE|NAME|FORMAT|FOLDER|RECIPE|SIZE|STAGE)\b|<|data_tools\.X": "a form, with examples beside it",
 }
-# Numbers of stand-ins: options of commands by module, whatever they are in the text.
-SMALL = {
-    "train": {"--comm.threads": "1"},
-    "bench": {"--comm.threads": "1", "--repeat": "1"},
-    "bench sage": {"--comm.threads": "1", "--steps": "2", "--sampling.fanouts": "[3,2]", "--model.layers": "2"},
-    "bench sample": {"--batches": "2", "--nodes": "2000", "--edges": "8000", "--batch_size": "50"},
-    "bench snapshots": {"--comm.threads": "1", "--epochs": "1"},
-    "bench scale": {"--comm.threads": "1", "--max_ranks": "4", "--train.batch_size": "40"},
-}
-JOBS = {4: 2, 6: 3}  # fewer and smaller jobs; what is said of numbers of ranks has tests of its own
-BUILT_IN = {
-    TEMPORAL: ("--data.synthetic_events", "600"), SNAPSHOTS: ("--data.synthetic_nodes", "60"),
-} | dict.fromkeys((STATIC, TYPED, FACTS, LEARNT_SHOP), ("--data.synthetic_nodes", "120"))  # fmt: skip
-# Numbers in the text that ask for much data: (module, option) and what a small graph has.
-FEWER = {
-    ("train", "--data.val_snapshots"): "2", ("train", "--data.test_snapshots"): "3",
-    ("train", "--train.batch_size"): "64", ("train", "--train.eval_every"): "1",
-    ("train", "--task.negatives"): "3", ("train", "--inputs.degree_classes"): "4",
-    ("synthesize", "--events"): "2000", ("synthesize", "--users"): "50", ("synthesize", "--items"): "20",
-    ("synthesize", "--nodes"): "1024", ("synthesize", "--edges"): "8000", ("synthesize", "--snapshots"): "12",
-    ("snapshots", "--events"): "50", ("snapshots", "--stride"): "20", ("snapshots", "--windows"): "10",
-    ("inspect", "--batch-size"): "50", ("convert", "--memory"): "8GiB",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command as a page has it, on one line, without a comment."""
+    """A command, word for word as it stands on a page: with comments, and over several lines where it is so."""
 
     page: str
     line: int
+    section: str
     text: str
+    hints: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def small(self) -> str:
+        """The command as tests run it."""
+        text = self.text
+        for old, new in self.hints:
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def words(self) -> str:
+        """The command on one line, without comments."""
+        return re.sub(r"\s+#.*", "", re.sub(r"\s*\\\n\s*", " ", self.small))
 
     @property
     def reason(self) -> str:
         """Why it is not run, or nothing."""
-        return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, self.text)), "")
+        return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, self.words)), "")
 
     def __str__(self):
         return f"{self.page}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Lines that a page shows as the output of the commands above."""
+
+    section: str
+    lines: tuple[str, ...]
 
 
 def pages() -> list[Path]:
@@ -87,113 +87,111 @@ def pages() -> list[Path]:
 
 
 def commands(page: Path) -> list[Command]:
-    """Commands in indented blocks and between backticks, in order."""
-    lines, found, fenced = page.read_text().splitlines(), [], False
-    for number, line in enumerate(lines):
-        fenced ^= line.startswith("```")
-        if fenced or (number and lines[number - 1].endswith("\\")):
-            continue
-        texts = [_joined(lines, number)] if line.startswith("    ") else re.findall(INLINE, line)
-        found += [Command(page.name, number + 1, text) for text in texts if _program(text) in PROGRAMS]
+    """The commands of a page, in order, those that only set up the shell among them."""
+    return [part for part in parts(page) if isinstance(part, Command)]
+
+
+def parts(page: Path) -> list[Command | Shown]:
+    """The commands of a page and the output it shows, in order. Raises ValueError for a hint that changes nothing."""
+    found: list[Command | Shown] = []
+    section, hints = "", ()
+    for line, paragraph in _paragraphs(page.read_text()):
+        if paragraph.startswith("#"):
+            section = paragraph.splitlines()[0].lstrip("# ")
+        here = [replace(part, section=section) for part in _of_paragraph(page.name, line, paragraph)]
+        made = [part for part in here if isinstance(part, Command)]
+        if hints and made:
+            here = [_with_hints(part, hints) for part in here]
+            unused = [old for old, _ in hints if not any(old in part.text for part in made)]
+            if unused:
+                raise ValueError(f"{page.name}:{line}: no command here has {unused}")
+            hints = ()
+        hint = HINT.search(paragraph)
+        if hint:
+            hints = tuple(_pair(pair) for pair in hint[1].split(";"))
+        found += here
     return found
 
 
-def _joined(lines: list[str], number: int) -> str:
-    """A line and those that it goes on in, without comments."""
-    text = lines[number].strip()
-    while text.endswith("\\"):
-        number += 1
-        text = f"{text[:-1].strip()} {lines[number].strip()}"
-    return re.sub(r"\s+#.*", "", text)
+def _pair(text: str) -> tuple[str, str]:
+    old, new = " ".join(text.split()).split(" -> ")
+    return old, new
+
+
+def _with_hints(part: Command | Shown, hints) -> Command | Shown:
+    if isinstance(part, Shown):
+        return part
+    return replace(part, hints=tuple((old, new) for old, new in hints if old in part.text))
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Blocks of lines between empty ones, with the number of the first; those of code in fences left out."""
+    text = re.sub(r"^```.*?^```", lambda fenced: "\n" * fenced[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    for block in re.finditer(r"(?:^.*\S.*\n?)+", text, re.MULTILINE):
+        yield text.count("\n", 0, block.start()) + 1, block[0].rstrip("\n")
+
+
+def _of_paragraph(page: str, line: int, text: str) -> list[Command | Shown]:
+    if not text.startswith("    "):
+        spans = re.sub(r"`[^`]+`", lambda span: span[0].replace("\n", " "), text)
+        return [Command(page, line, "", found) for found in re.findall(INLINE, spans)]
+    lines = [part[4:] for part in text.splitlines()]
+    if _program(lines[0]) not in PROGRAMS + SETTINGS:
+        return [Shown("", tuple(lines))]
+    found, start = [], 0
+    for number, content in enumerate(lines):
+        if not content.endswith("\\"):
+            found.append(Command(page, line + start, "", "\n".join(lines[start : number + 1])))
+            start = number + 1
+    return found
 
 
 def _program(text: str) -> str:
-    return next((word for word in text.split() if "=" not in word), "")
+    """The first word that sets no variable."""
+    return next((word for word in text.split() if not re.match(r"\w+=", word)), "")
 
 
-class Runner:
-    """Runs a page's commands in a folder."""
+class Shell:
+    """One bash, without input, that runs commands one after the other as they are written."""
 
-    def __init__(self, folder: Path, page: str, jobs):
-        self._folder, self._page, self._jobs = folder, page, jobs
-        self._stand_ins = StandIns(folder, page)
-        (folder / "jobs").symlink_to(REPOSITORY / "jobs")
+    def __init__(self, folder: Path, environment: dict[str, str] | None = None, echo: bool = False):
+        """``echo``: what commands print is printed here as well, as it comes."""
+        self._mark = f"ended-{uuid.uuid4().hex}".encode()
+        self._echo = echo
+        read, self._to = os.pipe()
+        loop = (
+            f'while IFS= read -r -d "" -u {read} command; do eval "$command" </dev/null {read}<&-; '
+            f'printf "\\n{self._mark.decode()} %d\\n" $?; done'
+        )
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", "-c", loop], cwd=folder, env=environment, pass_fds=(read,),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        os.close(read)
 
-    def run(self, command: Command) -> str:
-        """What is wrong with how it ended, or nothing."""
-        text = re.sub(r" \[([^\]]* [^\]]*)\]", r" \1", command.text).replace(" ...", "")
-        ranks, module, words = _parsed(text)
-        words = self._small(module, words, text)
-        with working_in(self._folder):
-            self._stand_ins.prepare(module, words, text)
-            ended = self._start(ranks, module, words)
-        return "" if ended is None or ended.returncode == 0 else f"{module} {words}: {ended}"
+    def run(self, text: str, idle_minutes: float = 15) -> tuple[int, str]:
+        """A command's exit code, and what it printed. Raises TimeoutError when nothing comes for so long."""
+        os.write(self._to, text.encode() + b"\0")
+        printed = b""
+        while not (end := re.search(rb"\n" + self._mark + rb" (\d+)\n$", printed[-100:])):
+            ready, _, _ = select.select([self._bash.stdout], [], [], 60 * idle_minutes)
+            if not ready:
+                self.close()
+                raise TimeoutError(f"nothing came for {idle_minutes} minutes from: {text}\n{printed.decode()}")
+            new = os.read(self._bash.stdout.fileno(), 1 << 16)
+            if not new:
+                raise RuntimeError(f"bash ended with: {text}\n{printed.decode()}")
+            printed += new
+            if self._echo:
+                print(new.replace(self._mark, b"exit code").decode(errors="replace"), end="", flush=True)
+        return int(end[1]), printed[: -len(end[0])].decode(errors="replace")
 
-    def _start(self, ranks: int, module: str, words: list[str]):
-        name = module.split()[0]
-        if ranks:
-            self._jobs(ranks, "chdir", self._folder)
-            return self._jobs(ranks, *module.split(), *words, check=False)
-        if (REPOSITORY / "data_tools" / f"{name}.py").exists() or name == "report":
-            main = importlib.import_module(f"{'hpcgnn' if name == 'report' else 'data_tools'}.{_file(name)}").main
-            assert main(words) == 0, words
-            return None
-        return run_caught(*module.split(), *words)
-
-    def _small(self, module: str, words: list[str], text: str) -> list[str]:
-        """The words with numbers for small graphs, and results in this folder."""
-        name = module.split()[0]
-        for (tool, option), value in FEWER.items():
-            if tool == name and option in words:
-                words = with_option(words, option, value)
-        if name not in ("train", "bench") or {"--help", "--print_config"} & set(words):
-            return words
-        for option, value in SMALL[module].items():
-            words = with_option(words, option, value)
-        if module != "bench sample" and not {"--data.path", "--resume"} & set(words):
-            option, value = BUILT_IN[self._stand_ins.kind(text)]
-            words = with_option(words, option, value)
-        return _few_epochs(words) if module == "train" else words
-
-
-def _file(name: str) -> str:
-    return f"{name}.__main__" if name == "report" else name
-
-
-def _parsed(text: str) -> tuple[int, str, list[str]]:
-    """Ranks (0: without mpirun), module, such as "train" or "bench sage", and its arguments."""
-    words = shlex.split(text)
-    ranks = int(words[words.index("-np") + 1]) if "mpirun" in words else 0
-    ranks = JOBS.get(ranks, ranks)
-    place = 1 + words.index("hpcgnn" if "hpcgnn" in words else "-m")
-    name, arguments = words[place].rpartition(".")[2], words[place + 1 :]
-    if name == "bench" and arguments and not arguments[0].startswith("-"):
-        return ranks, f"bench {arguments[0]}", arguments[1:]
-    return ranks, name, arguments
-
-
-def _few_epochs(words: list[str]) -> list[str]:
-    if "--resume" in words:
-        return with_option(words, "--train.epochs", "2") if "--train.epochs" in words else words
-    epochs = words[words.index("--train.epoch_parallel") + 1] if "--train.epoch_parallel" in words else "1"
-    words = with_option(words, "--train.epochs", epochs)
-    return words if "--output.dir" in words else [*words, "--output.dir", "unnamed/"]
-
-
-def with_option(words: list[str], option: str, value: str) -> list[str]:
-    """The words with an option set."""
-    if option in words:
-        place = words.index(option) + 1
-        return [*words[:place], value, *words[place + 1 :]]
-    return [*words, option, value]
-
-
-@contextlib.contextmanager
-def working_in(folder: Path) -> Iterator[None]:
-    """Paths of commands are relative to a folder."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+    def close(self) -> None:
+        """Ends bash and what it started."""
+        os.close(self._to)
+        try:
+            os.killpg(self._bash.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+        self._bash.stdout.close()
+        self._bash.wait()

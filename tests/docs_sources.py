@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-from conftest import REPOSITORY
+from docs_commands import REPOSITORY
 
 NUM_EVENTS = 400
 
@@ -53,15 +53,26 @@ def _planetoid(path: Path) -> None:
     )  # fmt: skip
 
 
+def _archive(path: Path, texts: dict[str, str]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in texts.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+
+
 def _facts(path: Path) -> None:
     rng = np.random.default_rng(3)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, count in (("train", 300), ("valid", 60), ("test", 60)):
-            rows = [f"/m/{a}\tkind{r}\t/m/{b}\n" for a, r, b in rng.integers(0, 40, (count, 3)) % [40, 4, 40]]
-            data = "".join(rows).encode()
-            entry = tarfile.TarInfo(f"{name}.txt")
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
+    texts = {}
+    for name, count in (("train", 300), ("valid", 60), ("test", 60)):
+        rows = rng.integers(0, 40, (count, 3)) % [40, 4, 40]
+        texts[f"{name}.txt"] = "".join(f"/m/{a}\tkind{r}\t/m/{b}\n" for a, r, b in rows)
+    _archive(path, texts)
+
+
+def _contacts(path: Path) -> None:
+    lines = [f"{t // 20}\t{a}\t{b}\n" for a, b, t in _events()]
+    _archive(path, {"listcontacts_2009_07_15.txt": "".join(lines)})
 
 
 def _lists(path: Path, per_user: int) -> None:
@@ -85,7 +96,7 @@ def _labelled(path: Path, first: int) -> None:
 
 def _chickenpox(path: Path) -> None:
     rng = np.random.default_rng(5)
-    content = {"edges": rng.integers(0, 12, (40, 2)).tolist(), "FX": rng.standard_normal((30, 12)).tolist()}
+    content = {"edges": rng.integers(0, 12, (40, 2)).tolist(), "FX": rng.standard_normal((522, 12)).tolist()}
     with gzip.open(path, "wt") as file:
         json.dump(content, file)
 
@@ -97,33 +108,28 @@ def _snapshot_lists(path: Path) -> None:
 
 
 def _speeds(path: Path) -> None:
-    values = np.random.default_rng(7).uniform(10, 70, (60, 5)).round(1)
+    values = np.random.default_rng(7).uniform(10, 70, (700, 5)).round(1)
     _text(path, values.tolist(), ",".join(f"s{sensor}" for sensor in range(5)))
 
 
-def _block(page: str, number: int) -> str:
-    """A YAML block of a page."""
-    text = (REPOSITORY / "docs" / page).read_text()
-    return re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[number]
+def block(language: str, page: str, number: int) -> str:
+    """A block of code of a page."""
+    text = (REPOSITORY / "docs" / f"{page}.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[number]
 
 
 def _own_spec(path: Path) -> None:
-    path.write_text(_block("own_data.md", 0))
+    path.write_text(block("yaml", "own_data", 0))
     _shop(path.with_name("shop.csv"))
 
 
 def _chunks(path: Path) -> None:
     rng = np.random.default_rng(8)
     path.mkdir()
-    (path / "metadata.yaml").write_text(_block("own_data.md", 1))
+    (path / "metadata.yaml").write_text(block("yaml", "own_data", 1))
     nodes = [(7 * node, *rng.standard_normal(2).round(3), node % 3) for node in range(90)]
     _text(path / "nodes.csv", nodes, "id,x,y,topic")
     _text(path / "cites.csv", (7 * rng.integers(0, 90, (300, 2))).tolist(), "src,dst")
-
-
-def _own_model(path: Path) -> None:
-    text = (REPOSITORY / "docs" / "own_model.md").read_text()
-    path.write_text(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0])
 
 
 def _pairs(path: Path) -> None:
@@ -131,9 +137,9 @@ def _pairs(path: Path) -> None:
 
 
 def _negatives(path: Path) -> None:
-    """For every event of a built-in graph of 600."""
+    """For every event of the built-in graph."""
     rng = np.random.default_rng(9)
-    np.savez(path, row=np.arange(600), negatives=1000 + 3 * rng.integers(0, 10, (600, 3)))
+    np.savez(path, row=np.arange(20_000), negatives=1000 + 3 * rng.integers(0, 10, (20_000, 3)))
 
 
 SOURCES = {
@@ -143,8 +149,10 @@ SOURCES = {
     "shop.yaml": _own_spec,
     "papers/": _chunks,
     "chunks/": _chunks,
-    "own_model.BilinearTGN": lambda path: _own_model(path.with_name("own_model.py")),
-    "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(55)]),
+    "own_model.BilinearTGN": lambda path: path.with_name("own_model.py").write_text(block("python", "own_model", 0)),
+    "loop.py": lambda path: path.write_text(block("python", "library", 0)),
+    "sage.py": lambda path: path.write_text(block("python", "library", 1)),
+    "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(550)]),
     "negatives.npz": _negatives,
     "cora_planetoid.npz": _planetoid,
     "FB15k-237.tar.gz": _facts,
@@ -159,7 +167,7 @@ SOURCES = {
     "enron10.csv.gz": _snapshot_lists,
     "los_speed.csv.gz": _speeds,
     "los_adj.csv.gz": lambda path: _text(path, np.eye(5).tolist()),
-    "soc-sign-bitcoinalpha.csv.gz": lambda path: _text(path, [(a, b, 1, 100 * t) for a, b, t in _events()]),
-    "day.txt": lambda path: _text(path, [(a, b, t // 40) for a, b, t in _events()], separator=" "),
+    "soc-sign-bitcoinalpha.csv.gz": lambda path: _text(path, [(a, b, 1, 400 * t) for a, b, t in _events()]),
+    "sg_infectious_contact_list.tgz": _contacts,
     "sx-mathoverflow.txt.gz": lambda path: _text(path, _events(), separator=" "),
 }

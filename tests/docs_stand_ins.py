@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -36,18 +37,19 @@ RUN_OPTIONS = {
     SNAPSHOTS: ["--kind=snapshots"],
 }  # fmt: skip
 GRAPHS: dict[str, Callable[[Path], object]] = {
-    TEMPORAL: lambda path: bipartite(path, edge_width=2),
+    TEMPORAL: lambda path: bipartite(path, 30_000, 400, 150, ticks=3_000_000, edge_width=2),
     STATIC: static_runs.plain,
     TYPED: static_runs.bare,
     FACTS: link_graphs.facts,
     UNSPLIT: lambda path: _without_split(static_runs.plain(path)),
     SHOP: lambda path: _shop(path, {}),
     LEARNT_SHOP: lambda path: _shop(path, {"split": np.arange(200) % 3}),
-    SNAPSHOTS: lambda path: synthesize_snapshots(path, 40, 24, seed=1),
+    SNAPSHOTS: lambda path: synthesize_snapshots(path, 40, 60, seed=1),
 }
 FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNT_SHOP), "static")
 FILE_KINDS |= {TEMPORAL: "temporal", SNAPSHOTS: "snapshots"}
 OWN = "made by the page itself"
+READERS = ("verify", "inspect", "stage")  # the tools that make no file
 GRAPH_NAMES = ("graph.h5", "events.h5", "mathoverflow.h5")
 SET_NAMES = (
     "parts/", "sfhh-parts/", "mo-parts/", "enron-parts/", "cora-parts/", "fb15k-237-parts/", "gowalla-parts/",
@@ -63,19 +65,11 @@ class StandIns:
     def __init__(self, folder: Path, page: str):
         self._folder, self._page = folder, page
         self._made: dict[str, str] = {}  # kind by name, of graphs, sets and runs
-        (folder / "scratch").mkdir()
 
-    def kind(self, text: str) -> str:
-        """Which kind of graph a command is about."""
-        found = next((kind for pattern, kind in KINDS.items() if re.search(pattern, text)), "")
-        return found or PAGE_KINDS.get(self._page, TEMPORAL)
-
-    def prepare(self, module: str, words: list[str], text: str) -> None:
-        """Make what a command reads, and remove what it would not write over. Changes ``words`` where they name a
-        place that no test may touch."""
-        kind = self.kind(text)
-        words[:] = [word.replace("/local/scratch", str(self._folder / "scratch")) for word in words]
-        written = _written(module, words)
+    def prepare(self, text: str) -> None:
+        """Make what a command reads, and remove what it would not write over."""
+        kind, words = self._kind(text), shlex.split(text)
+        written = _written(words)
         for word in words:
             name = word.partition("=")[2] or word
             if name in written:
@@ -88,6 +82,11 @@ class StandIns:
             elif name in SOURCES and not (self._folder / name).exists():
                 (self._folder / name).parent.mkdir(exist_ok=True)
                 SOURCES[name](self._folder / name)
+
+    def _kind(self, text: str) -> str:
+        """Which kind of graph a command is about."""
+        found = next((kind for pattern, kind in KINDS.items() if re.search(pattern, text)), "")
+        return found or PAGE_KINDS.get(self._page, TEMPORAL)
 
     def _fits(self, name: str, kind: str) -> bool:
         """Whether a graph, set or run is there that a command about such a graph can use."""
@@ -122,12 +121,13 @@ def _kind_of(path: Path) -> str:
         return str(file.attrs["kind"])
 
 
-def _written(module: str, words: list[str]) -> list[str]:
+def _written(words: list[str]) -> list[str]:
     """Names of folders and files that a command makes."""
-    if module == "train":
-        return [words[words.index("--output.dir") + 1]] if "--output.dir" in words else []
-    if module in ("partition", "export", "export_metis", "split", "derive", "convert", "snapshots", "synthesize"):
-        return _positional(words)[-1:]
+    if "--output.dir" in words:
+        return [words[words.index("--output.dir") + 1]]
+    module = words[words.index("-m") + 1] if "-m" in words else ""
+    if module.startswith("data_tools.") and not module.endswith(READERS):
+        return [_positional(words)[-1]]
     return []
 
 
