@@ -1,4 +1,4 @@
-"""Every command of docs/ runs as it stands, page by page. Those of README.md and docs/first_run.md are stranger.py's."""
+"""Every command of docs/ runs as it stands, page by page; stranger.py runs those of README.md and docs/first_run.md."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MOST_HINTS = 40
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What an activated environment sets, and what README.md names for root and for more ranks than cores. Ranks are not
-    bound to cores, as test machines are shared."""
+    """What an activated environment sets, and what README.md names for root and more ranks than cores; ranks are not bound
+    to cores, as test machines are shared."""
     return clean_environment() | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -62,7 +62,8 @@ def test_commands_of_a_page(page, tmp_path):
 def test_commands_are_taken_word_for_word(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# A\n\nText with `mpirun -np 2\npython -m hpcgnn.train`.\n\n    source x  # here\n    python -m a \\\n        --b 3\n"
+        "# A\n\nText with `mpirun -np 2\npython -m hpcgnn.train`.\n\n    source x  # here\n"
+        "    python -m a \\\n        --b 3\n"
         "\n    shown 3\n\n```python\n    python no\n```\n\n## B\n\n<!-- in tests: 300 -> 3; --c 1 -> --c 2 -->\n\n"
         "    python -m a 300\n    python -m b --c 1\n\nLast `hpcgnn info run/`.\n"
     )
