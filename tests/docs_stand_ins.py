@@ -111,7 +111,7 @@ class StandIns:
             partition(graph, path, 8)
         else:
             small = ["--data.synthetic_events=600"] if kind == TEMPORAL else ["--data.synthetic_nodes=120"]
-            ended = run_caught("train", "--train.epochs=1", f"--output.dir={name}", *small, *RUN_OPTIONS[kind])
+            ended = run_caught("train", "--train.epochs=1", f"--output.dir={path}", *small, *RUN_OPTIONS[kind])
             assert ended.returncode == 0, ended
 
 

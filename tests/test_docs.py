@@ -9,23 +9,38 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from docs_sources import block
+from link_graphs import friends
 from mpi4py import MPI
-from static_runs import make_static_parts, plain
+from static_runs import make_static_parts, plain, typed
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, record_epoch
 
+from data_tools.export import export
+from data_tools.partition import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.graph_loader import StaticGraph
 from hpcgnn.loader import TemporalGraph, TemporalLoader
+from hpcgnn.nn.graph_config import GraphModelConfig
+from hpcgnn.nn.graph_models import GraphSizes, make_model
 from hpcgnn.sample.config import SamplingConfig
+from hpcgnn.store.book import read_offsets
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+BLOCKS = {"library": 3, "own_model": 1, "partition": 1, "data": 1}  # of Python, by page; each has a test here
+
+
+@pytest.mark.serial
+def test_no_block_is_left_out():
+    found = {page.stem: len(re.findall(r"^```python", page.read_text(), re.MULTILINE)) for page in DOCS.glob("*.md")}
+    assert {page: number for page, number in found.items() if number} == BLOCKS
 
 
 def program(page: str, folder: Path, number: int = 0):
     """A Python block of a page, imported as a module."""
-    code = re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)[number]
     path = folder / f"documented_{page}_{number}.py"
-    path.write_text(code)
+    path.write_text(block("python", page, number))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -60,6 +75,38 @@ def test_own_loop_on_a_static_graph(comm, mpi_tmp_path, tmp_path):
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     if comm.rank == 0:
         np.testing.assert_allclose(losses, loop.train(parts, 4, 10, 16, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+
+
+def test_edges_as_seeds(comm, mpi_tmp_path):
+    """The block reads a graph and a model of the programs before it."""
+    world = world_of(comm)
+    graph = StaticGraph(make_static_parts(comm, friends, mpi_tmp_path), world, dtype=torch.float64)
+    config = GraphModelConfig(kind="sage", layers=2, hidden=8)
+    found = {"graph": graph, "model": make_model(config, GraphSizes(graph.widths, ((0, 0),), 4)).to(torch.float64)}
+    exec(block("python", "library", 2), found)
+    assert np.isfinite(found["loss"].item())
+
+
+@pytest.mark.serial
+def test_own_partitioner(tmp_path):
+    path = plain(tmp_path / "graph.h5")
+    partitioner = program("partition", tmp_path).MyPartitioner
+    partition(path, tmp_path / "parts", 4, method=f"{partitioner.__module__}.MyPartitioner")
+    offsets, _ = read_offsets(tmp_path / "parts")
+    assert np.diff(offsets[0]).tolist() == [38, 37, 38, 37]
+
+
+@pytest.mark.serial
+def test_exported_tensors(tmp_path, monkeypatch):
+    """What is exported without PyTorch Geometric is read where it is."""
+    pytest.importorskip("torch_geometric")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch_geometric.data", None)
+        export(typed(tmp_path / "graph.h5"), tmp_path, "pyg")
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(block("python", "data", 0), found)
+    assert found["data"].validate()
 
 
 @pytest.mark.parametrize("name", ["BilinearTGN", "Activity"])

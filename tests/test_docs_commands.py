@@ -19,8 +19,8 @@ MOST_HINTS = 40
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What an activated environment sets, and what README.md names for root and more ranks than cores; ranks are not bound
-    to cores, as test machines are shared."""
+    """What an activated environment sets, and what README.md names for root and more ranks than cores. No rank is bound
+    to a core, as test machines are shared."""
     return clean_environment() | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
