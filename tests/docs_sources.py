@@ -137,9 +137,9 @@ def _pairs(path: Path) -> None:
 
 
 def _negatives(path: Path) -> None:
-    """For every event of the built-in graph."""
+    """For every event of a built-in graph of 4,000."""
     rng = np.random.default_rng(9)
-    np.savez(path, row=np.arange(20_000), negatives=1000 + 3 * rng.integers(0, 10, (20_000, 3)))
+    np.savez(path, row=np.arange(4_000), negatives=1000 + 3 * rng.integers(0, 10, (4_000, 3)))
 
 
 SOURCES = {
@@ -152,7 +152,7 @@ SOURCES = {
     "own_model.BilinearTGN": lambda path: path.with_name("own_model.py").write_text(block("python", "own_model", 0)),
     "loop.py": lambda path: path.write_text(block("python", "library", 0)),
     "sage.py": lambda path: path.write_text(block("python", "library", 1)),
-    "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(550)]),
+    "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(140)]),
     "negatives.npz": _negatives,
     "cora_planetoid.npz": _planetoid,
     "FB15k-237.tar.gz": _facts,

@@ -37,7 +37,7 @@ RUN_OPTIONS = {
     SNAPSHOTS: ["--kind=snapshots"],
 }  # fmt: skip
 GRAPHS: dict[str, Callable[[Path], object]] = {
-    TEMPORAL: lambda path: bipartite(path, 30_000, 400, 150, ticks=3_000_000, edge_width=2),
+    TEMPORAL: lambda path: bipartite(path, 3_000, 100, 40, ticks=3_000_000, edge_width=2),
     STATIC: static_runs.plain,
     TYPED: static_runs.bare,
     FACTS: link_graphs.facts,
