@@ -66,7 +66,7 @@ def copy(selector: selectors.BaseSelector, wait: float) -> bool:
     """Pass on what the pipes hold, waiting for it so many seconds; whether that was anything."""
     some = False
     for key, _ in selector.select(wait):
-        content = os.read(key.fd, 1 << 16)
+        content = os.read(key.fd, 1 << 12)
         if not content:
             selector.unregister(key.fileobj)
         with open(key.data, "wb", closefd=False) as out:
