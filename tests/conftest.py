@@ -268,7 +268,7 @@ class Mpirun:
         self._started.append(process)
         return process
 
-    def __call__(self, np: int, *args, env=None, timeout=300, cwd=None, check=True) -> subprocess.CompletedProcess:
+    def __call__(self, np: int, *args, env=None, timeout=1000, cwd=None, check=True) -> subprocess.CompletedProcess:
         """Run `python args...` on np ranks to its end; its process group does not outlive `timeout` seconds."""
         process = self.popen(np, *args, env=env, cwd=cwd)
         try:
@@ -306,7 +306,7 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def mpirun():
-    """A callable `mpirun(np, *args, env=None, timeout=300, cwd=None, check=True)`; see `Mpirun`."""
+    """A callable `mpirun(np, *args, env=None, timeout=1000, cwd=None, check=True)`; see `Mpirun`."""
     launcher = Mpirun()
     yield launcher
     launcher.close()
@@ -314,7 +314,7 @@ def mpirun():
 
 @pytest.fixture(scope="module")
 def jobs(mpirun):
-    """A callable `jobs(ranks, *command, check=True, timeout=300)`; see `waiting_jobs.Jobs`."""
+    """A callable `jobs(ranks, *command, check=True, timeout=1000)`; see `waiting_jobs.Jobs`."""
     from waiting_jobs import Jobs
 
     started = Jobs(mpirun)

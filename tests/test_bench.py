@@ -252,7 +252,7 @@ def test_sample_reports_rates(jobs, tmp_path):
 @pytest.mark.launcher
 def test_peer_takes_the_same_epoch(jobs, tmp_path):
     if not peer_pyg.installed():
-        pytest.skip("needs torch-geometric")
+        pytest.skip("needs torch_geometric")
     out = tmp_path / "bench.json"
     result = jobs(1, "bench", *SMALL, "--repeat=1", "--peer=pyg", f"--out={out}")
     assert json.loads(out.read_text())["pyg_epoch_seconds"] > 0

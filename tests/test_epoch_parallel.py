@@ -247,7 +247,7 @@ def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
     for ranks, at in interruptions:
         arguments = ["--resume", run] if (run / "config.yaml").exists() else [*first_start(folder, run, count), more]
         if at[-1] == "SIGKILL":
-            assert mpirun(ranks, HERE / "interrupted_train.py", *at, *arguments, check=False, timeout=200).returncode
+            assert mpirun(ranks, HERE / "interrupted_train.py", *at, *arguments, check=False).returncode
         else:
             assert jobs(ranks, "interrupted", *at, *arguments, check=False).returncode == 75
     jobs(2, "train", "--resume", run)
@@ -258,7 +258,7 @@ def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
 def test_one_group_that_fails_ends_the_job(mpirun, folder, tmp_path):
     """A defect on a rank of the last group."""
     arguments = first_start(folder, tmp_path / "run", 2)
-    result = mpirun(4, HERE / "broken_train.py", "raise", 3, 3, *arguments, check=False, timeout=150)
+    result = mpirun(4, HERE / "broken_train.py", "raise", 3, 3, *arguments, check=False)
     assert result.returncode not in (0, 75)
     assert "rank 3 of 4" in result.stderr
 

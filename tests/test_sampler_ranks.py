@@ -33,16 +33,14 @@ LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40, "tr
 
 @pytest.fixture
 def side(request, comm):
-    """The communicator and S; skips on other than S + T ranks."""
-    samplers, trainers = request.param
-    if samplers + trainers != comm.size:
-        pytest.skip(f"for {samplers + trainers} ranks")
-    return comm, samplers
+    """The communicator and S."""
+    return comm, request.param[0]
 
 
 def on_sides(function):
-    """The test for every pair of sides."""
-    return pytest.mark.parametrize("side", SIDES, indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")(function)
+    """The test for every pair of sides, on as many ranks as these are."""
+    sides = [pytest.param(side, marks=pytest.mark.ranks(sum(side)), id=f"{side[0]}-{side[1]}") for side in SIDES]
+    return pytest.mark.parametrize("side", sides, indirect=True)(function)
 
 
 def with_crew(comm, samplers: int, config, **comm_changes):
