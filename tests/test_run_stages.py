@@ -24,7 +24,7 @@ BROKEN_SLURM = {"tests/slurm/setup.sh": "exit 1"}
 
 @pytest.fixture
 def run(tmp_path):
-    """A callable `run(stage, changes)`: exit code and line of the summary. A stand-in that is changed to None is left out."""
+    """A callable `run(stage, changes)`: exit code and line of the summary. None: no such stand-in."""
     (tmp_path / "tests").mkdir()
     for name in ("run.sh", "idle_timeout.py"):
         shutil.copy(HERE / name, tmp_path / "tests")
