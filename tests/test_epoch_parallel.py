@@ -110,6 +110,7 @@ def test_validations_follow_rounds(every, validated):
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 6])
 def test_groups_of_ranks(comm, most):
     """Equal, consecutive, as many as divide both numbers; they exchange apart and fail together."""
@@ -126,6 +127,7 @@ def test_groups_of_ranks(comm, most):
         part.agree(error, "somewhere")
 
 
+@pytest.mark.several_ranks
 def test_groups_share_gradients_alone(comm, parts):
     """A group of one rank exchanges nothing."""
     count = comm.size
@@ -138,6 +140,7 @@ def test_groups_share_gradients_alone(comm, parts):
     assert len(set(comm.allgather(trainer.flat.checksum()))) == 1
 
 
+@pytest.mark.several_ranks
 def test_one_group_that_cannot_read_its_parts(comm, parts, monkeypatch):
     """All groups leave with its error."""
 
@@ -182,6 +185,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_change_the_answer(comm, parts, mpi_tmp_path, case):
     """All lines of a whole run: losses of steps and rounds, validations, the test."""

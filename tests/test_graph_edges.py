@@ -104,6 +104,7 @@ def test_out_edges_are_the_in_edges_of_the_turned_graph(comm, mpi_tmp_path, make
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.several_ranks
 def test_runs_along_out_edges_give_one_answer(comm, mpi_tmp_path):
     parts = make_static_parts(comm, plain, mpi_tmp_path, out_edges=True)
     run_both(comm, parts, mpi_tmp_path, static_config(sampling__direction="out", model__kind="gcn"))
@@ -155,6 +156,7 @@ def test_runs_with_columns_of_edges(comm, mpi_tmp_path):
         open_graph_session(comm, parts, static_config(sampling__edge_columns=["length"]))
 
 
+@pytest.mark.several_ranks
 def test_edges_of_all_ranks_are_those_of_one(comm, mpi_tmp_path):
     parts = make_static_parts(comm, weighted, mpi_tmp_path)
     for options in ({"with_edge_ids": True, "mode": "replace"}, COLUMNS):

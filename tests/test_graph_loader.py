@@ -168,6 +168,7 @@ def test_nodes_of_ones_choice(comm, typed_parts):
     assert NeighborLoader(graph, ("paper", "val"), FANOUTS, 8).seed_type == 0
 
 
+@pytest.mark.several_ranks
 def test_ranks_without_seeds_know_the_widths(comm, typed_parts):
     """Batches of one seed: a lazy layer gets its width from any batch, and gradients are those of one rank."""
 

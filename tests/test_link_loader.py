@@ -195,6 +195,7 @@ def test_links_are_not_sampled_along_out_edges(comm, mpi_tmp_path):
         LinkNeighborLoader(graph, "train", FANOUTS, 8)
 
 
+@pytest.mark.several_ranks
 def test_a_loop_of_ones_own_gives_one_answer(comm, mpi_tmp_path):
     """Losses and the gradient of the first epoch, as docs/library.md has them."""
     parts = make_static_parts(comm, friends, mpi_tmp_path)
