@@ -21,6 +21,7 @@ from pathlib import Path
 import h5py
 import hpcgnn_native
 import pytest
+import selection
 from _pytest.terminal import TerminalReporter
 from mpi4py import MPI
 
@@ -123,12 +124,14 @@ def _describe(report) -> str:
 
 def pytest_addoption(parser):
     parser.addoption("--kernels", help="the build of the CPU kernels to test, such as x86_64_v3 (default: the best)")
+    selection.add_options(parser)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     if config.getoption("--kernels"):
         hpcgnn_native.use(config.getoption("--kernels"))
+    selection.register(config, MPI.COMM_WORLD.size)
     if MPI.COMM_WORLD.size == 1:
         return
     config.pluginmanager.register(RankAgreement(config, MPI.COMM_WORLD), "rank-agreement")
@@ -150,11 +153,11 @@ def _missing_gpu() -> str | None:
 @lru_cache
 def _missing_slurm() -> str | None:
     if shutil.which("sbatch") is None:
-        return "needs Slurm: no sbatch on PATH (tests/slurm/setup.sh starts one)"
+        return "needs Slurm, which tests/slurm/setup.sh installs and starts"
     try:
         subprocess.run(["sinfo"], capture_output=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"needs a running Slurm (tests/slurm/setup.sh starts one): {error}"
+    except (OSError, subprocess.SubprocessError):
+        return "needs a Slurm that answers, such as tests/slurm/setup.sh starts"
     return None
 
 
@@ -169,8 +172,6 @@ def device(request):
 
 
 def _reason_to_skip(item) -> str | None:
-    if item.get_closest_marker("launcher") and MPI.COMM_WORLD.size > 1:
-        return "starts mpirun itself, so it runs on one rank only"
     if item.get_closest_marker("slurm") and _missing_slurm():
         return _missing_slurm()
     if item.get_closest_marker("gpu") and _missing_gpu():
@@ -193,7 +194,8 @@ def shared_data():
     def find(name: str) -> Path:
         path = root / name
         if not path.exists():
-            pytest.skip(f"needs {name} below {root} (or below $HPCGNN_SHARED_DATA)")
+            within = "" if root.exists() else ", a folder that is not there"
+            pytest.skip(f"needs {name} below $HPCGNN_SHARED_DATA or ../shared/data{within}")
         return path
 
     return find
@@ -266,7 +268,7 @@ class Mpirun:
         self._started.append(process)
         return process
 
-    def __call__(self, np: int, *args, env=None, timeout=300, cwd=None, check=True) -> subprocess.CompletedProcess:
+    def __call__(self, np: int, *args, env=None, timeout=1000, cwd=None, check=True) -> subprocess.CompletedProcess:
         """Run `python args...` on np ranks to its end; its process group does not outlive `timeout` seconds."""
         process = self.popen(np, *args, env=env, cwd=cwd)
         try:
@@ -304,7 +306,7 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def mpirun():
-    """A callable `mpirun(np, *args, env=None, timeout=300, cwd=None, check=True)`; see `Mpirun`."""
+    """A callable `mpirun(np, *args, env=None, timeout=1000, cwd=None, check=True)`; see `Mpirun`."""
     launcher = Mpirun()
     yield launcher
     launcher.close()
@@ -312,7 +314,7 @@ def mpirun():
 
 @pytest.fixture(scope="module")
 def jobs(mpirun):
-    """A callable `jobs(ranks, *command, check=True, timeout=300)`; see `waiting_jobs.Jobs`."""
+    """A callable `jobs(ranks, *command, check=True, timeout=1000)`; see `waiting_jobs.Jobs`."""
     from waiting_jobs import Jobs
 
     started = Jobs(mpirun)

@@ -8,14 +8,22 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Hard limit of a pytest, in seconds.
-readonly LIMIT=3600
+# Minutes without any output after which a pytest is ended: longer than the limit of any single test.
+readonly IDLE_MINUTES=${IDLE_MINUTES:-35}
 readonly ADDRESS_TESTS=(
     tests/test_native.py tests/test_native_layers.py tests/test_neighbors.py tests/test_segment.py
     tests/test_attend.py tests/test_excluded_draws.py tests/test_graph_sampling.py tests/test_streaming.py
     tests/test_prefetch.py
 )
 readonly THREAD_TESTS=(tests/test_prefetch.py tests/test_in_flight.py tests/test_excluded_draws.py)
+
+# The build for a sanitizer has no emulated CUDA.
+readonly SKIPS=("--allow-skip=built without HPCGNN_EMULATE_CUDA")
+
+# Runs a command for as long as it says something now and then.
+patiently() {
+    python tests/idle_timeout.py --minutes "$IDLE_MINUTES" -- "$@"
+}
 
 # Builds the modules with -fsanitize=$2 in build/sanitize-$1; prints the folder that their package lies in.
 build() {
@@ -41,8 +49,9 @@ preload() {
 address() {
     HPCGNN_NATIVE=$(build address address,undefined) || return 1
     export HPCGNN_NATIVE
-    UCX_MEM_EVENTS=n LD_PRELOAD=$(preload asan) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
-        timeout --kill-after=10 "$LIMIT" python -m pytest -p sanitized -p no:cacheprovider -q "${ADDRESS_TESTS[@]}"
+    patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload asan)" ASAN_OPTIONS=detect_leaks=0 \
+        UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
+        python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${ADDRESS_TESTS[@]}"
 }
 
 # Of all reports only those count that name the module: Python, torch and OpenMP are built without the sanitizer.
@@ -52,10 +61,9 @@ thread() {
     export HPCGNN_NATIVE
     reports=$(mktemp -d)
     # UCX's hooks into memory functions and the sanitizer's exclude each other.
-    UCX_MEM_EVENTS=n LD_PRELOAD=$(preload tsan) PYTHONPATH=tests OMP_NUM_THREADS=1 \
+    patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload tsan)" PYTHONPATH=tests OMP_NUM_THREADS=1 \
         TSAN_OPTIONS="exitcode=0 log_path=$reports/report suppressions=$PWD/tests/tsan.supp" \
-        timeout --kill-after=10 "$LIMIT" setarch -R python -m pytest -p sanitized -p no:cacheprovider -q \
-        "${THREAD_TESTS[@]}" || status=$?
+        setarch -R python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${THREAD_TESTS[@]}" || status=$?
     if grep -rl 'hpcgnn_native' "$reports"; then
         cat "$reports"/* >&2
         status=1

@@ -8,7 +8,7 @@ import pytest
 from data_tools import convert
 from data_tools.partition import partition
 
-pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # By number of ranks: partition sets to train one epoch on, and where memory is updated.
 FIRST_EPOCHS = {
@@ -55,11 +55,8 @@ def done(jobs, sets, tmp_path_factory):
         root = tmp_path_factory.mktemp(f"ranks{ranks}")
         folders = {run: root / "-".join(run) for run in FIRST_EPOCHS[ranks]}
         for (name, update_at), folder in folders.items():
-            jobs(ranks, *training(sets, name, folder), *exact, f"--memory.update_at={update_at}", timeout=400)
-        digests = {
-            strategy: jobs(ranks, "digest", sets / SAMPLED[ranks], strategy, timeout=400).stdout
-            for strategy in STRATEGIES
-        }
+            jobs(ranks, *training(sets, name, folder), *exact, f"--memory.update_at={update_at}")
+        digests = {strategy: jobs(ranks, "digest", sets / SAMPLED[ranks], strategy).stdout for strategy in STRATEGIES}
         jobs.close()
         return folders, digests
 
@@ -99,7 +96,7 @@ def test_ap():
 def test_accuracy_within_9_epochs(jobs, sets, tmp_path, test_ap, ranks):
     """After the last of them, without a choice among epochs."""
     arguments = training(sets, "metis16", tmp_path / "run")
-    jobs(ranks, *arguments, "--train.epochs=9", "--train.eval_every=9", timeout=880)
+    jobs(ranks, *arguments, "--train.epochs=9", "--train.eval_every=9", timeout=1700)
     (test_ap[ranks],) = [record["test_ap"] for record in read(tmp_path / "run") if record["kind"] == "test"]
     assert test_ap[ranks] >= 0.987
     assert max(test_ap.values()) - min(test_ap.values()) < 0.003

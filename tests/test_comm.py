@@ -185,7 +185,7 @@ def test_book_locates_every_node_for_any_number_of_ranks():
         Book(offsets, 17, ("a", "b", "c"))
 
 
-@pytest.mark.parametrize("gradients", ["mpi", "gloo"])
+@pytest.mark.parametrize("gradients", ["mpi", "gloo"], ids=["MPI", "gloo"])  # pytest-mpi skips what is called "mpi"
 def test_gradient_sum(comm, gradients):
     world = World(CommConfig(device="cpu", threads=1, gradients=gradients), comm)
     module = torch.nn.Linear(3, 2)

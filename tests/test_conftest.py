@@ -1,12 +1,16 @@
-"""The agreement between ranks, seen from outside: small pytest sessions under mpirun."""
+"""Agreement between ranks, and what is skipped, seen from outside: small pytest sessions under mpirun."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import selection
+from conftest import clean_environment
 
 pytestmark = pytest.mark.launcher
 
@@ -19,16 +23,33 @@ RANK = MPI.COMM_WORLD.rank
 """
 
 
+TWO_REASONS = """
+[[allowed]]
+reason = 'every[a-z]+'
+most = 1
+
+[[allowed]]
+reason = 'xfail: '
+most = 1
+"""
+
+
 @pytest.fixture
 def session(mpirun, tmp_path):
-    """A callable that runs the given tests on two ranks, with this folder's conftest.py."""
-    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = launcher\n")
+    """A callable that runs the given tests on two ranks, with this folder's conftest.py and what may be skipped."""
+    for name in ("conftest.py", "selection.py"):
+        shutil.copy(Path(__file__).parent / name, tmp_path)
+    marks = ("launcher", "serial", "slurm", "gpu", "several_ranks", "ranks")
+    (tmp_path / "pytest.ini").write_text("\n    ".join(["[pytest]\nmarkers =", *marks]))
 
-    def run(tests: str, *options: str, ranks: int = 2):
+    def run(tests: str, *options: str, ranks: int = 2, allowed: str = ""):
+        (tmp_path / "skips.toml").write_text(allowed or "allowed = []")
         (tmp_path / "test_inner.py").write_text(HEADER + tests)
         arguments = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "--color=no", *options, "test_inner.py"]
-        return mpirun(ranks, *arguments, cwd=tmp_path, check=False, timeout=60)
+        if ranks > 1:
+            return mpirun(ranks, *arguments, cwd=tmp_path, check=False, timeout=120)
+        command, environment = [sys.executable, *arguments], clean_environment()
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
 
     return run
 
@@ -53,11 +74,12 @@ def test_launcher():
     assert False
 """,
         *options,
+        allowed=TWO_REASONS,
     )
     assert result.returncode == 0, result.stderr
-    assert "1 passed, 2 skipped, 1 xfailed" in result.stdout
+    assert "1 passed, 1 skipped, 1 deselected, 1 xfailed" in result.stdout
     assert result.stdout.count("test session starts") == 1
-    assert "on one rank only" in result.stdout
+    assert "1 tests do not run on 2 ranks: marked launcher" in result.stdout
 
 
 def test_failure_on_one_rank_fails_all_and_names_the_rank(session):
@@ -183,6 +205,96 @@ def test_anything():
     )
     assert result.returncode != 0
     assert "cannot be imported here" in result.stderr
+
+
+ONE_SKIPPED = """
+def test_passes():
+    pass
+
+def test_skipped():
+    pytest.skip("everywhere")
+"""
+MORE_SKIPPED = """
+def test_skipped_too():
+    pytest.skip("everywhere")
+"""
+EXPECTED = """
+@pytest.mark.xfail(reason="a bug")
+def test_expected_to_fail():
+    assert False
+"""
+WHOLE_FILE = "pytest.importorskip('no_such_module', reason='needs it')"
+WAYS = {"one process": (1, []), "workers": (1, ["-n2"]), "two ranks": (2, ["--with-mpi"])}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("tests", "code", "said"),
+    [
+        (ONE_SKIPPED, 0, "1 skipped, at most 1 allowed: every[a-z]+"),
+        (ONE_SKIPPED + MORE_SKIPPED, 1, "2 skipped, at most 1 allowed: every[a-z]+"),
+        (
+            ONE_SKIPPED.replace("everywhere", "everywhere today"),
+            1,
+            "1 skipped, not allowed: everywhere today (test_inner",
+        ),
+        (ONE_SKIPPED + EXPECTED, 1, "1 skipped, not allowed: xfail: a bug (test_inner"),
+        (WHOLE_FILE + ONE_SKIPPED, 1, "1 skipped, not allowed: needs it (test_inner"),
+    ],
+    ids=["allowed", "one too many", "another reason", "xfail", "whole file"],
+)
+def test_only_what_is_allowed_is_skipped(session, way, tests, code, said):
+    ranks, options = WAYS[way]
+    result = session(tests, *options, ranks=ranks, allowed=TWO_REASONS)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert result.stdout.count(said) == 1
+    assert ("FAILED: tests/skips.toml" in result.stdout) == (code == 1)
+
+
+def test_options_say_what_else_may_be_skipped(session):
+    assert session(ONE_SKIPPED, "--allow-skip=every.*", ranks=1).returncode == 0
+    assert session(ONE_SKIPPED, "--no-skips", ranks=1, allowed=TWO_REASONS).returncode == 1
+
+
+def test_reasons_that_root_can_remove(tmp_path, monkeypatch):
+    path = tmp_path / "skips.toml"
+    path.write_text(TWO_REASONS + "unless_root = true")
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/apt-get")
+    for user, expected in ((0, ["every[a-z]+"]), (1000, ["every[a-z]+", "xfail: "])):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
+        assert [entry.reason for entry in selection.read_allowed(path)] == expected
+
+
+MARKED = """
+@pytest.mark.several_ranks
+def test_several():
+    assert MPI.COMM_WORLD.size > 1
+
+@pytest.mark.parametrize("count", [pytest.param(count, marks=pytest.mark.ranks(count)) for count in (1, 2, 3)])
+def test_one_number(count):
+    assert MPI.COMM_WORLD.size == count
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "passed", "several", "others"),
+    [("one process", 1, 1, 2), ("workers", 1, 1, 2), ("two ranks", 2, 0, 2)],
+)
+def test_tests_run_on_the_numbers_of_ranks_they_are_for(session, way, passed, several, others):
+    ranks, options = WAYS[way]
+    result = session(MARKED, *options, ranks=ranks)
+    assert result.returncode == 0, result.stdout + result.stderr
+    where = "one rank" if ranks == 1 else "2 ranks"
+    assert f"{passed} passed" in result.stdout
+    assert f"{others} tests do not run on {where}: marked ranks" in result.stdout
+    assert (f"{several} tests do not run on {where}: marked several_ranks" in result.stdout) == (several > 0)
+
+
+@pytest.mark.parametrize("mark", ["serial", "launcher", "slurm"])
+def test_marks_that_no_stage_meets_are_refused(session, mark):
+    result = session(MARKED.replace("def test_several", f"@pytest.mark.{mark}\ndef test_several"), ranks=1)
+    assert result.returncode != 0
+    assert f"test_several is marked {mark} too: no stage runs it on several ranks" in result.stdout + result.stderr
 
 
 def is_alive(pid: int) -> bool:

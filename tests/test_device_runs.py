@@ -40,7 +40,7 @@ SNAPSHOTS = {kind: {"model__kind": kind} for kind in ("tgcn", "evolvegcn_h", "ga
     "boundary": {"sampling__boundary": 0.5, "model__layers": 2}
 }
 
-pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 3, reason="takes a minute: on 1, 2 and 4 ranks")
+pytestmark = pytest.mark.ranks(1, 2, 4)  # takes a minute
 
 
 @contextmanager

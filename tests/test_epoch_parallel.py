@@ -110,6 +110,7 @@ def test_validations_follow_rounds(every, validated):
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 6])
 def test_groups_of_ranks(comm, most):
     """Equal, consecutive, as many as divide both numbers; they exchange apart and fail together."""
@@ -126,6 +127,7 @@ def test_groups_of_ranks(comm, most):
         part.agree(error, "somewhere")
 
 
+@pytest.mark.several_ranks
 def test_groups_share_gradients_alone(comm, parts):
     """A group of one rank exchanges nothing."""
     count = comm.size
@@ -138,6 +140,7 @@ def test_groups_share_gradients_alone(comm, parts):
     assert len(set(comm.allgather(trainer.flat.checksum()))) == 1
 
 
+@pytest.mark.several_ranks
 def test_one_group_that_cannot_read_its_parts(comm, parts, monkeypatch):
     """All groups leave with its error."""
 
@@ -182,6 +185,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_change_the_answer(comm, parts, mpi_tmp_path, case):
     """All lines of a whole run: losses of steps and rounds, validations, the test."""
@@ -247,7 +251,7 @@ def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
     for ranks, at in interruptions:
         arguments = ["--resume", run] if (run / "config.yaml").exists() else [*first_start(folder, run, count), more]
         if at[-1] == "SIGKILL":
-            assert mpirun(ranks, HERE / "interrupted_train.py", *at, *arguments, check=False, timeout=200).returncode
+            assert mpirun(ranks, HERE / "interrupted_train.py", *at, *arguments, check=False).returncode
         else:
             assert jobs(ranks, "interrupted", *at, *arguments, check=False).returncode == 75
     jobs(2, "train", "--resume", run)
@@ -258,7 +262,7 @@ def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
 def test_one_group_that_fails_ends_the_job(mpirun, folder, tmp_path):
     """A defect on a rank of the last group."""
     arguments = first_start(folder, tmp_path / "run", 2)
-    result = mpirun(4, HERE / "broken_train.py", "raise", 3, 3, *arguments, check=False, timeout=150)
+    result = mpirun(4, HERE / "broken_train.py", "raise", 3, 3, *arguments, check=False)
     assert result.returncode not in (0, 75)
     assert "rank 3 of 4" in result.stderr
 

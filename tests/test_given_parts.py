@@ -167,7 +167,7 @@ def test_a_bad_constraint_is_refused_by_the_export(tmp_path):
 
 
 def test_kaminpar_cuts_less_than_random(tmp_path):
-    pytest.importorskip("kaminpar", reason="kaminpar is not installed")
+    pytest.importorskip("kaminpar", reason="needs kaminpar")
     synthesize_static(tmp_path / "g.h5", 4000, 40_000, seed=1, width=0, num_classes=8)
     found = {name: partition(tmp_path / "g.h5", tmp_path / name, 8, name) for name in ("kaminpar", "random", "metis")}
     assert found["kaminpar"]["cut"] < 0.8 * found["random"]["cut"]

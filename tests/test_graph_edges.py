@@ -104,6 +104,7 @@ def test_out_edges_are_the_in_edges_of_the_turned_graph(comm, mpi_tmp_path, make
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.several_ranks
 def test_runs_along_out_edges_give_one_answer(comm, mpi_tmp_path):
     parts = make_static_parts(comm, plain, mpi_tmp_path, out_edges=True)
     run_both(comm, parts, mpi_tmp_path, static_config(sampling__direction="out", model__kind="gcn"))
@@ -155,6 +156,7 @@ def test_runs_with_columns_of_edges(comm, mpi_tmp_path):
         open_graph_session(comm, parts, static_config(sampling__edge_columns=["length"]))
 
 
+@pytest.mark.several_ranks
 def test_edges_of_all_ranks_are_those_of_one(comm, mpi_tmp_path):
     parts = make_static_parts(comm, weighted, mpi_tmp_path)
     for options in ({"with_edge_ids": True, "mode": "replace"}, COLUMNS):
@@ -188,7 +190,7 @@ def test_induced_subgraph_of_given_nodes(comm, mpi_tmp_path):
 
 def test_a_model_runs_on_induced_subgraphs(comm, mpi_tmp_path):
     """As PyTorch Geometric's data, too: every edge among the nodes once."""
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     graph = open_graph(comm, make_static_parts(comm, one_type, mpi_tmp_path))
     for data in loaded(comm, graph, subgraph_type="induced", as_data="pyg", **COLUMNS):
         (known,) = graph_rows(mpi_tmp_path)
@@ -201,7 +203,7 @@ def test_a_model_runs_on_induced_subgraphs(comm, mpi_tmp_path):
 
 
 def test_data_along_out_edges_keeps_their_direction(comm, mpi_tmp_path):
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     parts = make_static_parts(comm, weighted, mpi_tmp_path, out_edges=True)
     for data in loaded(comm, open_directed(comm, parts, "out"), as_data="pyg", with_edge_ids=True):
         assert data.validate()

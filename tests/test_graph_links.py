@@ -39,6 +39,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_links_give_one_answer(comm, mpi_tmp_path, case):
     make, changes = CASES[case]

@@ -168,6 +168,7 @@ def test_nodes_of_ones_choice(comm, typed_parts):
     assert NeighborLoader(graph, ("paper", "val"), FANOUTS, 8).seed_type == 0
 
 
+@pytest.mark.several_ranks
 def test_ranks_without_seeds_know_the_widths(comm, typed_parts):
     """Batches of one seed: a lazy layer gets its width from any batch, and gradients are those of one rank."""
 
@@ -186,7 +187,7 @@ def test_ranks_without_seeds_know_the_widths(comm, typed_parts):
 
 
 def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     graph = open_graph(comm, plain_parts)
     with h5py.File(mpi_tmp_path / "graph.h5") as file:
         src, dst = (file["edges/node.meets.node"][name][()] for name in ("src", "dst"))
@@ -211,7 +212,7 @@ def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
 
 
 def test_data_of_several_types(comm, typed_parts):
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     graph = open_graph(comm, typed_parts)
     plainly = NeighborLoader(graph, "train", FANOUTS, 16)
     for batch, data in zip(plainly, NeighborLoader(graph, "train", FANOUTS, 16, as_data="pyg"), strict=True):

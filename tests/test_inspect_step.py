@@ -95,7 +95,8 @@ def test_the_command_tells_the_bytes_of_a_step(tmp_path, capsys, kind):
 
 
 def test_the_picture_shows_something(tmp_path):
-    image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed (extra plot)")
+    import matplotlib.image as image
+
     _, folder, _ = make(tmp_path, "static")
     assert main([str(folder), "--plot", str(tmp_path / "set.png")]) == 0
     pixels = image.imread(tmp_path / "set.png")

@@ -13,7 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.launcher
 
 
 def steps_of(run: Path) -> list[int]:

@@ -151,7 +151,7 @@ def test_negatives_are_spread_over_both_types(comm, mpi_tmp_path):
 @pytest.mark.parametrize("case", GRAPHS)
 def test_data(comm, mpi_tmp_path, case, negatives):
     """As PyTorch Geometric has it."""
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     make, relation, _ = GRAPHS[case]
     graph = open_graph(comm, make_static_parts(comm, make, mpi_tmp_path))
     plainly, data = (LinkNeighborLoader(graph, "train", FANOUTS, 16, as_data=kind, **negatives) for kind in ("", "pyg"))
@@ -195,6 +195,7 @@ def test_links_are_not_sampled_along_out_edges(comm, mpi_tmp_path):
         LinkNeighborLoader(graph, "train", FANOUTS, 8)
 
 
+@pytest.mark.several_ranks
 def test_a_loop_of_ones_own_gives_one_answer(comm, mpi_tmp_path):
     """Losses and the gradient of the first epoch, as docs/library.md has them."""
     parts = make_static_parts(comm, friends, mpi_tmp_path)

@@ -36,6 +36,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_negatives_give_one_answer(comm, mpi_tmp_path, case):
     make, changes = CASES[case]

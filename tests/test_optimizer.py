@@ -247,6 +247,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_change_the_answer(comm, parts, case):
     config = make_config(**CASES[case])

@@ -56,7 +56,7 @@ def make(comm, graph, folder, options) -> None:
 def need(method) -> None:
     """Skips, on all ranks alike, where a method is not installed."""
     if method == "kaminpar" and importlib.util.find_spec(method) is None:
-        pytest.skip("kaminpar is not installed")
+        pytest.skip("needs kaminpar")
     if method == PARMETIS:
         parmetis_library()
 

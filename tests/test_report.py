@@ -109,7 +109,7 @@ def test_a_browser_shows_it(folder, tmp_path):
     """All pictures have a size, and the text is there."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")
+        pytest.skip(f"needs a browser: one of {', '.join(BROWSERS)}")
     main([str(folder)])
     probe = tmp_path / "probe.html"
     script = "document.body.dataset.low = Math.min(...[...document.querySelectorAll('svg')].map(s => s.clientHeight))"

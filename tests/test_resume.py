@@ -52,7 +52,7 @@ class Runs:
 
     def _run(self, ranks, at, arguments, check):
         if at[1] and at[-1] == "SIGKILL":
-            return self._mpirun(ranks, CHILD, *at, *arguments, check=check, timeout=120)
+            return self._mpirun(ranks, CHILD, *at, *arguments, check=check)
         return self._jobs(ranks, "interrupted", *at, *arguments, check=check)
 
 

@@ -33,16 +33,14 @@ LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40, "tr
 
 @pytest.fixture
 def side(request, comm):
-    """The communicator and S; skips on other than S + T ranks."""
-    samplers, trainers = request.param
-    if samplers + trainers != comm.size:
-        pytest.skip(f"for {samplers + trainers} ranks")
-    return comm, samplers
+    """The communicator and S."""
+    return comm, request.param[0]
 
 
-def on_sides(function):
-    """The test for every pair of sides."""
-    return pytest.mark.parametrize("side", SIDES, indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")(function)
+def on(*sides):
+    """The test for every pair of sides, on as many ranks as these are."""
+    values = [pytest.param(side, marks=pytest.mark.ranks(sum(side)), id=f"{side[0]}-{side[1]}") for side in sides]
+    return pytest.mark.parametrize("side", values, indirect=True)
 
 
 def with_crew(comm, samplers: int, config, **comm_changes):
@@ -91,7 +89,7 @@ CASES = {
 }
 
 
-@on_sides
+@on(*SIDES)
 @pytest.mark.parametrize("case", CASES)
 def test_samplers_give_the_same_answer(comm, side, mpi_tmp_path, case):
     make, changes = CASES[case]
@@ -112,7 +110,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("side", [(1, 1), (1, 2), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
+@on((1, 1), (1, 2), (2, 2))
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
     make, changes = OPTIONS[case]
@@ -121,7 +119,7 @@ def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
     check_answer(*side, parts, mpi_tmp_path, config, max_message_bytes=1000)
 
 
-@on_sides
+@on(*SIDES)
 def test_what_waits_is_bounded(comm, side, mpi_tmp_path, monkeypatch):
     """However slow the trainers are, samplers draw as many steps ahead as were asked for, and no more: those taken,
     plans ahead, and the buffer."""
@@ -156,7 +154,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@on_sides
+@on(*SIDES)
 @pytest.mark.parametrize("make", [plain, friends])
 def test_a_run_resumes_with_other_samplers(comm, side, mpi_tmp_path, make):
     """Stopped with samplers and resumed without, and the other way round: as if it had never stopped."""
@@ -191,7 +189,7 @@ def _resume(trainer: Trainer) -> int:
     return trainer.run()
 
 
-@on_sides
+@on(*SIDES)
 def test_plans_that_are_given_up_are_taken(comm, side, mpi_tmp_path):
     """Stopped in the middle of an epoch, then another one: the same as from its start."""
     part, samplers = side
@@ -218,7 +216,7 @@ def test_plans_that_are_given_up_are_taken(comm, side, mpi_tmp_path):
         run_crew(part, samplers, parts, mpi_tmp_path, config, work)
 
 
-@pytest.mark.parametrize("side", [(1, 1), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
+@on((1, 1), (2, 2))
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -234,7 +232,7 @@ def test_an_error_at_start_is_that_of_all_ranks(comm, side, mpi_tmp_path, change
         run_crew(part, samplers, parts, mpi_tmp_path, static_config(**changes))
 
 
-@pytest.mark.parametrize("side", [(1, 1), (2, 2)], indirect=True, ids=lambda s: f"{s[0]}-{s[1]}")
+@on((1, 1), (2, 2))
 def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp_path, monkeypatch):
     part, samplers = side
     parts = make_static_parts(comm, plain, mpi_tmp_path)

@@ -211,7 +211,6 @@ def test_profile_that_cannot_be_written_is_no_reason_to_stop(comm, parts, mpi_tm
 
 def test_tensorboard_has_the_numbers_of_the_metrics(comm, parts, mpi_tmp_path):
     """Of a run that is resumed too."""
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = mpi_tmp_path / "run"

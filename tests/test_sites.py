@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_jobs import REPOSITORY, interrupt, steps_of
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.launcher
 
 QSTAT = """#!/usr/bin/env bash
 [[ "$*" == "-f 12[3].server" ]] || exit 1

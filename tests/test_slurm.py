@@ -14,7 +14,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-pytestmark = [pytest.mark.slurm, pytest.mark.launcher, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.slurm, pytest.mark.launcher]
 
 
 class Job:

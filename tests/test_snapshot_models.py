@@ -112,12 +112,13 @@ def configured(kind, history=0, batch_size=5, embedding=2, **changes):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("history", [0, 3])
-@pytest.mark.parametrize(("kind", "changes"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "changes", "history"),
+    [(*case, history) for case in CASES for history in (0, 3) if history or case[0] not in WINDOWED_KINDS],
+    ids=str,
+)
 def test_model_is_the_dense_one(comm, parts, kind, changes, history):
     """Weighted edges, a snapshot without any, learnt inputs beside given ones; carried on and in windows."""
-    if kind in WINDOWED_KINDS and not history:
-        pytest.skip("looks back over a window")
     weighted = kind not in ATTENTION_KINDS
     config = configured(kind, history, **changes)
     session = open_session(comm, parts(weighted), config)

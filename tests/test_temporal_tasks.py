@@ -131,6 +131,7 @@ def test_ranks_do_not_change_the_answer(comm, parts, case):
         assert_same(found, run_epoch(MPI.COMM_SELF, other, config))
 
 
+@pytest.mark.several_ranks
 def test_batches_smaller_than_the_number_of_ranks(comm, parts):
     config = task_config("node", train__batch_size=2)
     path = parts("binary", num_events=60)

@@ -67,6 +67,7 @@ def compare_with_one_rank(comm, parts, config):
     return together
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case):
     """Samples, negatives and dropout masks bit for bit; losses, weights, memory and validation scores to rounding."""
@@ -80,6 +81,7 @@ def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case):
         assert len(np.unique(record.losses)) == len(record.losses)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("feature_dim", [0, 6])
 def test_synthetic_events(comm, mpi_tmp_path, feature_dim):
     """The built-in generator's graphs, over two epochs' worth of batches."""
@@ -102,6 +104,7 @@ def test_partition_sets_do_not_change_the_answer(comm, mpi_tmp_path):
             assert_same(first, record)
 
 
+@pytest.mark.several_ranks
 def test_empty_ranks(comm, mpi_tmp_path):
     """Two nodes, as many parts as ranks: most ranks own nothing and still take part."""
     graph = mpi_tmp_path / "graph.h5"
@@ -110,14 +113,12 @@ def test_empty_ranks(comm, mpi_tmp_path):
     compare_with_one_rank(comm, parts, make_config(train__batch_size=10))
 
 
+@pytest.mark.several_ranks
 def test_more_ranks_than_parts(comm, mpi_tmp_path):
     """Refused on all ranks, with the remedy."""
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph) and None)
-    parts = make_parts(comm, graph, mpi_tmp_path / "parts", max(1, comm.size - 1))
-    if comm.size == 1:
-        open_session(comm, parts, make_config())
-        return
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", comm.size - 1)
     with pytest.raises(
         DistributedError, match=f"{comm.size} ranks but only {comm.size - 1} parts.*--parts {comm.size}"
     ):

@@ -1,0 +1,167 @@
+"""Which tests run on how many ranks, and which may be skipped.
+
+A test that is skipped for a reason that skips.toml does not have, or for one that it has more often than it says, fails
+the run. Tests for other numbers of ranks are deselected, and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# Marks of tests that stages with several ranks leave out.
+ONE_RANK = ("launcher", "serial", "slurm")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A reason to skip, which a regular expression matches as a whole, and how many tests may have it."""
+
+    reason: str
+    most: int
+    unless_root: bool = False
+
+
+def read_allowed(path: Path) -> list[Allowed]:
+    """The reasons that a file allows. Those that root can remove by apt-get are not allowed to root."""
+    with open(path, "rb") as file:
+        allowed = [Allowed(**entry) for entry in tomllib.load(file)["allowed"]]
+    root = os.geteuid() == 0 and shutil.which("apt-get") is not None
+    return [entry for entry in allowed if not (root and entry.unless_root)]
+
+
+def reason_of(report) -> str | None:
+    """Why a test, or a file, was skipped or expected to fail; None where it was neither."""
+    if hasattr(report, "wasxfail"):
+        return f"xfail: {report.wasxfail}"
+    if not report.skipped:
+        return None
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+class SkipRules:
+    """Pytest plugin: fails the run when more is skipped than is allowed, and lists what is skipped."""
+
+    def __init__(self, allowed: list[Allowed]):
+        self.allowed = allowed
+        self.skipped: dict[str, str] = {}  # reason by test or file
+
+    def pytest_runtest_logreport(self, report):
+        self.note(report)
+
+    def pytest_collectreport(self, report):
+        self.note(report)
+
+    def note(self, report):
+        reason = reason_of(report)
+        if reason is not None:
+            self.skipped[report.nodeid] = reason
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session):
+        if hasattr(session.config, "workeroutput"):  # the process that started the workers judges
+            session.config.workeroutput["skipped"] = self.skipped
+        elif self.judge()[1] and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        """Files that were skipped as a whole are known to the workers of pytest-xdist only."""
+        self.skipped |= getattr(node, "workeroutput", {}).get("skipped", {})
+
+    def judge(self) -> tuple[list[str], list[str]]:
+        """Lines of what is skipped and allowed, and of what is not allowed."""
+        tests = defaultdict(list)
+        for test, reason in self.skipped.items():
+            tests[next((entry for entry in self.allowed if re.fullmatch(entry.reason, reason)), reason)].append(test)
+        good, bad = [], []
+        for key, names in tests.items():
+            if not isinstance(key, Allowed):
+                bad.append(f"{len(names)} skipped, not allowed: {key} ({names[0]})")
+            elif len(names) > key.most:
+                bad.append(f"{len(names)} skipped, at most {key.most} allowed: {key.reason}")
+            else:
+                good.append(f"{len(names)} skipped, at most {key.most} allowed: {key.reason}")
+        return good, bad
+
+    def pytest_terminal_summary(self, terminalreporter):
+        good, bad = self.judge()
+        if good or bad:
+            terminalreporter.section("skipped, by reason")
+        for line in good:
+            terminalreporter.write_line(line)
+        for line in bad:
+            terminalreporter.write_line(line, red=True)
+        if bad:
+            terminalreporter.write_line("FAILED: tests/skips.toml does not allow this", red=True)
+
+
+class RankSelection:
+    """Pytest plugin: deselects tests that are for other numbers of ranks, and says how many."""
+
+    def __init__(self, num_ranks: int):
+        self.num_ranks = num_ranks
+        self.deselected: Counter[str] = Counter()
+
+    def why_not(self, item) -> str | None:
+        """The mark that keeps a test from these ranks."""
+        if self.num_ranks == 1 and item.get_closest_marker("several_ranks"):
+            return "several_ranks"
+        if self.num_ranks > 1 and item.get_closest_marker("launcher"):
+            return "launcher"
+        marks = list(item.iter_markers("ranks"))
+        return "ranks" if any(self.num_ranks not in mark.args for mark in marks) else None
+
+    def pytest_itemcollected(self, item):
+        if any(item.get_closest_marker(name) for name in ("several_ranks", "ranks")):
+            for name in filter(item.get_closest_marker, ONE_RANK):
+                raise pytest.UsageError(f"{item.nodeid} is marked {name} too: no stage runs it on several ranks")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config, items):
+        reasons = {item: self.why_not(item) for item in items}
+        self.deselected.update(filter(None, reasons.values()))
+        config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
+        items[:] = [item for item in items if not reasons[item]]
+
+    def pytest_sessionfinish(self, session):
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["deselected"] = dict(self.deselected)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        """Only the workers of pytest-xdist collect tests, each all of them."""
+        self.deselected |= Counter(getattr(node, "workeroutput", {}).get("deselected", {}))
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for name, count in self.deselected.items():
+            where = "one rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
+            terminalreporter.write_line(f"{count} tests do not run on {where}: marked {name}")
+
+
+def add_options(parser) -> None:
+    """Add the options that change what may be skipped."""
+    said = "a regular expression of a reason to skip tests, in addition to those of skips.toml"
+    parser.addoption("--allow-skip", action="append", default=[], metavar="REASON", help=said)
+    parser.addoption("--no-skips", action="store_true", help="any skipped test fails the run")
+
+
+def register(config, num_ranks: int) -> None:
+    """Register both plugins."""
+    allowed = [] if config.getoption("--no-skips") else read_allowed(Path(__file__).with_name("skips.toml"))
+    allowed += [Allowed(reason, sys.maxsize) for reason in config.getoption("--allow-skip")]
+    config.pluginmanager.register(SkipRules(allowed), "skip-rules")
+    config.pluginmanager.register(RankSelection(num_ranks), "rank-selection")
