@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import pathlib
 import re
@@ -11,8 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.io
-import scipy.sparse
 
 from data_tools.npz_arrays import NpzArrays, open_npy
 from data_tools.spool import forget
@@ -33,7 +32,11 @@ class Sparse:
 
 
 def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
-    """The arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory)."""
+    """The arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory).
+
+    Raises ValueError for a mat file where SciPy is missing, FileFormatError for a file that cannot be read."""
+    if kind == "mat" and importlib.util.find_spec("scipy") is None:
+        raise ValueError(f"{path.name}: MATLAB files need SciPy: pip install scipy")
     try:
         if kind == "mat":
             return load_matlab(path)
@@ -57,8 +60,19 @@ def load_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """As `load_matlab`, in this process."""
-    return split_sparse(scipy.io.loadmat(path))
+    """The arrays of a mat file, read by this process; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
+    import scipy.io  # only here: nothing else needs SciPy
+    import scipy.sparse
+
+    arrays = {}
+    for name, value in scipy.io.loadmat(path).items():
+        if scipy.sparse.issparse(value):
+            value = value.tocoo()
+            parts = {"data": value.data, "row": value.row, "col": value.col, "shape": np.array(value.shape)}
+            arrays |= {f"{name}_{part}": array for part, array in parts.items()}
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+    return arrays
 
 
 def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -76,19 +90,6 @@ def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise ValueError(f"it holds a {type(loaded).__name__}, not a dictionary of tensors")
     arrays = {key: value.numpy() if isinstance(value, torch.Tensor) else value for key, value in loaded.items()}
     return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
-
-
-def split_sparse(variables: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """The arrays among MATLAB's variables; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
-    arrays = {}
-    for name, value in variables.items():
-        if scipy.sparse.issparse(value):
-            value = value.tocoo()
-            parts = {"data": value.data, "row": value.row, "col": value.col, "shape": np.array(value.shape)}
-            arrays |= {f"{name}_{part}": array for part, array in parts.items()}
-        elif isinstance(value, np.ndarray):
-            arrays[name] = value
-    return arrays
 
 
 class ArraysTable:

@@ -6,7 +6,7 @@ The relation ``item.with.item`` is stored in both directions, in order of source
 counts the users that have both. Only edges for training count (split 0), each pair of user and item once. Users with
 very many items cost the square of them and say little: ``--max-degree`` leaves them out, and says how many they were.
 
-Memory: the training edges as two sparse matrices, and one slab of items at a time, small enough for its products; what
+Memory: a few arrays as long as the training edges, and one slab of items at a time, small enough for its products; what
 is kept goes to disk at once.
 """
 
@@ -18,11 +18,10 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import h5py
 import numpy as np
-import scipy.sparse
 
 from data_tools.cli import run_command
 from data_tools.file_spec import SPLITS
@@ -32,7 +31,7 @@ from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 
 SLAB_ROWS = 1 << 20
-PRODUCTS = 1 << 25  # pairs of items, over all users, that one slab of items may make
+PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,17 @@ class Options:
             raise ValueError(f"--threshold {self.threshold}: must be at least 1")
         if self.max_degree is not None and self.max_degree < 2:
             raise ValueError(f"--max-degree {self.max_degree}: must be at least 2; fewer items make no pair")
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Different pairs of a user and an item, int64 each, in order of user, then item: user [p] in [0, num_users) and
+    item [p] in [0, num_items). Users are nodes of the side that is not joined, items those of the joined side."""
+
+    user: np.ndarray
+    item: np.ndarray
+    num_users: int
+    num_items: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +85,23 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options)
     with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as source:
         if relation in source["edges"]:
             raise FileFormatError(f"{path}: has a relation {relation} already; choose another --name")
-        matrix = training_matrix(source, options)
+        pairs = training_pairs(source, options)
     folder = pathlib.Path(output).parent
     folder.mkdir(parents=True, exist_ok=True)
-    pairs = matrix.nnz
-    matrix, left_out = without_hubs(matrix, options.max_degree)
+    kept, left_out = without_hubs(pairs, options.max_degree)
     with tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
         spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
-        for slab in common_neighbours(matrix, options.threshold, PRODUCTS):
+        for slab in common_neighbours(kept, options.threshold, PRODUCTS):
             for name, values in zip(spools, slab, strict=True):
                 spools[name].append(values)
         columns = {name: spool.column() for name, spool in spools.items()}
         with rewriting(path, output) as (_, target):
             write_relation(target, relation, columns)
-        return Derived(relation, len(columns["src"]), matrix.nnz, left_out, pairs - matrix.nnz)
+        return Derived(relation, len(columns["src"]), len(kept.item), left_out, len(pairs.item) - len(kept.item))
 
 
-def training_matrix(file: h5py.File, options: Options) -> scipy.sparse.csr_matrix:
-    """The training edges as a matrix [other side, joined side] of 0 and 1, int32."""
+def training_pairs(file: h5py.File, options: Options) -> Pairs:
+    """The training edges, repeated ones once."""
     group = find_table(file, "edges", options.relation)
     ends = files.split_relation(options.relation)[::2]
     sizes = [int(file["nodes"][name].attrs["num_nodes"]) for name in ends]
@@ -105,9 +114,9 @@ def training_matrix(file: h5py.File, options: Options) -> scipy.sparse.csr_matri
         for piece, name, size in zip(pieces, ("src", "dst"), sizes, strict=True):
             piece.append(row_ids(group[name], start, stop, size)[kept])
     src, dst = (np.concatenate([np.empty(0, np.int64), *piece]) for piece in pieces)
-    matrix = scipy.sparse.csr_matrix((np.ones(len(src), np.int32), (src, dst)), shape=sizes)
-    matrix.data[:] = 1  # SciPy has added up repeated pairs
-    return matrix if options.side == "dst" else matrix.T.tocsr()
+    (user, item), (num_users, num_items) = ((src, dst), sizes) if options.side == "dst" else ((dst, src), sizes[::-1])
+    user, item = np.divmod(np.unique(user * num_items + item), num_items)
+    return Pairs(user, item, num_users, num_items)
 
 
 def row_ids(dataset: h5py.Dataset, start: int, stop: int, size: int) -> np.ndarray:
@@ -121,30 +130,36 @@ def row_ids(dataset: h5py.Dataset, start: int, stop: int, size: int) -> np.ndarr
     return rows
 
 
-def without_hubs(matrix: scipy.sparse.csr_matrix, max_degree: int | None) -> tuple[scipy.sparse.csr_matrix, int]:
-    """The matrix without the rows that have more than ``max_degree`` entries, and how many those were."""
+def without_hubs(pairs: Pairs, max_degree: int | None) -> tuple[Pairs, int]:
+    """The pairs of users with at most ``max_degree`` items, and how many other users there are."""
     if max_degree is None:
-        return matrix, 0
-    hub = np.diff(matrix.indptr) > max_degree
-    return matrix[np.flatnonzero(~hub)], int(hub.sum())
+        return pairs, 0
+    hub = np.bincount(pairs.user, minlength=pairs.num_users) > max_degree
+    kept = ~hub[pairs.user]
+    return replace(pairs, user=pairs.user[kept], item=pairs.item[kept]), int(hub.sum())
 
 
 def common_neighbours(
-    matrix: scipy.sparse.csr_matrix, threshold: int, products: int
+    pairs: Pairs, threshold: int, products: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Pairs of columns with at least ``threshold`` rows in common: src, dst (int64) and count (int32), in order.
+    """Pairs of items with at least ``threshold`` users in common: src, dst (int64) and count (int32), in order.
 
-    Works in slabs of columns that make at most ``products`` pairs over all rows (or in single columns).
+    Works in slabs of items that make at most ``products`` pairs over all users (or in single items).
     """
-    by_column = matrix.T.tocsr()
-    work = by_column @ np.diff(matrix.indptr).astype(np.int64)
-    for start, stop in cut(work, products):
-        counts = (by_column[start:stop] @ matrix).tocsr()
-        counts.sort_indices()
-        src = np.repeat(np.arange(start, stop), np.diff(counts.indptr))
-        dst = counts.indices.astype(np.int64)
-        kept = (counts.data >= threshold) & (src != dst)
-        yield src[kept], dst[kept], counts.data[kept].astype(np.int32)
+    degree = np.bincount(pairs.user, minlength=pairs.num_users)
+    first = np.cumsum(degree) - degree  # of a user's pairs
+    order = np.argsort(pairs.item, kind="stable")
+    users, owner = pairs.user[order], pairs.item[order]
+    ends = np.concatenate([[0], np.cumsum(degree[users])])[np.searchsorted(owner, np.arange(pairs.num_items + 1))]
+    for start, stop in cut(np.diff(ends), products):
+        low, high = np.searchsorted(owner, (start, stop))
+        count = degree[users[low:high]]
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        other = pairs.item[np.repeat(first[users[low:high]], count) + within]
+        key, counts = np.unique(np.repeat(owner[low:high], count) * pairs.num_items + other, return_counts=True)
+        src, dst = np.divmod(key, pairs.num_items)
+        kept = (counts >= threshold) & (src != dst)
+        yield src[kept], dst[kept], counts[kept].astype(np.int32)
 
 
 def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:

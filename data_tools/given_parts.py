@@ -87,7 +87,7 @@ def kaminpar_parts(graph: PairGraph, weight: np.ndarray, num_parts: int, seed: i
     try:
         import kaminpar
     except ImportError:
-        raise ValueError("method=kaminpar: is not installed; pip install 'hpcgnn[kaminpar]'") from None
+        raise ValueError("method=kaminpar needs KaMinPar: pip install kaminpar") from None
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         path = os.path.join(scratch, "graph.metis")
         write_metis(path, len(graph.neighbor) // 2, pair_slabs(graph), weight[:, None])

@@ -16,7 +16,7 @@ def plot_set(folder: pathlib.Path, out: pathlib.Path) -> None:
         from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install 'hpcgnn[plot]'") from None
+        raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
     report, traffic = describe_set(folder), read_traffic(open_book(folder))
     figure = Figure(figsize=(12, 9), layout="constrained")
     axes = figure.subplots(2, 2)

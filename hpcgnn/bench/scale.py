@@ -80,7 +80,7 @@ def _parse(argv: list[str]) -> tuple[RunConfig, Options]:
     check_modelled(config)
     overlap = config.sampling.prefetch != 0
     if namespace.plot and not plot.installed():
-        raise ValueError("--plot needs matplotlib: pip install hpcgnn[plot]")
+        raise ValueError("--plot needs matplotlib: pip install matplotlib")
     return config, Options(namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, overlap, given)
 
 

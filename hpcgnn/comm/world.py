@@ -19,6 +19,9 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import MAX_BYTES, DistributedError, Group
 
 PLANS_AHEAD = 3
+# For GPUs, as in the extra "cuda" of pyproject.toml: older ones wait for the legacy stream when they hand a tensor to a
+# kernel (DLPack), which no CUDA graph can record.
+CUDA_TORCH = "2.10"
 
 
 @dataclass
@@ -210,6 +213,11 @@ class World(Group):
             )
         if count == 0:
             return torch.device("cpu")
+        if torch.__version__ < CUDA_TORCH:  # compared as versions, not as text
+            raise ValueError(
+                f"torch {torch.__version__} is too old for GPUs: install torch {CUDA_TORCH} or later, or use "
+                "--comm.device=cpu"
+            )
         device = torch.device("cuda", self.local_rank % count)
         torch.cuda.set_device(device)
         return device

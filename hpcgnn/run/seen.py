@@ -89,6 +89,6 @@ def open_board(folder: Path, done: int):
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ValueError(
-            "train.tensorboard needs the package tensorboard: pip install 'hpcgnn[tensorboard]', or leave it false"
+            "train.tensorboard needs the package tensorboard: pip install tensorboard, or leave it false"
         ) from error
     return SummaryWriter(folder / "tensorboard", purge_step=done + 1 if done else None)

@@ -57,7 +57,7 @@ class TrainConfig:
         log_seconds: seconds between two lines in the log that tell how far an epoch is; 0: none.
         progress: a bar on stderr: "auto" (where rank 0's is a terminal), "on" or "off".
         tensorboard: also write the numbers of metrics.jsonl for TensorBoard, into tensorboard/ of the run folder; needs
-            the package (`pip install 'hpcgnn[tensorboard]'`).
+            the package (`pip install tensorboard`).
         profile: steps such as 10-19, counted from 0 at the start of the run, that torch's profiler traces on every
             rank, into profile/ of the run folder; the end of an epoch ends the trace; empty: none.
         checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.

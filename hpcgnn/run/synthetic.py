@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_tools.derive import Options, derive
 from data_tools.partition import partition
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic_links import synthesize_links
@@ -33,8 +34,6 @@ def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> No
     ``links``, one of users and items, with items joined that have users in common."""
     graph = parts.parent / "synthetic.h5"
     if links:
-        from data_tools.derive import Options, derive  # brings SciPy, which no other training loads
-
         bare = parts.parent / "synthetic-links.h5"
         synthesize_links(bare, num_nodes // 2, num_nodes // 2, 20 * num_nodes, seed=1)
         derive(bare, graph, Options("user.likes.item"))

@@ -1,5 +1,4 @@
-"""Metrics over a whole split, exact on any number of ranks: scores, counts or sums are gathered, never metrics
-averaged.
+"""Metrics over a whole split, exact on any number of ranks: counts or sums over ranks, never metrics averaged.
 
 b events of this rank, k negatives an event, n rows of this rank, c classes.
 """
@@ -11,6 +10,7 @@ import math
 import numpy as np
 
 from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.tasks.pair_metrics import count_levels
 
 NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
 RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
@@ -32,11 +32,8 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
     """
     positive, negative = positive.astype(np.float32), negative.astype(np.float32)
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-    pieces = [world.gather_rows(values) for values in (positive, negative, inductive)]
-    if world.rank > 0:
-        return world.broadcast()
-    values = [*_scores(pieces[0], pieces[1]), *_scores(pieces[0][pieces[2]], pieces[1][pieces[2]])]
-    return world.broadcast(dict(zip(NAMES, values, strict=True)))
+    values = [*_ap_auc(positive, negative, world), *_ap_auc(positive[inductive], negative[inductive], world)]
+    return dict(zip(NAMES, values, strict=True))
 
 
 def ranks_of(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
@@ -76,11 +73,8 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     if scores.ndim == 2 and scores.shape[1] > 2:
         return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
     margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
-    margin, labels = world.gather_rows(margin.astype(np.float32)), world.gather_rows(labels.astype(np.int64))
-    if world.rank > 0:
-        return world.broadcast()
-    ap, auc = _ap_auc(margin, labels) if len(np.unique(labels)) == 2 else (math.nan, math.nan)
-    return world.broadcast({"auc": auc, "ap": ap})
+    ap, auc = _ap_auc(margin[labels == 1], margin[labels == 0], world)
+    return {"auc": auc, "ap": ap}
 
 
 def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
@@ -125,17 +119,10 @@ def _sum(values: np.ndarray, world: World) -> float:
     return math.fsum(world.allgather(math.fsum(values)))
 
 
-def _scores(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float]:
-    if len(positive) == 0 or negative.size == 0:
-        return math.nan, math.nan
-    scores = np.concatenate([positive, negative.ravel()])
-    return _ap_auc(scores, np.concatenate([np.ones(len(positive)), np.zeros(negative.size)]))
-
-
-def _ap_auc(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    from sklearn.metrics import average_precision_score, roc_auc_score  # takes a second, and only rank 0 needs it
-
-    return float(average_precision_score(labels, scores)), float(roc_auc_score(labels, scores))
+def _ap_auc(positive: np.ndarray, negative: np.ndarray, world: World) -> tuple[float, float]:
+    """Collective. Of the scores of this rank's positives and negatives; NaN without any of either."""
+    levels = count_levels(positive, negative, world)
+    return levels.average_precision(), levels.auc()
 
 
 def _multilabel(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:

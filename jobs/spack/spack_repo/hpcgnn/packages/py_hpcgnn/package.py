@@ -20,6 +20,7 @@ class PyHpcgnn(PythonPackage):
 
     variant("cuda", default=False, description="Kernels for NVIDIA GPUs")
     variant("plot", default=False, description="Curves of benchmarks")
+    variant("scipy", default=False, description="Read MATLAB files")
     variant("tensorboard", default=False, description="Write the numbers of a run for TensorBoard")
 
     depends_on("cxx", type="build")
@@ -30,22 +31,21 @@ class PyHpcgnn(PythonPackage):
 
     depends_on("mpi")
     depends_on("python@3.10:", type=("build", "run"))
-    depends_on("py-torch@2.11:", type=("build", "run"))
+    depends_on("py-torch@2.6:", type=("build", "run"))
     depends_on("py-mpi4py@4.0:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"))
     depends_on("py-numpy@1.26:", type=("build", "run"))
-    depends_on("py-pymetis@2025.1:", type=("build", "run"))
+    depends_on("py-pymetis@2025.1.1:2025", type=("build", "run"))
     depends_on("py-jsonargparse@4.40: +signatures", type=("build", "run"))
     depends_on("py-pyyaml@6:", type=("build", "run"))
     depends_on("py-pyarrow@16:", type=("build", "run"))
     depends_on("py-safetensors@0.4.5:", type=("build", "run"))
-    depends_on("py-scikit-learn@1.4:", type=("build", "run"))
-    depends_on("py-scipy@1.11:", type=("build", "run"))
 
     depends_on("cuda", when="+cuda")
-    depends_on("py-torch +cuda", when="+cuda", type=("build", "run"))
+    depends_on("py-torch@2.10: +cuda", when="+cuda", type=("build", "run"))
     depends_on("py-cupy@13.6:", when="+cuda", type=("build", "run"))
     depends_on("py-matplotlib@3.8:", when="+plot", type=("build", "run"))
+    depends_on("py-scipy@1.11:", when="+scipy", type=("build", "run"))
     depends_on("py-tensorboard@2.15:", when="+tensorboard", type=("build", "run"))
 
     def config_settings(self, spec, prefix):
