@@ -3,11 +3,12 @@
     python tests/golden/make.py FOLDER [KIND ...]
 
 ``FOLDER/<kind>.h5``, ``FOLDER/<kind>/`` and ``FOLDER/run-<kind>/``. By commands only, so that PYTHONPATH may name a
-checkout of an older commit: tests/golden/README.md says which commit made which archive.
+checkout of an older commit: README.md beside this file says which commit made which archive.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -103,71 +104,68 @@ write_snapshots(sys.argv[1], graph, ["golden"], "golden")
 """
 
 TRAIN = ["--train.epochs=1", "--train.seed=3", "--comm.threads=1", "--comm.device=cpu"]
-TEMPORAL_RUN = [
-    "--train.batch_size=4", "--train.checkpoint_every=2", "--sampling.fanout=2",
-    "--model.memory_dim=4", "--model.time_dim=4", "--model.embed_dim=4",
-]  # fmt: skip
-STATIC_RUN = [
-    "--train.batch_size=2", "--sampling.fanouts=[2]", "--model.layers=1", "--model.hidden=4", "--task.node_type=paper",
-    "--embedding.dim=2",
-]  # fmt: skip
-SNAPSHOT_RUN = ["--model.hidden=4"]
+SETTINGS = {
+    "temporal": [
+        "--train.batch_size=4", "--train.checkpoint_every=2", "--sampling.fanout=2",
+        "--model.memory_dim=4", "--model.time_dim=4", "--model.embed_dim=4",
+    ],
+    "static": [
+        "--kind=static", "--train.batch_size=2", "--sampling.fanouts=[2]", "--model.layers=1", "--model.hidden=4",
+    ],
+    "snapshots": ["--kind=snapshots", "--model.hidden=4"],
+}  # fmt: skip
 
 
-def run(*arguments: str | Path) -> None:
-    """Run this Python; its output is shown where it fails."""
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True)
+def run(folder: Path, *arguments: str) -> None:
+    """Run this Python in a folder, so that no path of this machine gets into a file; its output is shown where it
+    fails."""
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def write(folder: Path, texts: dict[str, str]) -> None:
-    """Write source files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
+def convert(folder: Path, kind: str, spec: str, tables: dict[str, str]) -> None:
+    """Write ``<kind>.h5`` from tables of text."""
+    for name, text in {f"{kind}.yaml": spec, **{f"{name}.csv": text for name, text in tables.items()}}.items():
         (folder / name).write_text(text)
+    paths = [text for name in tables for text in ("--set", f"{name}={name}.csv")]
+    run(folder, "-m", "data_tools.convert", "--spec", f"{kind}.yaml", *paths, f"{kind}.h5")
 
 
-def temporal(folder: Path) -> None:
-    """Events of users and items, with labels, features and ids that are words."""
-    sources, graph = folder / "sources", folder / "temporal.h5"
-    write(sources, {"events.csv": EVENTS, "temporal.yaml": TEMPORAL})
-    run("-m", "data_tools.convert", "--spec", sources / "temporal.yaml", "--set", f"events={sources / 'events.csv'}", graph)
-    cut_and_train(folder, "temporal", [], TEMPORAL_RUN)
+def make_graph(folder: Path, kind: str) -> None:
+    """Events of users and items; papers and their authors; or a ring whose edges come one by one."""
+    if kind == "temporal":
+        convert(folder, kind, TEMPORAL, {"events": EVENTS})
+    elif kind == "static":
+        convert(folder, kind, STATIC, {"papers": PAPERS, "cites": CITES, "writes": WRITES})
+    else:
+        run(folder, "-c", SNAPSHOTS, f"{kind}.h5")
 
 
-def static(folder: Path) -> None:
-    """Papers with features, labels and a split, authors with names; out-edges and a ranking of remote nodes."""
-    sources, graph = folder / "sources", folder / "static.h5"
-    tables = {"papers": PAPERS, "cites": CITES, "writes": WRITES}
-    write(sources, {f"{name}.csv": text for name, text in tables.items()} | {"static.yaml": STATIC})
-    paths = [text for name in tables for text in ("--set", f"{name}={sources / name}.csv")]
-    run("-m", "data_tools.convert", "--spec", sources / "static.yaml", *paths, graph)
-    cut_and_train(folder, "static", ["--out-edges", "--cache-ranking", "0.5"], STATIC_RUN)
+def make_parts(folder: Path, kind: str) -> None:
+    """Cut ``<kind>.h5`` into two parts; of a static graph with out-edges and a ranking of remote nodes."""
+    options = ["--out-edges", "--cache-ranking", "0.5"] if kind == "static" else []
+    run(folder, "-m", "data_tools.partition", f"{kind}.h5", kind, "--parts", "2", *options)
 
 
-def snapshots(folder: Path) -> None:
-    """A ring whose edges come one by one, weights, features, a number of every node and snapshot, and a split."""
-    write(folder, {})
-    run("-c", SNAPSHOTS, folder / "snapshots.h5")
-    cut_and_train(folder, "snapshots", [], SNAPSHOT_RUN)
-
-
-def cut_and_train(folder: Path, kind: str, options: list[str], settings: list[str]) -> None:
-    """The partition set of ``<kind>.h5``, and a run on it."""
-    parts = folder / kind
-    run("-m", "data_tools.partition", folder / f"{kind}.h5", parts, "--parts", "2", *options)
-    run("-m", "hpcgnn.train", f"--data.path={parts}", f"--output.dir={folder / f'run-{kind}'}", *TRAIN, *settings)
-
-
-KINDS = {"temporal": temporal, "static": static, "snapshots": snapshots}
+def make_run(folder: Path, kind: str) -> None:
+    """Train an epoch on the partition set."""
+    run(folder, "-m", "hpcgnn.train", f"--data.path={kind}", f"--output.dir=run-{kind}", *TRAIN, *SETTINGS[kind])
 
 
 def main() -> None:
-    """Make the kinds named on the command line, or all."""
-    folder = Path(sys.argv[1])
-    for kind in sys.argv[2:] or KINDS:
-        KINDS[kind](folder)
+    """Make what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("kinds", nargs="*", default=list(SETTINGS), metavar="KIND", help=", ".join(SETTINGS))
+    parser.add_argument("--without-run", action="store_true", help="graph file and partition set only")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for kind in options.kinds:
+        make_graph(options.folder, kind)
+        make_parts(options.folder, kind)
+        if not options.without_run:
+            make_run(options.folder, kind)
 
 
 if __name__ == "__main__":
