@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from data_tools import inspect
 from data_tools.verify import verify
-from hpcgnn import evaluate
+from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.run import checkpoint
 from hpcgnn.run.describe import describe_run
@@ -49,6 +49,7 @@ STATES = {
     (PRESENT, "snapshots"): "f",
 }
 REFUSED = {"0367fb9": "best_ap in its manifest", "31f5b35": "one mail a node"}
+BETWEEN_EPOCHS = "step-0000000004-00001-0000000"
 CHANGED = (
     "the layout of {}: raise its version, refuse or read the older one, and add a golden file (tests/golden/README.md)"
 )
@@ -234,12 +235,27 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", REFUSED)
-def test_first_layouts_of_checkpoints_are_refused(golden, name, reader, world):
-    """Whoever reads such a run says which layout it found, which one is read, and what to do."""
-    run, parts = golden(name) / "run-temporal", golden(PRESENT) / "temporal"
+def test_first_layouts_of_checkpoints_are_refused(golden, tmp_path, name, reader, world):
+    """Whoever reads such a run says which layout it found, which one is read, and what to do. Between epochs there is
+    no node memory by which to tell: that checkpoint is left out here."""
+    run, parts = tmp_path / "run", golden(PRESENT) / "temporal"
+    shutil.copytree(golden(name) / "run-temporal", run)
+    if reader in ("best", "resume"):
+        shutil.rmtree(run / "checkpoints" / BETWEEN_EPOCHS)
     with pytest.raises((ValueError, DistributedError)) as caught:
         READERS[reader](run, parts, world)
     assert_named(str(caught.value), run, REFUSED[name])
+
+
+def test_weights_of_the_first_layouts_do_not_fit(golden, tmp_path, world):
+    """What is left of such a run between two epochs is refused by the names of its weights."""
+    shutil.copytree(golden("31f5b35") / "run-temporal", tmp_path / "run")
+    data = f"--data.path={golden(PRESENT) / 'temporal'}"
+    with pytest.raises(DistributedError) as caught:
+        train.main(world, ["--resume", str(tmp_path / "run"), data, "--train.epochs=2", "--comm.device=cpu"])
+    path = tmp_path / "run" / "checkpoints" / BETWEEN_EPOCHS
+    for text in (f"{path}: the weights do not fit", "attention.key [2, 2, 10] where it has embedding.", "train anew"):
+        assert text in str(caught.value)
 
 
 def assert_named(message: str, run: Path, found: str) -> None:
