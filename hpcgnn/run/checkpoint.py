@@ -4,6 +4,9 @@ A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights,
 (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (the same of the w-th write that
 reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and sha256, progress). Without
 a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
+
+Version 2 has the layout that version 1 had last, so those of version 1 are read by what they hold: the first ones kept
+``best_ap`` instead of ``best_metric``, and one mail a node (``has_mail``) instead of a mailbox. These are refused.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
+from hpcgnn import __version__
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
@@ -28,10 +32,14 @@ from hpcgnn.store import files
 from hpcgnn.store.decode import decode_json
 from hpcgnn.store.saved_rows import NodeRowStore, RowOwner, SavedRows
 
-FORMAT, VERSION = "hpcgnn-checkpoint", 1
+FORMAT, VERSION = "hpcgnn-checkpoint", 2
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
+
+
+class OtherVersionError(ValueError):
+    """A checkpoint that is whole but has another layout; the message names it, the version found and the remedy."""
 
 
 @dataclass
@@ -70,7 +78,8 @@ def step_checkpoints(folder: Path) -> list[Path]:
 
 def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path | None:
     """Collective. The newest step checkpoint whose files are all as they were written; None where there is no
-    checkpoint. Says what it passes over. Raises DistributedError when every one is damaged."""
+    checkpoint. Says what it passes over. Raises DistributedError when every one is damaged, and when one that is newer
+    than all sound ones has another layout: an older one would lose work."""
     found = world.broadcast(step_checkpoints(folder))
     for path in reversed(found):
         problem = find_damage(path, world)
@@ -83,13 +92,17 @@ def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path |
 
 
 def find_damage(path: Path, world: World) -> str | None:
-    """Collective. What is wrong with the files of a checkpoint; the ranks share them out."""
+    """Collective. What is wrong with the files of a checkpoint; the ranks share them out. Raises DistributedError for
+    another layout."""
     problem, entries = None, []
-    try:
-        entries = read_manifest(path)["files"]
-        check_files(path, entries[world.rank :: world.size])
-    except (ValueError, OSError) as error:
-        problem = str(error)
+    with together(world, "read checkpoint"):
+        try:
+            entries = read_manifest(path)["files"]
+            check_files(path, entries[world.rank :: world.size])
+        except OtherVersionError:
+            raise
+        except (ValueError, OSError) as error:
+            problem = str(error)
     return next((text for text in world.allgather(problem) if text), None)
 
 
@@ -113,22 +126,48 @@ def step_tag(progress: Progress) -> str:
 
 
 def read_manifest(path: Path) -> dict:
-    """The manifest of a checkpoint whose files are all there with their sizes. Raises ValueError."""
+    """The manifest of a checkpoint whose files are all there with their sizes. Raises ValueError, of another format,
+    version or layout OtherVersionError."""
     try:
         manifest = decode_json((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
     if not isinstance(manifest, dict):
         raise ValueError(f"{path / MANIFEST}: expected an object; not a whole checkpoint")
-    if manifest.get("format") != FORMAT or manifest.get("format_version") != VERSION:
-        found = f"{manifest.get('format')} version {manifest.get('format_version')}"
-        raise ValueError(f"{path}: {found}, expected {FORMAT} {VERSION}")
+    version = manifest.get("format_version")
+    if manifest.get("format") != FORMAT or version not in (1, VERSION):
+        raise _other_version(path, f"{manifest.get('format')} version {version}")
     _check_manifest(path / MANIFEST, manifest)
     for entry in manifest["files"]:
         name = path / entry["name"]
         if not name.is_file() or os.path.getsize(name) != entry["bytes"]:
             raise ValueError(_damaged(name))
+    if version == 1 and (strange := _first_layout(path, manifest)):
+        raise _other_version(path, f"{FORMAT} version 1 with {strange}")
     return manifest
+
+
+def _other_version(path: Path, found: str) -> OtherVersionError:
+    return OtherVersionError(
+        f"{path}: {found}, this hpcgnn {__version__} reads {FORMAT} version {VERSION}; "
+        "go on with the hpcgnn that wrote it, or train anew into another folder"
+    )
+
+
+def _first_layout(path: Path, manifest: dict) -> str | None:
+    """What only the first layouts of version 1 have, where a checkpoint has it; its files are there. Raises ValueError
+    for node memory that cannot be read."""
+    if "best_ap" in manifest["progress"]:
+        return "best_ap in its manifest"
+    memory = [path / entry["name"] for entry in manifest["files"] if entry["name"].startswith("memory-")]
+    try:
+        for name in memory[:1]:  # those of all ranks have the same columns
+            with safe_open(name, "pt") as columns:
+                if "has_mail" in columns.keys():
+                    return "one mail a node"
+    except SafetensorError as error:
+        raise ValueError(f"{_damaged(name)}: {error}") from error
+    return None
 
 
 def _check_manifest(path: Path, manifest: dict) -> None:

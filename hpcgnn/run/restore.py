@@ -27,10 +27,20 @@ def load(session: BaseSession, path: Path) -> State:
 def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
     """Copy in place: parameters are views into the flat buffer."""
     parameters = dict(model.named_parameters())
-    if {n: p.shape for n, p in parameters.items()} != {n: w.shape for n, w in weights.items()}:
-        raise ValueError(f"{path}: the weights do not fit the configured model")
+    wanted, found = ({(n, *p.shape) for n, p in given.items()} for given in (parameters, weights))
+    if wanted != found:
+        raise ValueError(
+            f"{path}: the weights do not fit the configured model ({_first(found - wanted)} where it has "
+            f"{_first(wanted - found)}): use the model section of that run and the hpcgnn that wrote it, or train anew"
+        )
     for name, parameter in parameters.items():
         parameter.data.copy_(weights[name])
+
+
+def _first(weights: set[tuple]) -> str:
+    """The first weight in words."""
+    name, *shape = min(weights, default=("nothing",))
+    return f"{name} {shape}" if shape else name
 
 
 def initialize(session: BaseSession, folder: Path) -> str:

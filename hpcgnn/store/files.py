@@ -179,7 +179,7 @@ def check_format(file: h5py.File, expected: str) -> None:
     if version != VERSION:
         raise FileFormatError(
             f"{file.filename}: {expected} version {version}, this hpcgnn {__version__} reads version {VERSION}; "
-            "write the file anew with the same hpcgnn that reads it"
+            "write the file anew (convert or partition again) with the same hpcgnn that reads it"
         )
 
 
