@@ -1,27 +1,39 @@
-"""The recipes in jobs/: each one trains, its keys exist, and its job script differs from the others by name only."""
+"""The recipes in jobs/: each one learns more than a baseline knows, its keys exist, and its job script differs from the others by name only."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import baselines
+import h5py
 import pytest
 import yaml
 from run_commands import run
 
+from data_tools.partition import partition
+from data_tools.synthesize import synthesize_events
+from data_tools.synthetic_static import synthesize_static
 from hpcgnn import config as configuration
-from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synthetic_snapshots
+from hpcgnn.run.synthetic import make_synthetic_graph, make_synthetic_snapshots
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 RECIPES = {path.stem.removeprefix("train_"): path for path in sorted(JOBS.glob("train_*.yaml"))}
 KEYS = {name: yaml.safe_load(path.read_text()) for name, path in RECIPES.items()}
 STATIC = [name for name, keys in KEYS.items() if keys.get("kind") == "static"]
-STATIC_METRICS = {"bipartite": "test_recall@20", "distmult": "test_mrr"}  # of the others test_accuracy
-SNAPSHOTS = {"tgcn": "test_mse", "evolvegcn": "test_ap"}
+STATIC_LINKS = ["bipartite", "distmult"]
+SNAPSHOTS = ["tgcn", "evolvegcn"]
 LINKS = [name for name, keys in KEYS.items() if "task" not in keys and name not in STATIC]
-SMALL = ["--train.epochs=1", "--train.batch_size=100", "--model.memory_dim=8", "--model.time_dim=8",
-         "--model.embed_dim=8", "--comm.threads=1"]  # fmt: skip
-SMALL_STATIC = ["--train.epochs=2", "--model.hidden=8", "--comm.threads=1"]
+LABELS = ["node"]
+# Enough to learn from and to train on in seconds.
+NUM_EVENTS, NUM_NODES, NUM_SNAPSHOTS = 4000, 1500, 30
+EVENTS, LIKES = "user.interacts.item", "user.likes.item"
+SMALL = ["--train.epochs=4", "--train.batch_size=50", "--train.lr=0.003", "--model.memory_dim=32",
+         "--model.time_dim=32", "--model.embed_dim=32", "--comm.threads=1"]  # fmt: skip
+SMALL_NODES = ["--train.epochs=12", "--train.batch_size=50", "--train.lr=0.01", "--model.hidden=32", "--comm.threads=1"]
+SMALL_LINKS = ["--train.epochs=12", "--train.eval_every=3", "--model.hidden=32", "--comm.threads=1"]
+SMALL_SNAPSHOTS = ["--train.epochs=30", "--model.hidden=32", "--comm.threads=1"]
+CHANGES = {"apan": ["--train.batch_size=25"], "dysat": ["--sampling.window=3000"]}
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline=time_window"],
                ["edgebank"]]  # fmt: skip
@@ -33,52 +45,107 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def evaluated(jobs, folder):
-    """What two ranks print for EVALUATIONS, after they have trained all recipes on the built-in events in one job."""
-    make_synthetic(folder / "parts", 600)
-    make_synthetic_graph(folder / "static-parts", 400)
-    make_synthetic_graph(folder / "link-parts", 400, links=True)
-    make_synthetic_snapshots(folder / "snapshot-parts", 60, 20)
-    temporal = [*SMALL, f"--data.path={folder / 'parts'}"]
-    nodes, links = ([*SMALL_STATIC, f"--data.path={folder / name}"] for name in ("static-parts", "link-parts"))
-    commands = [
-        ["train", f"--config={RECIPES[name]}", *given, f"--output.dir={folder / name}"]
-        for names, given in (
-            (LINKS, temporal),
-            ([name for name in STATIC if name not in STATIC_METRICS], nodes),
-            (STATIC_METRICS, [*links, "--train.eval_every=1"]),
-            (SNAPSHOTS, [*SMALL_STATIC, f"--data.path={folder / 'snapshot-parts'}"]),
-        )
-        for name in names
-    ]
-    for command in commands:
-        jobs(2, *command)
+def graphs(folder):
+    """The graph files to train on, by what is in them; their partition sets lie beside them in ``parts``."""
+    paths = {name: folder / "graphs" / name / "synthetic.h5" for name in ("events", "nodes", "links", "snapshots")}
+    for path in paths.values():
+        path.parent.mkdir(parents=True)
+    synthesize_events(paths["events"], NUM_EVENTS, 200, 40, seed=1, feature_dim=16, labels=True)
+    synthesize_static(paths["nodes"], NUM_NODES, 20 * NUM_NODES, seed=1, width=64, num_classes=5)
+    for name in ("events", "nodes"):
+        partition(paths[name], paths[name].parent / "parts", 16, method="metis")
+    make_synthetic_graph(paths["links"].parent / "parts", 400, links=True)
+    make_synthetic_snapshots(paths["snapshots"].parent / "parts", 60, NUM_SNAPSHOTS)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def evaluated(jobs, folder, graphs):
+    """What two ranks print for EVALUATIONS, after they have trained all recipes on small graphs in one job."""
+    for names, graph, options in (
+        ([*LINKS, *LABELS], "events", SMALL),
+        ([name for name in STATIC if name not in STATIC_LINKS], "nodes", SMALL_NODES),
+        (STATIC_LINKS, "links", SMALL_LINKS),
+        (SNAPSHOTS, "snapshots", SMALL_SNAPSHOTS),
+    ):
+        data = f"--data.path={graphs[graph].parent / 'parts'}"
+        for name in names:
+            jobs(2, "train", f"--config={RECIPES[name]}", data, *options, *CHANGES.get(name, []),
+                 f"--output.dir={folder / name}")  # fmt: skip
     return [json.loads(jobs(2, "evaluate", folder / name, *options).stdout) for name, *options in EVALUATIONS]
 
 
-@pytest.mark.launcher
-@pytest.mark.parametrize("recipe", LINKS)
-def test_recipe_trains(folder, evaluated, recipe):
-    lines = [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
-    (test,) = [line for line in lines if line["kind"] == "test"]
-    assert 0 < test["test_ap"] <= 1
-    assert ("epoch" in {line["kind"] for line in lines}) == (recipe != "edgebank")
+def lines_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def tested(run: Path, metric: str) -> float:
+    """A metric of the test of a finished run."""
+    *_, last = lines_of(run)
+    assert last["kind"] == "test"
+    return last[metric]
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("recipe", STATIC)
-def test_recipe_of_a_static_graph_trains(folder, evaluated, recipe):
-    *_, test = [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
-    assert test["kind"] == "test"
-    assert 0 < test[STATIC_METRICS.get(recipe, "test_accuracy")] <= 1
+@pytest.mark.parametrize("recipe", [name for name in LINKS if name != "edgebank"])
+def test_recipe_beats_edgebank(folder, evaluated, recipe):
+    """Which knows the same batches, negatives and events."""
+    score, edgebank = (tested(folder / name, "test_ap") for name in (recipe, "edgebank"))
+    assert score > edgebank + 0.02, f"test AP of {recipe}: {score:.4f}, of EdgeBank: {edgebank:.4f}"
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("recipe", SNAPSHOTS)
-def test_recipe_of_snapshots_trains(folder, evaluated, recipe):
-    *_, test = [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
-    assert test["kind"] == "test"
-    assert 0 < test[SNAPSHOTS[recipe]] <= 1
+def test_edgebank_beats_popularity(folder, evaluated, graphs):
+    """Without training: there is no line of an epoch."""
+    (test,) = lines_of(folder / "edgebank")
+    popular = baselines.popular_events_ap(graphs["events"], EVENTS, NUM_EVENTS * 85 // 100)
+    assert test["test_ap"] > popular + 0.02, f"test AP of EdgeBank: {test['test_ap']:.4f}, of popularity: {popular:.4f}"
+
+
+@pytest.mark.launcher
+def test_recipe_of_labels_beats_the_share_of_ones(folder, evaluated, graphs):
+    """That share is the average precision of one class for all, or of a random order. The users' last labels tell all of
+    the labels of this graph, so they are no mark to pass."""
+    with h5py.File(graphs["events"]) as file:
+        share = file[f"edges/{EVENTS}/label"][NUM_EVENTS * 85 // 100 :].mean()
+    score = tested(folder / "node", "test_ap")
+    assert score > share + 0.3, f"test AP: {score:.4f}, of one class for all: {share:.4f}"
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("recipe", [name for name in STATIC if name not in STATIC_LINKS])
+def test_recipe_of_nodes_beats_the_vote_of_neighbors(folder, evaluated, graphs, recipe):
+    """Each node has the class that most of its training neighbours have."""
+    score, vote = tested(folder / recipe, "test_accuracy"), baselines.neighbor_vote(graphs["nodes"])
+    assert score > vote + 0.03, f"test accuracy of {recipe}: {score:.4f}, of the neighbours' vote: {vote:.4f}"
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("recipe", "metric"), [("bipartite", "test_recall@20"), ("distmult", "test_mrr")])
+def test_recipe_of_static_links_beats_popularity(folder, evaluated, graphs, recipe, metric):
+    """Items, or for distmult both ends of a link, in order of their training links."""
+    score = tested(folder / recipe, metric)
+    popular = {
+        "test_recall@20": baselines.popular_items_recall(graphs["links"], LIKES, 20),
+        "test_mrr": baselines.popular_ends_mrr(graphs["links"], LIKES),
+    }[metric]
+    assert score > 1.1 * popular, f"{metric} of {recipe}: {score:.4f}, of popularity: {popular:.4f}"
+
+
+@pytest.mark.launcher
+def test_recipe_of_numbers_beats_a_line_of_the_last_ones(folder, evaluated, graphs):
+    """Persistence with a slope, which is better than persistence."""
+    error = tested(folder / "tgcn", "test_mse")
+    line = baselines.fitted_line_mse(graphs["snapshots"], NUM_SNAPSHOTS * 8 // 10)
+    assert error < 0.96 * line, f"test MSE of tgcn: {error:.4f}, of a line of the last values: {line:.4f}"
+
+
+@pytest.mark.launcher
+def test_recipe_of_snapshot_links_beats_popularity(folder, evaluated, graphs):
+    """Not persistence, which is far better here: links stay for eight snapshots, and EvolveGCN sees no pair's past."""
+    score = tested(folder / "evolvegcn", "test_ap")
+    popular = baselines.popular_snapshots_ap(graphs["snapshots"], NUM_SNAPSHOTS * 8 // 10, negatives=100)
+    assert score > 1.4 * popular, f"test AP of evolvegcn: {score:.4f}, of popularity: {popular:.4f}"
 
 
 @pytest.mark.launcher
