@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # What takes longer than CI may: `bash tests/nightly.sh [STAGE...]`. docs/hygiene.md has the outcome.
 #
-#   fuzz      changed inputs to all readers, other ones every day
-#   soak      kills, hangs and lost nodes at random moments
-#   browser   the report page in a headless browser
-#   mpich     the tests under MPICH
-#   sanitize  the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
+#   fuzz         changed inputs to all readers, other ones every day
+#   soak         kills, hangs and lost nodes at random moments
+#   browser      the report page in a headless browser
+#   mpich        the tests under MPICH
+#   sanitize     the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
+#   lowest       the package with the lowest versions that pyproject.toml allows; as root
+#   next_debian  the package on Debian 13, in a folder of its own; as root
 #
 # Without arguments: all of them. FUZZ_MINUTES, on every core, and SOAK_MINUTES are 60 each.
 set -euo pipefail
@@ -21,6 +23,8 @@ soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 browser() { .venv/bin/python -m pytest -q tests/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
 sanitize() { bash tests/sanitize.sh; }
+lowest() { bash tests/installed.sh lowest; }
+next_debian() { bash tests/installed.sh next_debian; }
 
 # Runs a stage and notes how it went.
 stage() {
@@ -31,18 +35,18 @@ stage() {
         verdict="FAILED (exit code $code)"
         FAILED=1
     fi
-    SUMMARY+=("$(printf '%-8s %5d s  %s' "$1" $((SECONDS - start)) "$verdict")")
+    SUMMARY+=("$(printf '%-11s %5d s  %s' "$1" $((SECONDS - start)) "$verdict")")
 }
 
 main() {
     local name
-    (($#)) || set -- fuzz soak browser mpich sanitize
+    (($#)) || set -- fuzz soak browser mpich sanitize lowest next_debian
     bash tests/setup.sh
     for name in "$@"; do
         case $name in
-            fuzz | soak | browser | mpich | sanitize) stage "$name" ;;
+            fuzz | soak | browser | mpich | sanitize | lowest | next_debian) stage "$name" ;;
             *)
-                echo "unknown stage $name: fuzz soak browser mpich sanitize" >&2
+                echo "unknown stage $name: fuzz soak browser mpich sanitize lowest next_debian" >&2
                 exit 2
                 ;;
         esac
