@@ -13,6 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+readonly STAGES=(fuzz soak browser mpich sanitize lowest next_debian)
 SUMMARY=()
 FAILED=0
 
@@ -40,16 +41,16 @@ stage() {
 
 main() {
     local name
-    (($#)) || set -- fuzz soak browser mpich sanitize lowest next_debian
+    (($#)) || set -- "${STAGES[@]}"
+    for name in "$@"; do
+        if [[ " ${STAGES[*]} " != *" $name "* ]]; then
+            echo "unknown stage $name: ${STAGES[*]}" >&2
+            exit 2
+        fi
+    done
     bash tests/setup.sh
     for name in "$@"; do
-        case $name in
-            fuzz | soak | browser | mpich | sanitize | lowest | next_debian) stage "$name" ;;
-            *)
-                echo "unknown stage $name: fuzz soak browser mpich sanitize lowest next_debian" >&2
-                exit 2
-                ;;
-        esac
+        stage "$name"
     done
     echo "=== summary ==="
     printf '%s\n' "${SUMMARY[@]}"
