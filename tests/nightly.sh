@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # What takes longer than CI may: `bash tests/nightly.sh [STAGE...]`. docs/hygiene.md has the outcome.
 #
-#   fuzz      changed inputs to all readers, other ones every day
-#   soak      kills, hangs and lost nodes at random moments
-#   browser   the report page in a headless browser
-#   mpich     the tests under MPICH
-#   sanitize  the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
+#   fuzz         changed inputs to all readers, other ones every day
+#   soak         kills, hangs and lost nodes at random moments
+#   browser      the report page in a headless browser
+#   mpich        the tests under MPICH
+#   sanitize     the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
+#   lowest       the package with the lowest versions that pyproject.toml allows; as root
+#   next_debian  the package on Debian 13, in a folder of its own; as root
 #
 # Without arguments: all of them. FUZZ_MINUTES, on every core, and SOAK_MINUTES are 60 each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+readonly STAGES=(fuzz soak browser mpich sanitize lowest next_debian)
 SUMMARY=()
 FAILED=0
 
@@ -21,6 +24,8 @@ soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
 sanitize() { bash tests/sanitize.sh; }
+lowest() { bash tests/installed.sh lowest; }
+next_debian() { bash tests/installed.sh next_debian; }
 
 # Runs a stage and notes how it went.
 stage() {
@@ -31,21 +36,21 @@ stage() {
         verdict="FAILED (exit code $code)"
         FAILED=1
     fi
-    SUMMARY+=("$(printf '%-8s %5d s  %s' "$1" $((SECONDS - start)) "$verdict")")
+    SUMMARY+=("$(printf '%-11s %5d s  %s' "$1" $((SECONDS - start)) "$verdict")")
 }
 
 main() {
     local name
-    (($#)) || set -- fuzz soak browser mpich sanitize
+    (($#)) || set -- "${STAGES[@]}"
+    for name in "$@"; do
+        if [[ " ${STAGES[*]} " != *" $name "* ]]; then
+            echo "unknown stage $name: ${STAGES[*]}" >&2
+            exit 2
+        fi
+    done
     bash tests/setup.sh
     for name in "$@"; do
-        case $name in
-            fuzz | soak | browser | mpich | sanitize) stage "$name" ;;
-            *)
-                echo "unknown stage $name: fuzz soak browser mpich sanitize" >&2
-                exit 2
-                ;;
-        esac
+        stage "$name"
     done
     echo "=== summary ==="
     printf '%s\n' "${SUMMARY[@]}"

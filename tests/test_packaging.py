@@ -85,7 +85,8 @@ def test_image_takes_all_that_is_built(sections):
     assert all((REPOSITORY / name).exists() for name in taken)
     tools = PROJECT["tool"]["scikit-build"]
     packages = tools["wheel"]["packages"].values()
-    read = {*packages, "native", "pyproject.toml", "CMakeLists.txt", PROJECT["project"]["readme"]}
+    project = PROJECT["project"]
+    read = {*packages, "native", "pyproject.toml", "CMakeLists.txt", project["readme"], *project["license-files"]}
     assert read <= set(taken)
     post = sections["post"]
     for name in requirements(PROJECT["build-system"]["requires"]):
@@ -149,7 +150,7 @@ def test_recipe_asks_for_what_the_project_asks_for(recipe):
     """The same packages in the same least versions, for building and for running, and the extras it offers."""
     project = PROJECT["project"]
     assert recipe.calls["version"] == [((project["version"],), {})]
-    assert recipe.calls["license"] == [((project["license"]["text"],), {})]
+    assert recipe.calls["license"] == [((project["license"],), {})]
     assert recipe.package.__doc__.rstrip(".") == project["description"]
     wanted = {"build": {}, "run": {}, "+cuda": {}, "+plot": {}, "+scipy": {}, "+tensorboard": {}}
     for (text,), named in recipe.calls["depends_on"]:

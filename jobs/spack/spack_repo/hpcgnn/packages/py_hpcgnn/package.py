@@ -26,7 +26,7 @@ class PyHpcgnn(PythonPackage):
     depends_on("cxx", type="build")
     depends_on("cmake@3.24:", type="build")
     depends_on("ninja", type="build")
-    depends_on("py-scikit-build-core@0.10:", type="build")
+    depends_on("py-scikit-build-core@0.11:", type="build")
     depends_on("py-nanobind@2.4:", type="build")
 
     depends_on("mpi")
