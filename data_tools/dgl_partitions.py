@@ -105,7 +105,7 @@ class Chunks:
 
     def columns(self, prefix: str) -> dict[str, Any]:
         """The columns of a table as a spec has them; ids and ends are none."""
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for name, dtype in self._dtypes.items():
             table, _, column = name.rpartition(".")
             if table == prefix and column not in ("id", "ends"):
@@ -219,6 +219,7 @@ def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarr
 
 def relation_of(name: str) -> tuple[str, str, str]:
     """The three names of a relation."""
-    if len(names := name.split(":")) != 3:
+    if name.count(":") != 2:
         raise FileFormatError(f"edge_map: {name!r} is not of the form source:relation:destination")
-    return tuple(names)
+    source, relation, destination = name.split(":")
+    return source, relation, destination

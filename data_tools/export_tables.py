@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 
-Column = h5py.Dataset | np.ndarray
+Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Looked"
 REMEDY = "write it anew, or check it with data_tools.verify"
 
 

@@ -214,7 +214,8 @@ class RowIds:
 
 def make_id_space(node_type: str, ids: str) -> IntegerIds | TextIds | RowIds:
     """The id space for a node type whose ids are ``int``, ``string`` or ``row``."""
-    return {"int": IntegerIds, "string": TextIds, "row": RowIds}[ids](node_type)
+    kinds: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
+    return kinds[ids](node_type)
 
 
 def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> FileFormatError:

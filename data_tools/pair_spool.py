@@ -64,7 +64,7 @@ class SpooledGraph:
 def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarray:
     """Values begin .. end - 1 of a file."""
     values = np.empty(end - begin, dtype)
-    view, place = memoryview(values).cast("B"), begin * dtype.itemsize
+    view, place = values.data.cast("B"), begin * dtype.itemsize
     while len(view):
         count = os.preadv(file.fileno(), [view], place)
         assert count > 0, "a scratch file is shorter than what was written"
@@ -74,7 +74,7 @@ def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarr
 
 def write_run(file: IO[bytes], values: np.ndarray, begin: int) -> None:
     """Put values at place ``begin`` of a file."""
-    view, place = memoryview(np.ascontiguousarray(values)).cast("B"), begin * values.itemsize
+    view, place = np.ascontiguousarray(values).data.cast("B"), begin * values.itemsize
     while len(view):
         count = os.pwrite(file.fileno(), view, place)
         view, place = view[count:], place + count

@@ -165,7 +165,7 @@ def write_own(
 
 def missing_groups(parts: range, finished: Container[int]) -> list[range]:
     """Runs of at most `ranks_memory.PARTS_AT_ONCE` parts that are not finished."""
-    groups = []
+    groups: list[range] = []
     for part in parts:
         if part in finished:
             continue

@@ -85,11 +85,13 @@ def stretch_of(source: Source, name: str, relation: int) -> tuple[int, int]:
     that are of no stretch of time."""
     quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
     if source.kind == "snapshots" and quarter is not None:
-        return tuple(source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
+        begin, end = (source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
+        return begin, end
     if source.kind != "temporal" or name == "events":
         return (0, source.relations[relation].num_edges)
     fractions = STRETCHES[name] if quarter is None else (quarter / QUARTERS, (quarter + 1) / QUARTERS)
-    return tuple(stream_cuts(source, fraction)[relation] for fraction in fractions)
+    begin, end = (stream_cuts(source, fraction)[relation] for fraction in fractions)
+    return begin, end
 
 
 def amount(

@@ -62,7 +62,7 @@ class ReadEdges:
 def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_buckets: int = 0) -> NodeTable:
     """Read the table of a node type, if it has one, and start its id space: on disk where there are buckets."""
     on_disk = num_buckets and node.ids != "row"
-    space = make_id_space(node.type, node.ids)
+    space: IdSpace = make_id_space(node.type, node.ids)
     if on_disk:
         space = DiskIds(node.type, node.ids == "string", folder, num_buckets)
     fields = column_fields(node.columns, node.file)
@@ -123,10 +123,13 @@ def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: i
     """A split [N], int8, from arrays of row numbers or masks; -1 where a node is in no set."""
     split = np.full(num_nodes, -1, np.int8)
     for name, item in column.sets.items():
-        own = isinstance(item, FileColumn)
-        file, reference = (item.file, item.column) if own else (column.file or node.file, item)
-        rows = read_rows(spec, file, reference, folder) if own else read_array(spec.files[file], reference)
-        if own and item.mask:
+        if isinstance(item, FileColumn):
+            file, reference = item.file, item.column
+            rows = read_rows(spec, file, reference, folder)
+        else:
+            file, reference = column.file or table_files(node.file)[0], item
+            rows = read_array(spec.files[file], reference)
+        if isinstance(item, FileColumn) and item.mask:
             if len(rows) and rows.max() > 1:
                 raise FileFormatError(f"{spec.files[file].title}: {reference!r} is no mask: it holds {rows.max()}")
             rows = rows.astype(bool)

@@ -100,7 +100,7 @@ def build_tables(kind: type, what: str, data: Any) -> list:
     """The node types or relations, with their columns in the long form."""
     if not isinstance(data, list):
         raise ValueError(f"{what}: expected a list, got {type(data).__name__}")
-    tables = []
+    tables: list = []
     for i, table in enumerate(data):
         where = f"{what}[{i}]"
         items(where, table)

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 from hpcgnn.store.files import FileFormatError
 
@@ -20,7 +20,7 @@ BLOCK_BYTES = 4 << 20
 
 
 @contextlib.contextmanager
-def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[BinaryIO]:
+def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[IO[bytes]]:
     """The decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the name's).
 
     With ``member`` the file is an archive, .tar (compressed or not) or .zip, and the path of one member ends so.
@@ -38,7 +38,7 @@ def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | Non
 
 
 @contextlib.contextmanager
-def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[BinaryIO]:
+def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[IO[bytes]]:
     if suffix == ".gz":
         with gzip.open(path, "rb") as file:
             yield file
@@ -51,14 +51,14 @@ def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _open_member(path: pathlib.Path, member: str) -> Iterator[BinaryIO]:
+def _open_member(path: pathlib.Path, member: str) -> Iterator[IO[bytes]]:
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive, archive.open(find_member(path, member, archive.namelist())) as file:
             yield gzip.open(file) if member.endswith(".gz") else file
     else:
-        with tarfile.open(path) as archive:
-            files = [item.name for item in archive.getmembers() if item.isfile()]
-            file = archive.extractfile(find_member(path, member, files))
+        with tarfile.open(path) as tar:
+            files = [item.name for item in tar.getmembers() if item.isfile()]
+            file = tar.extractfile(find_member(path, member, files))
             yield gzip.open(file) if member.endswith(".gz") else file
 
 

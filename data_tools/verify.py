@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from data_tools.findings import Findings, each
+from data_tools.reports import Report
 from data_tools.team import Team, run_team
 from data_tools.verify_book import BookView, check_files, read_book
 from data_tools.verify_edges import compare_static_edges, count_halo
@@ -70,7 +71,7 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
         else:
             width = row_bytes(layouts[f"/edges/{relation.name}"])
             cuts[relation.name] = compare_edges(team, view, relation, row_of, source, width, findings)
-    measured = {"cut": sum(cuts.values())}
+    measured: Report = {"cut": sum(cuts.values())}
     if view.kind in files.BY_DESTINATION:
         measured |= {"relations": cuts, "halo": count_halo(team, view, findings)}
     if view.kind == "snapshots":
@@ -133,10 +134,10 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
             findings.add(view.path, f"/{kind}", f"{ours}, but {source.filename} has {theirs}")
             fine = False
     for relation in view.relations if fine else ():
-        theirs = set(source["edges"][relation.name]) - {"src", "dst"}
-        if theirs != set(relation.columns):
-            path, ours = f"/edges/{relation.name}/columns", sorted(relation.columns)
-            findings.add(view.path, path, f"{ours}, but {source.filename} has {sorted(theirs)}")
+        columns = set(source["edges"][relation.name]) - {"src", "dst"}
+        if columns != set(relation.columns):
+            path, kept = f"/edges/{relation.name}/columns", sorted(relation.columns)
+            findings.add(view.path, path, f"{kept}, but {source.filename} has {sorted(columns)}")
             fine = False
     return fine
 

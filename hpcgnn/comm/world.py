@@ -75,6 +75,8 @@ class World(Group):
     ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``, out of ``job``, the world of all ranks.
     """
 
+    job: World
+
     def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
         self.config = config or CommConfig()
         super().__init__(comm, self.config.max_message_bytes)

@@ -14,7 +14,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.temporal import Sizes, resolve_model
+from hpcgnn.nn.temporal import Sizes, TemporalModel, resolve_model
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.scoring import LabelCollected, LinkCollected
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_labels, measure_links
@@ -30,6 +30,7 @@ from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.hot import hottest
 from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
+from hpcgnn.store.partition import TemporalPartition
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
 from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
 from hpcgnn.tasks.step_graphs import StepGraphs
@@ -44,6 +45,12 @@ class Session(BaseSession):
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
     the job's, whose epochs of a round are ``epochs``.
     """
+
+    config: RunConfig
+    partition: TemporalPartition
+    model: TemporalModel
+    memory: NodeMemory
+    task: TemporalTask
 
     def __init__(self, config: RunConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)

@@ -12,7 +12,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
-from hpcgnn.nn.sequence_model import SequenceSizes
+from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes
 from hpcgnn.nn.snapshot_models import make_model
 from hpcgnn.run.goal import GoalSession
 from hpcgnn.run.snapshot_goal import RegressionGoal, SnapshotGoal
@@ -27,7 +27,7 @@ from hpcgnn.sample.snapshot_plan import SnapshotBatches, SnapshotPlan, SnapshotP
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.store.sequence_rows import SequenceRows
-from hpcgnn.store.snapshot_partition import DEGREE, open_snapshot_partition
+from hpcgnn.store.snapshot_partition import DEGREE, SnapshotPartition, open_snapshot_partition
 from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks import snapshot_config as tasks
 from hpcgnn.tasks.snapshot_task import SnapshotTask
@@ -46,6 +46,12 @@ class SnapshotSession(GoalSession):
     """Collective to create and to close. A run on a snapshot graph."""
 
     roots = "predictions"
+    config: SnapshotConfig
+    goal: SnapshotGoal
+    model: SequenceModel
+    partition: SnapshotPartition
+    memory: SequenceRows
+    task: SnapshotTask
 
     def __init__(self, config: SnapshotConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)

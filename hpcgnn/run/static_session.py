@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.config import StaticConfig
-from hpcgnn.nn.graph_models import GraphSizes, make_model
+from hpcgnn.nn.graph_models import GraphModel, GraphSizes, make_model
 from hpcgnn.run.goal import GoalSession
 from hpcgnn.run.graph_goal import Goal, NodeGoal
 from hpcgnn.run.graph_link_goal import LinkGoal
@@ -32,6 +32,8 @@ class StaticSession(GoalSession):
 
     roots = "seeds"
     config: StaticConfig
+    goal: Goal
+    model: GraphModel
     partition: GraphPartition
     tables: NodeTables
     memory: EmbeddingStore

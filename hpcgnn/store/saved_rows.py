@@ -21,8 +21,9 @@ class SavedRows:
 
 
 class RowOwner(Protocol):
-    """A rank's share of a graph: its book, and the flat row ids [n] of the local nodes."""
+    """A rank's share of a graph: the hash of its file, its book, and the flat row ids [n] of the local nodes."""
 
+    graph: str
     book: Book
     flat_row: np.ndarray
 

@@ -33,7 +33,8 @@ class Levels:
         """Collective. Of the scores [s] of this rank's edges."""
         everyone = np.concatenate(world.allgather(positive.astype(np.float32)))
         score, edges = np.unique(everyone, return_counts=True)
-        return cls(score, edges, *(np.zeros(len(score), np.int64) for _ in range(2)))
+        above, level = (np.zeros(len(score), np.int64) for _ in range(2))
+        return cls(score, edges, above, level)
 
     def add(self, scores: torch.Tensor, sign: int = 1) -> None:
         """Count negatives with these scores; sign -1: count them no longer."""
