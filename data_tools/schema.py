@@ -8,7 +8,7 @@ import typing
 from collections.abc import ItemsView, Mapping
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def one_of(what: str, value: Any, allowed: tuple) -> None:

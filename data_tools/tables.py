@@ -9,7 +9,7 @@ import contextlib
 import csv
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,7 @@ class Table(Protocol):
 
     name: str
 
-    def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
+    def batches(self, references: Mapping[str, Any]) -> Iterator[dict[str, Raw]]:
         """Pieces of the requested columns, in the order of the rows; the same rows for all of them."""
 
 
@@ -122,7 +122,7 @@ class TextTable:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
-        quoting = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
+        quoting: Literal[0, 3] = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
         return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
 
     def _arrow_batches(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not left[0].nbytes:
         return np.ones(len(left), bool)
     as_bytes = (np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1) for a in (left, right))
-    return np.equal(*as_bytes).all(axis=1)
+    return np.all(np.equal(*as_bytes), axis=1)
 
 
 @dataclass(slots=True)

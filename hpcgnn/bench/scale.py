@@ -12,6 +12,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -135,8 +136,8 @@ def make_report(session: Session, options: Options, machine: Machine, sources: d
     )
     points = [predict(demand, setting, machine) for demand in demands]
     for point, counted in zip(points, counts.values(), strict=False):
-        busiest = sum(sent_bytes(setting.exchanges, counted, planned) for planned in (True, False)).max()
-        point["bytes_busiest"] = float(busiest) / len(steps)
+        busiest: Any = sum(sent_bytes(setting.exchanges, counted, planned) for planned in (True, False))
+        point["bytes_busiest"] = float(busiest.max()) / len(steps)
     for point in points:
         point["speedup"] = points[0]["step_seconds"] / point["step_seconds"]
     return {

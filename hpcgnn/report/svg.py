@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def lines(series: dict[str, Points], label: str, x_label: str = "epoch") -> str:
 
 def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank") -> str:
     """One bar a rank, of parts [R] by name, one on the other."""
-    total = sum(parts.values())
+    total: Any = sum(parts.values())
     axes = Axes((-0.5, len(total) - 0.5), (0.0, float(total.max()) or 1.0))
     body, below = axes.frame(x_label), np.zeros(len(total))
     for index, values in enumerate(parts.values()):

@@ -98,7 +98,8 @@ class LinkGoal(Goal):
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. What edges are ranked among, by the end that is asked for."""
-        ranking, found = self._config.eval.ranking, {}
+        ranking = self._config.eval.ranking
+        found: dict[int, Candidates] = {}
         if not ranking:
             return found
         split = partition.edges[self._relation].columns["split"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hpcgnn.tasks.temporal_link import Scores
 class Collected(Protocol):
     """Scores of this rank's events of a split, step after step."""
 
-    def add(self, plan: StepPlan, scores: StepScores) -> None:
+    def add(self, plan: Any, scores: Any) -> None:
         """Take a plan's scores."""
 
     def metrics(self, batches, world: World) -> dict[str, float]:

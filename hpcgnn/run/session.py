@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +102,7 @@ class Session(BaseSession):
             self._time_scale(),
         )  # fmt: skip
         with together(self.world, "build the model"):
-            model = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
+            model: Any = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
             if config.memory.staleness and not model.has_memory:
                 raise ValueError(f"{type(model).__name__} has no node memory: leave memory.staleness 0")
         if config.task.has_labels:
@@ -149,10 +150,10 @@ class Session(BaseSession):
         )  # fmt: skip
         if not task.has_labels:
             return TemporalLinkTask(*shared)
-        weights = task.class_weights
+        given = task.class_weights
         if task.balance_classes:
-            weights = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
-        weights = torch.tensor(weights, dtype=self.dtype, device=self.world.device) if len(weights) else None
+            given = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
+        weights = torch.tensor(given, dtype=self.dtype, device=self.world.device) if len(given) else None
         return TemporalLabelTask(task.kind, weights, *shared)
 
     def _make_samplers(self) -> None:

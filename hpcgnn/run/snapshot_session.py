@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks import snapshot_config as tasks
 from hpcgnn.tasks.snapshot_task import SnapshotTask
 
-GOALS: dict[str, type[SnapshotGoal]] = {
+GOALS: dict[str, Callable[..., SnapshotGoal]] = {
     tasks.REGRESSION: RegressionGoal,
     tasks.NODE: NodeLabelGoal,
     tasks.LINK: SnapshotLinkGoal,
@@ -55,9 +56,9 @@ class SnapshotSession(GoalSession):
 
     def __init__(self, config: SnapshotConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
-        path = stage_path(path, config.data.stage_to, world)
+        folder = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
-            self.partition = open_snapshot_partition(path, world.rank, world.size, config.data.check_hash)
+            self.partition = open_snapshot_partition(folder, world.rank, world.size, config.data.check_hash)
             if config.task.target == DEGREE:
                 self.partition.add_degrees()
             self.inputs = SnapshotInputs(config.inputs, self.partition, config.task.target, self.dtype, world.device)
@@ -116,8 +117,8 @@ class SnapshotSession(GoalSession):
             model = make_model(config.model, sizes)
             if model.weighs_edges and config.sampling.weighted and WEIGHT in self.partition.edge_columns:
                 raise ValueError("model.kind gat and dysat weigh edges themselves: set sampling.weighted to false")
-            model = self.goal.extend(model)
-        self.model = model.to(device=world.device, dtype=self.dtype)
+            whole: Any = self.goal.extend(model)
+        self.model = whole.to(device=world.device, dtype=self.dtype)
         learnt = SparseEmbedding(
             self.partition.flat_row, extra, EmbeddingConfig(), config.train.lr, config.train.seed, self.dtype,
             world.device,

@@ -141,7 +141,8 @@ class NeighborSampler:
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
         chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
-        counts, values = [[] for _ in serve], [[] for _ in serve]
+        counts: list[list[np.ndarray]] = [[] for _ in serve]
+        values: list[list[np.ndarray]] = [[] for _ in serve]
         for relation, fanout in enumerate(fanouts):
             target = self.partition.relations[relation].dst_type
             offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
@@ -158,8 +159,8 @@ class NeighborSampler:
         """The inverse of ``_serve`` at the requester; types, order [N] of its requests as they were sent."""
         relations = self.partition.relations
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
-        counts = [[] for _ in relations]
-        columns = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
+        counts: list[list[np.ndarray]] = [[] for _ in relations]
+        columns: list[list[list[np.ndarray]]] = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
         by_owner = np.split(types, np.cumsum(want)[:-1])
         for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
             numbers, at = np.bincount(asked, minlength=len(frontier)), 0

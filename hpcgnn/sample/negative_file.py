@@ -156,8 +156,11 @@ def _open_pickle(path: str) -> NegativeFile:
                 "the same number, at least one: repeat negatives, or keep fewer for all"
             )
     negatives = _as_ids(np.stack(lines), path, 0)
-    keys = tuple(_key_column(path, name, column) for name, column in zip(KEY, zip(*content, strict=True), strict=True))
-    return NegativeFile(path, len(lines), size, lambda start, stop: negatives[start:stop], None, keys)
+    columns = zip(KEY, zip(*content, strict=True), strict=True)
+    source, destination, time = (_key_column(path, name, column) for name, column in columns)
+    return NegativeFile(
+        path, len(lines), size, lambda start, stop: negatives[start:stop], None, (source, destination, time)
+    )
 
 
 KEY = ("source", "destination", "time")

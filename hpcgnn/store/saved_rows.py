@@ -21,11 +21,19 @@ class SavedRows:
 
 
 class RowOwner(Protocol):
-    """A rank's share of a graph: the hash of its file, its book, and the flat row ids [n] of the local nodes."""
+    """A rank's share of a graph."""
 
-    graph: str
-    book: Book
-    flat_row: np.ndarray
+    @property
+    def graph(self) -> str:
+        """Hash of the graph file."""
+
+    @property
+    def book(self) -> Book:
+        """Which ranks have which nodes."""
+
+    @property
+    def flat_row(self) -> np.ndarray:
+        """Flat row ids [n] int64 of the local nodes."""
 
 
 class NodeRowStore(Protocol):
