@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.io
@@ -65,7 +66,7 @@ def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     """The tensors and NumPy arrays of a dictionary that torch.save wrote."""
     import torch  # only here: it takes more memory than all the rest
 
-    known = [(np._core.multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
+    known: list[Any] = [(np._core.multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
     known += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
     try:
         with torch.serialization.safe_globals(known):
@@ -78,9 +79,9 @@ def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
 
 
-def split_sparse(variables: Mapping[str, object]) -> dict[str, np.ndarray]:
+def split_sparse(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The arrays among MATLAB's variables; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, value in variables.items():
         if scipy.sparse.issparse(value):
             value = value.tocoo()
@@ -183,7 +184,7 @@ class DenseColumn:
 class CsrColumn:
     """Dense rows of a CSR matrix, made when they are asked for."""
 
-    def __init__(self, file: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]):
+    def __init__(self, file: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, ...]):
         self.num_rows, self._width = shape
         self.row_bytes = int(data.dtype.itemsize * self._width)
         self._data, self._indices, self._indptr = data, indices, indptr

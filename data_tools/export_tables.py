@@ -6,6 +6,7 @@ N nodes of a type, E edges of a relation. Columns are datasets of the file or ar
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,7 +27,7 @@ class Table:
 
     name: str
     num_rows: int
-    columns: dict[str, Column]
+    columns: Mapping[str, Column]
     attributes: dict[str, object]
 
 

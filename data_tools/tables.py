@@ -186,7 +186,7 @@ class ParquetTable:
             raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
 
 
-def read_array(spec: FileSpec, reference: Reference) -> np.ndarray:
+def read_array(spec: FileSpec, reference: Any) -> np.ndarray:
     """A whole array of a file of arrays."""
     table = open_table(spec)
     if not isinstance(table, ArraysTable):

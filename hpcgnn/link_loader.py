@@ -139,7 +139,8 @@ class LinkNeighborLoader(PlannedLoader):
 
     def _use_split(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Collective. Returns the edges to leave out."""
-        graph, split = self._graph, self._given if isinstance(self._given, str) else self._given[1]
+        graph = self._graph
+        split: Any = self._given if isinstance(self._given, str) else self._given[1]
         seeds = make_link_seeds(graph.partition, self.relation, self._reverse, graph.world, graph.channel)
         self._pool, self._partition = seeds.pools[split], seeds.partition
         self._tables = graph.tables.over(seeds.partition)

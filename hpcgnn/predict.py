@@ -59,6 +59,7 @@ def main(world: World, argv: list[str]) -> int:
         if isinstance(session, (StaticSession, SnapshotSession)):
             _write_all(session, arguments)
             return launch.EXIT_DONE
+        assert isinstance(session, Session)
         last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), world)[0])
         answer = _score if arguments.pairs else _embed
         answer(session, arguments, last)

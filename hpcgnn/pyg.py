@@ -74,8 +74,8 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
             store.x = batch.x[kind]
     blocks, device = batch.batch.blocks, batch.n_id[0].device
     names = [files.split_relation(name) for name in graph.relations]
-    for number, name in enumerate(names):
-        _add_edges(data[name] if typed else data, blocks, number, graph.direction == OUT, device)
+    for number, relation in enumerate(names):
+        _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device)
     if typed:
         data.adjs = [{names[number]: found for number, found in _hop(block).items()} for block in blocks]
     else:

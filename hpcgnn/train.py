@@ -6,6 +6,7 @@ mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by
 
 from __future__ import annotations
 
+from hpcgnn.run.session import Session
 import contextlib
 import datetime
 import itertools
@@ -77,6 +78,7 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
     log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
     if isinstance(config, RunConfig) and config.baseline.kind:
         _save_config(config, folder, world)
+        assert isinstance(session, Session)
         code = run_baseline(session, folder, log)
     else:
         code = _train(session, folder, log, stop, resume)

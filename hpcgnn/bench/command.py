@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonargparse
 import numpy as np
 
 from hpcgnn import config as configuration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def lines(series: dict[str, Points], label: str, x_label: str = "epoch") -> str:
+def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> str:
     """Curves of (x, y) by name, with a legend where there are several."""
     points = [point for some in series.values() for point in some if math.isfinite(point[1])]
     if not points:

@@ -15,7 +15,7 @@ from hpcgnn.config import StaticConfig
 from hpcgnn.nn.graph_decoders import TYPED, make_decoder
 from hpcgnn.run.full_ranking import FILTERED_NAMES, FULL_NAMES, Candidates, RankCollected
 from hpcgnn.run.graph_goal import Goal
-from hpcgnn.run.scoring import Collected
+from hpcgnn.run.scoring import Scored
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.link_negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
@@ -123,7 +123,7 @@ class LinkGoal(Goal):
         return GraphLinkTask(types, self._replaced, make_loss(self._config.task), *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
         """As in Goal; a batch at a time."""
         if self._candidates:
             return self._rank(outputs, batches, model.decoder, channel)

@@ -150,7 +150,7 @@ class Session(BaseSession):
         )  # fmt: skip
         if not task.has_labels:
             return TemporalLinkTask(*shared)
-        given = task.class_weights
+        given: Any = task.class_weights
         if task.balance_classes:
             given = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
         weights = torch.tensor(given, dtype=self.dtype, device=self.world.device) if len(given) else None

@@ -133,7 +133,8 @@ def _whole(
         identity = flat_row[start[relation.dst_type] : start[relation.dst_type + 1]]
         found.append(InLists(indptr, identity, weight, source_identity))
         edges.append(InEdges(indptr, src, np.empty(0, np.int64), {} if weight is None else {WEIGHT: weight}))
-    columns, no_features = (tuple(nothing for _ in partition.types) for nothing in ({}, None))
+    columns: tuple[dict, ...] = tuple({} for _ in partition.types)
+    no_features = (None,) * num_types
     whole = GraphPartition(
         book, partition.graph, 0, partition.relations, flat_row, start, columns, no_features, tuple(edges), ()
     )  # fmt: skip

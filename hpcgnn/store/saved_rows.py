@@ -32,6 +32,10 @@ class RowOwner(Protocol):
         """Which ranks have which nodes."""
 
     @property
+    def num_nodes(self) -> int:
+        """Local nodes."""
+
+    @property
     def flat_row(self) -> np.ndarray:
         """Flat row ids [n] int64 of the local nodes."""
 

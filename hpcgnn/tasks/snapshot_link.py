@@ -61,7 +61,7 @@ def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> Snapsho
 
 def make_loss(config: SnapshotTaskConfig) -> Loss:
     """Of scores [s] and those of negatives [k, s]: a sum over the edges."""
-    losses = {
+    losses: dict[str, Loss] = {
         "binary": partial(_binary, weight=config.positive_weight),
         "margin": partial(margin_loss, margin=config.margin),
         "softmax": softmax_loss,

@@ -99,7 +99,8 @@ class SnapshotTask:
 
     def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves on."""
-        frames, tokens = self._frames(plan, chain, learnt), []
+        frames = self._frames(plan, chain, learnt)
+        tokens: list = []
         if self._carries:
             outputs, state = self._carry(frames, tokens)
             if plan.ends:
@@ -138,7 +139,7 @@ class SnapshotTask:
         if self._rows.fresh:
             return state
         kept = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
-        return state | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
+        return dict(state) | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
 
     def _frames(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list[Frame]:
         """Collective."""

@@ -19,7 +19,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.native import Random, Stream
 from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.temporal import TemporalModel
-from hpcgnn.sample.plan import Announcement, Delivery, StepPlan
+from hpcgnn.sample.plan import Announcement, Delivery, StepPlan, WritePlan
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.tasks.step_graphs import StepTask
 from hpcgnn.timers import Timers
