@@ -66,7 +66,8 @@ def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     """The tensors and NumPy arrays of a dictionary that torch.save wrote."""
     import torch  # only here: it takes more memory than all the rest
 
-    known: list[Any] = [(np._core.multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
+    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+    known: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
     known += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
     try:
         with torch.serialization.safe_globals(known):

@@ -6,7 +6,6 @@ mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by
 
 from __future__ import annotations
 
-from hpcgnn.run.session import Session
 import contextlib
 import datetime
 import itertools
@@ -33,6 +32,7 @@ from hpcgnn.run.describe import model_name
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path, make_session
 from hpcgnn.run.sampler_rank import beside_samplers
+from hpcgnn.run.session import Session
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synthetic_snapshots
 from hpcgnn.run.trainer import Trainer

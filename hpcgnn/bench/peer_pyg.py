@@ -6,9 +6,9 @@ TransformerConv over the last neighbours. b events a batch, Z embedding width.
 
 from __future__ import annotations
 
-from typing import Any
 import importlib.util
 import time
+from typing import Any
 
 import torch
 from torch import nn

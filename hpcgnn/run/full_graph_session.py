@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hpcgnn.run.graph_goal import NodeGoal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
+from hpcgnn.run.graph_goal import NodeGoal
 from hpcgnn.run.scoring import Scored
 from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.full_graph import build_full_graph

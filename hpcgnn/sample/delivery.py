@@ -103,8 +103,11 @@ def plan_delivery(mailing: Mailing, events, answer: Answer, root: np.ndarray, bo
     sender = (rows[sent], rows[other], other, sent % max(1, len(events)))
     receiver = _receive(received, received["message"] + shift, mailing)
     tensors: list[Any] = [None if a is None else torch.from_numpy(a) for a in (*sender, *receiver)]
-    sizes = counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1])
-    return Delivery(*tensors[:4], *sizes, *tensors[4:])
+    node, other_row, other_root, event_place, *received_tensors = tensors
+    return Delivery(
+        node, other_row, other_root, event_place, counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1]),
+        *received_tensors,
+    )  # fmt: skip
 
 
 def _receivers(mailing: Mailing, events, answer: Answer) -> tuple[np.ndarray, ...]:

@@ -7,7 +7,6 @@ negative sources; K slots; W windows; U unique nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch

@@ -6,6 +6,7 @@ n nodes of this rank, W columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import torch
 
 from hpcgnn.comm.exchange import Channel
