@@ -56,7 +56,7 @@ def read_book(path: pathlib.Path) -> Book:
         order = data.get("ntypes" if key == "node_map" else "etypes") or {only: 0}
         if set(order) != set(ranges) or not all(isinstance(value, list) for value in ranges.values()):
             raise ValueError(f"{key}: expected the ranges of ids of {', '.join(order)}")
-        found.append({name: as_ranges(ranges[name]) for name in sorted(order, key=order.get)})
+        found.append({name: as_ranges(ranges[name]) for name in sorted(order, key=order.__getitem__)})
     files = [dict(items(f"part-{i}", data.get(f"part-{i}"))) for i in range(int(data["num_parts"]))]
     return Book(path.parent, files, *found)
 

@@ -5,6 +5,8 @@ N nodes of all types numbered together, n of them in a rank's block, C columns o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from data_tools.directory import add_up
@@ -21,7 +23,7 @@ COUNTED = {True: ("edges", *QUARTER_NAMES), False: ("events", *STRETCHES, *QUART
 
 
 def block_weights(
-    team: Team, source: Source, balance: tuple[str, ...], blocks: BlockOwnership, degrees: np.ndarray | None
+    team: Team, source: Source, balance: tuple[str, ...], blocks: BlockOwnership, degrees: np.ndarray | Any
 ) -> dict[str, np.ndarray]:
     """Collective. Weights [n] int64 by column name; degrees [n]: of the block, where that is asked for. Raises
     ValueError for a name that is not known here."""
@@ -38,7 +40,7 @@ def block_weights(
 
 
 def plain_weight(
-    team: Team, source: Source, name: str, blocks: BlockOwnership, degrees: np.ndarray | None
+    team: Team, source: Source, name: str, blocks: BlockOwnership, degrees: np.ndarray | Any
 ) -> np.ndarray:
     """Weight [n] int64 that follows from a node itself, or from its neighbours."""
     first, last = (int(blocks.starts[team.rank + side]) for side in (0, 1))

@@ -176,5 +176,5 @@ def place_file(file: FileSpec, path: str | None) -> FileSpec:
     if file.archive is None or path is None:
         return dataclasses.replace(file, path=path)
     if pathlib.Path(path).is_dir():
-        return dataclasses.replace(file, archive=None, member=None, path=str(pathlib.Path(path) / file.member))
+        return dataclasses.replace(file, archive=None, member=None, path=str(pathlib.Path(path, str(file.member))))
     return dataclasses.replace(file, path=path)

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from hpcgnn.store.files import FileFormatError
 
@@ -58,8 +58,8 @@ def _open_member(path: pathlib.Path, member: str) -> Iterator[IO[bytes]]:
     else:
         with tarfile.open(path) as tar:
             files = [item.name for item in tar.getmembers() if item.isfile()]
-            file = tar.extractfile(find_member(path, member, files))
-            yield cast(IO[bytes], gzip.open(file)) if member.endswith(".gz") else file
+            found: Any = tar.extractfile(find_member(path, member, files))
+            yield cast(IO[bytes], gzip.open(found)) if member.endswith(".gz") else found
 
 
 def find_member(path: pathlib.Path, member: str, names: list[str]) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import sys
+from typing import Any
 
 import h5py
 import numpy as np
@@ -157,7 +158,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     if lines:
         print(f"{args.folder}: {len(lines)} problems")
         return 2
-    view = read_book(pathlib.Path(args.folder), Findings())
+    view: Any = read_book(pathlib.Path(args.folder), Findings())
     num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
     what = "events" if view.kind == "temporal" else "edges"
     compared = f", equal to {args.against}" if args.against else ""

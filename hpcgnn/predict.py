@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jsonargparse
 import numpy as np
@@ -116,7 +117,7 @@ def _embed(session: Session, arguments: jsonargparse.Namespace, last: int) -> No
     world, types = session.world, session.partition.book.node_types
     nodes = launch.on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
     replay(session)
-    embedding = embed_nodes(session, nodes)
+    embedding: Any = embed_nodes(session, nodes)
     _write(world, arguments.out, f"{len(nodes)} embeddings", lambda: write_embeddings(arguments.out, nodes, embedding))
 
 

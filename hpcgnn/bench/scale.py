@@ -128,7 +128,7 @@ def make_report(session: Session, options: Options, machine: Machine, sources: d
     wanted = min(options.steps or batches.num_steps, batches.num_steps)
     steps = np.unique(np.linspace(0, batches.num_steps - 1, wanted).round().astype(np.int64))
     counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
-    laws = None if config.memory.hot_nodes else Laws.fit(counts, apart)
+    laws: Any = None if config.memory.hot_nodes else Laws.fit(counts, apart)
     beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
     demands = [counted_demand(c) for c in counts.values()] + [laws.demand(size) for size in beyond]
     setting = Setting(

@@ -134,7 +134,7 @@ class Watchdog:
 
 
 def _line_of_main_thread() -> str:
-    frame = sys._current_frames().get(threading.main_thread().ident)
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
 
 

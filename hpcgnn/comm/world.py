@@ -157,7 +157,7 @@ class World(Group):
             return False
         return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
 
-    def gather(self, value: Any) -> list | None:
+    def gather(self, value: Any) -> list | Any:
         """Collective. One picklable object a rank, on rank 0."""
         return self._comm.gather(value)
 
@@ -167,7 +167,7 @@ class World(Group):
         self._comm.Allgather(np.ascontiguousarray(values), out)
         return out
 
-    def gather_rows(self, rows: np.ndarray) -> np.ndarray | None:
+    def gather_rows(self, rows: np.ndarray) -> np.ndarray | Any:
         """Collective. Rows [n, ...] of all ranks, of one dtype and width, concatenated in rank order, on rank 0 (None
         elsewhere)."""
         kinds = self._comm.gather((rows.dtype, rows.shape[1:], len(rows)))

@@ -57,7 +57,7 @@ class LinkStep:
         self._model, self._update = model, _Weights(model.updater.weights())
         self._layers = [_Weights(layer.weights()) for layer in model.embedding.layers]
         self._decoder = _Weights(model.decoder.weights())
-        self._pass: RecurrentPass | None = None
+        self._pass: Any = None  # the RecurrentPass between ``update`` and ``update_backward``
         self._phase = model.updater.time.phase.detach().double()
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
@@ -111,7 +111,7 @@ class _Weights:
         """Their gradients [sum of sizes], in the parameters' order, to be added to."""
         if any(p.grad is None for p in self.parameters):
             self._create()
-        gradients = [p.grad for p in self.parameters]
+        gradients: list[Any] = [p.grad for p in self.parameters]
         whole = self._joined(gradients)
         if whole is not None:
             yield whole

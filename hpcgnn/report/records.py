@@ -54,13 +54,13 @@ class RunRecords:
         }
         return found
 
-    def sent_bytes(self) -> np.ndarray | None:
+    def sent_bytes(self) -> np.ndarray | Any:
         """Bytes from rank to rank [R, R] over the same epochs; None where nothing is known."""
         lines = self._newest_times()
         found: Any = sum(np.array(line["sent_bytes"]) for line in lines) if lines else None
         return found
 
-    def peak_mib(self) -> np.ndarray | None:
+    def peak_mib(self) -> np.ndarray | Any:
         """The most memory of every rank [R]."""
         lines = self._newest_times()
         return np.max([line["peak_mib"] for line in lines], axis=0) if lines else None

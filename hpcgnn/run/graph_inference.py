@@ -62,11 +62,11 @@ def _inputs(session: GraphSession, ids: list[np.ndarray] | None = None) -> list[
     return found
 
 
-def _layer(session: GraphSession, number: int, rows: torch.Tensor | None, identity, degree) -> torch.Tensor:
+def _layer(session: GraphSession, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
     """Collective. One layer's rows of all local nodes, from those of the layer before, or, None, from their inputs."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
-    out: torch.Tensor | None = None
+    out: Any = None
     relabel = [native.Relabel(int(count)) for count in np.diff(partition.book.type_base())]
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)

@@ -17,6 +17,7 @@ from hpcgnn.run.full_ranking import FILTERED_NAMES, FULL_NAMES, Candidates, Rank
 from hpcgnn.run.graph_goal import Goal
 from hpcgnn.run.scoring import Scored
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
+from hpcgnn.sample.draw import Completion
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.link_negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
 from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, known_answers, make_link_seeds, split_relation, type_directory
@@ -63,6 +64,8 @@ class PairCollected:
 
 class LinkGoal(Goal):
     """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
+
+    complete: Completion
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         self._config, self._world = config, world

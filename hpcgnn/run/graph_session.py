@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -116,7 +117,9 @@ class GraphSession(StaticSession):
     def _make_samplers(self) -> list[GraphSampler]:
         """Collective. One for each plan in flight."""
         config, (channel, *others) = self.config, self._lanes
-        draws = [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
+        draws: list[Any] = (
+            [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
+        )
         if config.train.cuda_graphs:
             with together(self.world, "prepare CUDA graphs"):
                 self._check_graphs(draws[0])

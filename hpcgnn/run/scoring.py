@@ -74,7 +74,7 @@ class LabelCollected:
     label: list[np.ndarray] = field(default_factory=list)
     measure: Callable[[np.ndarray, np.ndarray, World], dict[str, float]] = label_metrics
 
-    def add(self, plan: StepPlan, scores: LabelScores) -> None:
+    def add(self, plan: Any, scores: LabelScores) -> None:
         """Take a plan's scores."""
         output, label = scores.arrays().values()
         self.output.append(output)

@@ -42,8 +42,8 @@ class Trainer(Resumable):
         super().__init__(session, folder, log)
         self._stop, self.flat = stop, self.optimizer.flat
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
-        self._stages: StageLog | None = None
-        self._seen: Seen | None = None
+        self._stages: StageLog
+        self._seen: Seen
 
     # -------------------------------------------------------------------------------------------------------------
     # running

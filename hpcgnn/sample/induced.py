@@ -53,8 +53,8 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
     adjacency = []
     for number, (kind, sampled) in enumerate(zip(relations, found, strict=True)):
         columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
-        indptr, source, edge = (None if column is None else torch.from_numpy(column) for column in columns)
-        adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, indptr, source, edge))
+        tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
+        adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
     sizes = tuple(map(len, nodes))
     return Block(tuple(adjacency), sizes, sizes)
 

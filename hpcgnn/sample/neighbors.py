@@ -113,7 +113,7 @@ class NeighborSource:
         requester = np.repeat(np.arange(len(serve)), serve)
         if fanout == 0:
             return reply, requester, None
-        since = np.ascontiguousarray(request["since"]) if "since" in request.dtype.names else None
+        since = np.ascontiguousarray(request["since"]) if "since" in (request.dtype.names or ()) else None
         place, count = self._sample(local, times, identity, since, fanout, limit, random)
         if self._config.boundary_half_life:
             self._decay(place, count, local, times, identity, random)

@@ -80,7 +80,7 @@ class Delivery:
     indptr: torch.Tensor | None = None
 
 
-Part = TypeVar("Part", WritePlan, Announcement, Delivery, WritePlan | Announcement, None)
+Part = TypeVar("Part", bound=WritePlan | Announcement | Delivery | None)
 
 
 def on_device(part: Part, device: torch.device) -> Part:
@@ -91,7 +91,8 @@ def on_device(part: Part, device: torch.device) -> Part:
     movable = {name: value for name, value in values.items() if isinstance(value, torch.Tensor | Route)}
     put = lambda value: value.to(device) if isinstance(value, Route) else upload(value, device)  # noqa: E731
     moved: dict[str, Any] = {name: put(value) for name, value in movable.items()}
-    return replace(part, **moved)
+    found: Any = replace(part, **moved)
+    return found
 
 
 @dataclass(slots=True)

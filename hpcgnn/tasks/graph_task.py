@@ -99,7 +99,7 @@ class GraphTask(StepTask):
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
 
 
-def joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
+def joined(feature: Rows | None, learnt: torch.Tensor | Any) -> Rows:
     """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
     if feature is None or learnt is None:
         return learnt if feature is None else feature
