@@ -123,7 +123,8 @@ def given_blocks(job: Job) -> np.ndarray:
     """The assignment of a file, which every rank reads: 8 bytes a node for a moment."""
     part = None
     with job.team.together("read the assignment"):
-        part = file_parts(job.source, job.assignment, job.options.parts)
+        assert job.assignment is not None
+    part = file_parts(job.source, job.assignment, job.options.parts)
     first, last = (int(job.blocks.starts[job.team.rank + side]) for side in (0, 1))
     return part[first:last].copy()
 

@@ -114,7 +114,7 @@ def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) 
         part = METHODS[options.method](job)
         journal.keep_block(job.blocks, part)
     measured = journal.get("quality") is not None
-    loads = None if measured else block_loads(team, source, job.weights(), part, options)
+    loads: Any = None if measured else block_loads(team, source, job.weights(), part, options)
     shared = shared_layout(team, source, job.blocks, part, options.parts)
     job.forget()
     del part

@@ -115,6 +115,7 @@ def _turned(graph: SnapshotGraph) -> SnapshotGraph:
     graph.src, graph.dst = (
         np.where(back, graph.dst[row], graph.src[row]), np.where(back, graph.src[row], graph.dst[row])
     )  # fmt: skip
+    assert graph.last is not None
     graph.first, graph.last = graph.first[row], graph.last[row]
     graph.edges = {name: column[row] for name, column in graph.edges.items()}
     return graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class NodeTable:
         self.space.finish()
         if self.codes is None:
             return
+        assert self.ids is not None
         self.ids.resolve(self.codes)
         if isinstance(self.space, DiskIds):
             check_table_ids(self, duplicate_row_id(self.codes, self.space.num_nodes))
@@ -172,7 +174,8 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     origin = Origin()
     columns = read_table(spec, edge.file, fields, folder, origin)
     classes = number_classes(fields, columns)
-    src, dst, time, types = (columns.pop(name, None) for name in ("src", "dst", "time", "types"))
+    found: list[Any] = [columns.pop(name, None) for name in ("src", "dst", "time", "types")]
+    src, dst, time, types = found
     name = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
     table = EdgeTable(edge, name, origin, src, dst, time, columns, classes)
     return ReadEdges(table, ends, types, classes.pop("types", []))

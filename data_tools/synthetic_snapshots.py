@@ -44,6 +44,7 @@ def spread(graph: SnapshotGraph, seed: int) -> np.ndarray:
     by_first = np.argsort(graph.first, kind="stable")
     begins = np.searchsorted(graph.first[by_first], np.arange(graph.num_snapshots + 1))
     there = by_first[:0]
+    assert graph.last is not None
     for number, (begin, end) in enumerate(itertools.pairwise(begins[:-1])):
         stayed = there[graph.last[there] >= number]
         there = np.sort(np.concatenate([stayed, by_first[begin:end]]))

@@ -111,11 +111,13 @@ class CleanText(io.RawIOBase):
 
     def __init__(self, raw: IO[bytes], comment: str = "", whitespace: bool = False):
         self._blocks = self._clean_blocks(raw)
-        self._buffer = b""
+        self._buffer: Any = b""
         self._offset = 0
         self._whitespace = whitespace
         self._marks = comment.encode()
-        self._comment = re.compile(rb"^[" + re.escape(self._marks) + rb"][^\n]*\n", re.MULTILINE) if comment else None
+        self._comment: Any = (
+            re.compile(rb"^[" + re.escape(self._marks) + rb"][^\n]*\n", re.MULTILINE) if comment else None
+        )
 
     def readable(self) -> bool:
         return True

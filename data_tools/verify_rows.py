@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import h5py
 import numpy as np
@@ -115,7 +116,7 @@ def short(value) -> str:
 
 
 def compare_nodes(
-    team: Team, view: BookView, node_type: BookType, source: h5py.File | None, width: int, findings: Findings
+    team: Team, view: BookView, node_type: BookType, source: h5py.File | Any, width: int, findings: Findings
 ) -> np.ndarray:
     """Collective. Every node is in exactly one part, with the graph file's values; width: bytes of a row.
 

@@ -50,7 +50,7 @@ class LinkBatch:
     src: torch.Tensor
     dst: torch.Tensor
     negative_src: torch.Tensor | None
-    negative_dst: torch.Tensor | None
+    negative_dst: torch.Tensor | Any
     row: torch.Tensor
     input_id: torch.Tensor
     rel: torch.Tensor | None
@@ -103,7 +103,7 @@ class LinkNeighborLoader(PlannedLoader):
         if self._negatives < 1:
             raise ValueError(f"negatives must be at least 1, got {self._negatives}")
         name, chosen = ("", given) if isinstance(given, str) else given
-        self._rows = None
+        self._rows: Any = None
         if isinstance(chosen, str):
             if chosen not in SPLITS:
                 raise ValueError(f"edges: a split is one of {', '.join(SPLITS)}, got {chosen!r}")

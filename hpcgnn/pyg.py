@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -89,7 +89,7 @@ def _is_typed(graph: StaticGraph) -> bool:
 
 def _add_edges(store, blocks: tuple[Block, ...], number: int, backward: bool, device: torch.device) -> None:
     """The edges of a relation in all blocks, by destination. Positions in a block are such in those further in, too."""
-    mine = [relation for block in blocks for relation in block.relations if relation.relation == number]
+    mine: list[Any] = [relation for block in blocks for relation in block.relations if relation.relation == number]
     if not mine:
         store.edge_index = torch.empty((2, 0), dtype=torch.int64, device=device)
         return

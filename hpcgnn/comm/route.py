@@ -170,6 +170,7 @@ class Route:
 
     def reorder(self, received: torch.Tensor) -> torch.Tensor:
         """Rows [W, ...] in owner order, in the order in which they were wanted."""
+        assert self.order is not None
         ordered = torch.empty_like(received)
         native.scatter_rows(ordered, self.order, received)
         return ordered

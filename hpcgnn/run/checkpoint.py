@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,7 +134,8 @@ def read_manifest(path: Path) -> dict:
 
 def _check_manifest(path: Path, manifest: dict) -> None:
     """ValueError unless a manifest has all that is read of it, of the right types, and names files beside itself."""
-    listed, progress = manifest.get("files"), manifest.get("progress")
+    listed: Any = manifest.get("files")
+    progress: Any = manifest.get("progress")
     sound = [type(manifest.get(key)) for key in ("graph", "created_by")] == [str, str]
     sound = (
         sound

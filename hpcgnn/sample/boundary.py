@@ -31,6 +31,7 @@ class Boundary:
     def sample(self, block: Block, epoch: int, step: int, number: int) -> Block:
         """The block of a snapshot as one step sees it; collective calls are not needed."""
         random = Random(self.seed, Stream.BOUNDARY, (step << 16) + number, epoch)
+        assert block.route is not None
         wanted = self._taken(random, block.ghost_row)
         requested = self._taken(random, self.flat_row[block.route.requests.cpu().numpy()])
         route = block.route.restrict(wanted, requested)

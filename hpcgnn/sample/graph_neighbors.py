@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class NeighborSampler:
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
-        self._first = edges_below(partition, channel)[channel.rank] if with_edges else None
+        self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
         self._lists = make_lists(partition, mode, channel) if lists is None else lists
 
     def over(self, channel: Channel) -> NeighborSampler:

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -38,8 +39,8 @@ class NegativeFile:
     num_listed: int
     per_event: int
     read: Callable[[int, int], np.ndarray]
-    row: np.ndarray | None
-    keys: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    row: np.ndarray | Any
+    keys: tuple[np.ndarray, np.ndarray, np.ndarray] | Any = None
 
 
 def open_negatives(path: str) -> NegativeFile:

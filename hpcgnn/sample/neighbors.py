@@ -147,6 +147,7 @@ class NeighborSource:
         width = self._partition.edge_width
         if feature_rows is None:
             return np.empty((0, width), np.float32)
+        assert self._partition.features is not None
         send = np.array([len(rows) for rows in feature_rows], np.int64)
         receive = self._channel.counts(send)
         rows = self._channel.array(self._partition.features[np.concatenate(feature_rows)], send, receive)

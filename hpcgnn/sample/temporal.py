@@ -7,6 +7,7 @@ negative sources; K slots; W windows; U unique nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class Needs:
     and whether its decoder compares the roots' neighbours."""
 
     hops: int
-    mailing: Mailing | None
+    mailing: Mailing | Any
     slots: bool
 
 

@@ -68,6 +68,7 @@ class SnapshotTask:
         for norm in self._norms:
             norm.settle(None if self._relay is None else self._relay.sum)
         if learnt is not None:
+            assert self._rows.learnt is not None
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
         self.last_scores = self._objective.join(scores if plan.begins else [], True).detach()

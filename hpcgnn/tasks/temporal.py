@@ -31,7 +31,7 @@ class Reading:
     the last mails (where the model needs them), node features [U, .]."""
 
     memory: torch.Tensor
-    served: torch.Tensor | None
+    served: torch.Tensor | Any
     last: torch.Tensor | None
     feature: torch.Tensor | None
 
@@ -139,7 +139,8 @@ class TemporalTask(StepTask):
             return self._read_at_user(plan, features, update)
         table, served_rows = self.memory.table, plan.route.served
         with self._timers("compute"):
-            served = (update or self.model.update)(*table.tensors(), index=served_rows)
+            work_in: Callable[..., torch.Tensor] = update or self.model.update
+            served = work_in(*table.tensors(), index=served_rows)
         with self._timers("exchange"):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
             own_features = tuple(native.gather_rows(f, served_rows) for f in features)
