@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
     import scipy.io  # only here: nothing else needs SciPy
     import scipy.sparse
 
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, value in scipy.io.loadmat(path).items():
         if scipy.sparse.issparse(value):
             value = value.tocoo()
@@ -79,7 +80,8 @@ def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     """The tensors and NumPy arrays of a dictionary that torch.save wrote."""
     import torch  # only here: it takes more memory than all the rest
 
-    known = [(np._core.multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
+    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+    known: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
     known += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
     try:
         with torch.serialization.safe_globals(known):
@@ -184,7 +186,7 @@ class DenseColumn:
 class CsrColumn:
     """Dense rows of a CSR matrix, made when they are asked for."""
 
-    def __init__(self, file: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]):
+    def __init__(self, file: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, ...]):
         self.num_rows, self._width = shape
         self.row_bytes = int(data.dtype.itemsize * self._width)
         self._data, self._indices, self._indptr = data, indices, indptr

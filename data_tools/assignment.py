@@ -112,6 +112,7 @@ def kaminpar(source: Source, options: Options, place: Workplace) -> np.ndarray:
 
 def given(source: Source, options: Options, place: Workplace) -> np.ndarray:
     """Part per node as a file says."""
+    assert place.assignment is not None
     return file_parts(source, place.assignment, options.parts)
 
 

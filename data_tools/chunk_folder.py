@@ -54,6 +54,7 @@ def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> S
         raise ValueError(f"{folder}: none of {', '.join(NAMES)} is there; data_tools/chunk_folder.py describes it")
     try:
         if book is not None:
+            assert unpacked is not None
             return build_spec(unpack(book, unpacked), folder, {})
         decode = decode_json if path.suffix == ".json" else decode_yaml
         data = decode(path.read_text())

@@ -63,7 +63,8 @@ def read_graph(path: pathlib.Path) -> PartGraph:
         raise FileFormatError(f"{path}: several relations; a part of DGL is one graph with a column of types")
     src, dst = reader.unit()
     reader.skip_numbers()
-    nodes, edges = ({}, {})
+    nodes: dict[str, np.ndarray] = {}
+    edges: dict[str, np.ndarray] = {}
     for columns in (nodes, edges):
         for _ in range(reader.number()):
             columns |= reader.named()

@@ -56,7 +56,7 @@ def read_book(path: pathlib.Path) -> Book:
         order = data.get("ntypes" if key == "node_map" else "etypes") or {only: 0}
         if set(order) != set(ranges) or not all(isinstance(value, list) for value in ranges.values()):
             raise ValueError(f"{key}: expected the ranges of ids of {', '.join(order)}")
-        found.append({name: as_ranges(ranges[name]) for name in sorted(order, key=order.get)})
+        found.append({name: as_ranges(ranges[name]) for name in sorted(order, key=order.__getitem__)})
     files = [dict(items(f"part-{i}", data.get(f"part-{i}"))) for i in range(int(data["num_parts"]))]
     return Book(path.parent, files, *found)
 
@@ -105,7 +105,7 @@ class Chunks:
 
     def columns(self, prefix: str) -> dict[str, Any]:
         """The columns of a table as a spec has them; ids and ends are none."""
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for name, dtype in self._dtypes.items():
             table, _, column = name.rpartition(".")
             if table == prefix and column not in ("id", "ends"):
@@ -219,6 +219,7 @@ def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarr
 
 def relation_of(name: str) -> tuple[str, str, str]:
     """The three names of a relation."""
-    if len(names := name.split(":")) != 3:
+    if name.count(":") != 2:
         raise FileFormatError(f"edge_map: {name!r} is not of the form source:relation:destination")
-    return tuple(names)
+    source, relation, destination = name.split(":")
+    return source, relation, destination

@@ -85,7 +85,8 @@ def transfer(url: str, part: pathlib.Path, timeout: float) -> None:
         raise Incomplete("the server's file is shorter than the part here; starting anew") from None
     with response:
         resumed = response.status == 206 and content_start(response) == start
-        total = (start if resumed else 0) + content_length(response) if content_length(response) is not None else None
+        length = content_length(response)
+        total = (start if resumed else 0) + length if length is not None else None
         remember_version(part, response)
         with open(part, "ab" if resumed else "wb") as file:
             while block := response.read(BLOCK_BYTES):

@@ -48,7 +48,8 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
 
     Raises FileFormatError, naming file and row, for a self-loop or duplicate where the option is ``error``.
     """
-    edge, notes = table.spec, []
+    edge = table.spec
+    notes: list = []
     keep = np.ones(len(table.src), bool)
     if edge.dangling == "drop":
         leave_out(table, keep, dangling_rows(table), "drop", "dangling edge", notes)

@@ -6,6 +6,7 @@ import json
 import pathlib
 import zipfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,8 +74,8 @@ def metadata(tables: Tables) -> dict[str, object]:
         found = {"ids": "row", "count": table.num_rows}
         if table.name in by_id:
             found = {"ids": "string" if by_id[table.name] == "S" else "int", "id": "id"}
-        skipped = ("row", "id")
-        nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **found, "columns": described(table, skipped)}
+        described_columns = described(table, ("row", "id"))
+        nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **found, "columns": described_columns}
     for table in tables.edges:
         source, _, destination = split_relation(table.name)
         ends = {
@@ -165,7 +166,7 @@ def edge_tensors(table: Table) -> dict[str, object]:
     return {"edge_index": ends, "e_id": row, **found}
 
 
-def to_tensor(column: Column) -> object:
+def to_tensor(column: Column) -> Any:
     """A tensor; text as a list."""
     import torch
 

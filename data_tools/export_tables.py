@@ -6,7 +6,9 @@ N nodes of a type, E edges of a relation. Columns are datasets of the file or ar
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from hpcgnn.store import files
 from hpcgnn.store.files import FileFormatError
 
-Column = h5py.Dataset | np.ndarray
+Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Looked"
 REMEDY = "write it anew, or check it with data_tools.verify"
 
 
@@ -25,7 +27,7 @@ class Table:
 
     name: str
     num_rows: int
-    columns: dict[str, Column]
+    columns: Mapping[str, Column]
     attributes: dict[str, object]
 
 

@@ -27,7 +27,7 @@ class Findings:
         """Note a problem that is not about single rows; dataset may be empty."""
         self.lines.append(": ".join(text for text in (str(file), dataset, message) if text))
 
-    def add_rows(self, file: str | pathlib.Path, dataset: str, rows: np.ndarray, message: Callable[[int], str]) -> None:
+    def add_rows(self, file: str | pathlib.Path, dataset: str, rows: np.ndarray, message: Callable[..., str]) -> None:
         """Note the first few of the bad rows [k]; message(i) tells found and expected of the i-th of them."""
         for index in range(min(len(rows), ROWS_SHOWN)):
             self.add(file, dataset, f"row {rows[index]}: {message(index)}")

@@ -65,7 +65,7 @@ def write_graph(
 def describe_source(file: FileSpec) -> dict[str, object]:
     """Name, size and sha256 of a source file; no folder, since files move. Of chunks: the sum of their sizes, and the
     sha256 of theirs."""
-    paths = [piece.path for piece in file.pieces()]
+    paths = [piece.title for piece in file.pieces()]
     hashes = [file_hash(path) for path in paths]
     described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}
     if file.chunks:
@@ -93,6 +93,7 @@ def write_nodes(group: h5py.Group, type_id: int, table: NodeTable, folder: pathl
         dataset = create_column(group, name, num_nodes, column.shape[1:], column.dtype)
         for start, rows, there in scattered(column, table.codes, num_nodes, folder, num_buckets):
             if fill is None and not there.all():
+                assert ids is not None
                 raise FileFormatError(
                     f"node type {table.spec.type}: column {name} has no value for node "
                     f"{ids[start + int(np.argmin(there))]}, which occurs in edges only; declare a fill for the column"

@@ -37,8 +37,13 @@ class IdSpace(Protocol):
     """The ids of one node type. When it is finished, ``num_nodes`` is their number and ``ids`` holds all in order of
     their rows, int64 [N] or bytes [N]; None when the ids are the row numbers."""
 
-    ids: np.ndarray | None
-    num_nodes: int
+    @property
+    def ids(self) -> np.ndarray | None:
+        """See the class."""
+
+    @property
+    def num_nodes(self) -> int:
+        """See the class."""
 
     def column(self, drop: bool = False) -> IdColumn:
         """A column of ids to read; ``drop``: one that the sealed space does not know is marked, not refused."""
@@ -214,7 +219,8 @@ class RowIds:
 
 def make_id_space(node_type: str, ids: str) -> IntegerIds | TextIds | RowIds:
     """The id space for a node type whose ids are ``int``, ``string`` or ``row``."""
-    return {"int": IntegerIds, "string": TextIds, "row": RowIds}[ids](node_type)
+    kinds: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
+    return kinds[ids](node_type)
 
 
 def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> FileFormatError:

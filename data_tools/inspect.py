@@ -143,7 +143,7 @@ def render_quality(quality: Report) -> Lines:
 
 def flatten(report: Report) -> Report:
     """Nested mappings as one, with names such as ``balance.events``."""
-    flat = {}
+    flat: Report = {}
     for name, value in report.items():
         inner = flatten(value) if isinstance(value, dict) else None
         flat |= {name: value} if inner is None else {f"{name}.{key}": item for key, item in inner.items()}
@@ -152,8 +152,8 @@ def flatten(report: Report) -> Report:
 
 def render_rows(rows: list[Report]) -> Lines:
     """Reports of one shape as an aligned table."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    names = sorted(names, key=lambda name: (name != "ranks", "." in name))
+    found = dict.fromkeys(name for row in rows for name in row)
+    names = sorted(found, key=lambda name: (name != "ranks", "." in name))
     cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return ["    " + "  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in cells]

@@ -50,7 +50,7 @@ def call_metis(arrays: list[np.ndarray], num_parts: int, tolerance: float, seed:
     index, num_nodes, num_weights = indptr.dtype, len(indptr) - 1, weights.shape[1]
     options = np.zeros(NUM_OPTIONS, index)
     library.METIS_SetDefaultOptions(pointer(options))
-    where = internal.options_indices
+    where = internal.options_indices  # type: ignore[attr-defined]
     options[where.OBJTYPE], options[where.SEED], options[where.NUMBERING] = OBJECTIVES[objective], seed, 0
     function = library.METIS_PartGraphKway if objective == "volume" else library.METIS_PartGraphRecursive
     function.restype = ctypes.c_int

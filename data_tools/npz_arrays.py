@@ -62,8 +62,7 @@ class NpzArrays(Mapping):
             file.seek(info.header_offset)
             file.seek(info.header_offset + LOCAL_HEADER.size + sum(LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))))
             shape, fortran, dtype = read_header(file)
-            order = "F" if fortran else "C"
-            return np.memmap(self._path, dtype, "r", file.tell(), shape, order)
+            return np.memmap(self._path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
 
 
 def open_npy(path: str | os.PathLike) -> np.ndarray:

@@ -79,7 +79,7 @@ def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], l
 def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
     """As `homogeneous`, of data.npz and node-label.npz."""
     files["data"] = {"path": str(raw / "data.npz")}
-    found = {"node": {}, "edge": {}}
+    found: dict[str, dict] = {"node": {}, "edge": {}}
     if (raw / "node-label.npz").is_file():
         files["label"] = {"path": str(raw / "node-label.npz")}
     for file, entry in files.items():

@@ -21,6 +21,8 @@ from data_tools.part_csc import stable_order
 from data_tools.partition_source import Relation, Source, endpoint_slabs
 from data_tools.runs import run_starts
 
+Adjacency = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr [n + 1], neighbour, tie
+
 ENTRY_BYTES = 64  # of memory for an entry of a bucket while it is sorted
 LEAST_ENTRIES = 1 << 16  # of a bucket: smaller ones would cost more than they save
 
@@ -47,24 +49,24 @@ class SpooledGraph:
         degrees[self.order] = np.diff(self.indptr)
         return degrees
 
-    def slabs(self, limit: int, step: int = 1) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, ...]]]:
+    def slabs(self, limit: int, step: int = 1) -> Iterator[tuple[np.ndarray, Adjacency]]:
         """Runs of nodes with at most ``limit`` entries (or one node): nodes [n] and (indptr [n + 1], neighbour, tie);
         step -1: the last run first."""
         starts = run_starts(self.indptr, limit)
         for first, stop in list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))[::step]:
             yield self.slab(first, stop)
 
-    def slab(self, first: int, stop: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def slab(self, first: int, stop: int) -> tuple[np.ndarray, Adjacency]:
         """Rows first .. stop - 1, as `slabs` tells them."""
         begin, end = int(self.indptr[first]), int(self.indptr[stop])
-        entries = (read_run(file, self.dtype, begin, end) for file in (self.neighbor, self.tie))
-        return self.order[first:stop], (self.indptr[first : stop + 1] - begin, *entries)
+        neighbor, tie = (read_run(file, self.dtype, begin, end) for file in (self.neighbor, self.tie))
+        return self.order[first:stop], (self.indptr[first : stop + 1] - begin, neighbor, tie)
 
 
 def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarray:
     """Values begin .. end - 1 of a file."""
     values = np.empty(end - begin, dtype)
-    view, place = memoryview(values).cast("B"), begin * dtype.itemsize
+    view, place = values.data.cast("B"), begin * dtype.itemsize
     while len(view):
         count = os.preadv(file.fileno(), [view], place)
         assert count > 0, "a scratch file is shorter than what was written"
@@ -74,7 +76,7 @@ def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarr
 
 def write_run(file: IO[bytes], values: np.ndarray, begin: int) -> None:
     """Put values at place ``begin`` of a file."""
-    view, place = memoryview(np.ascontiguousarray(values)).cast("B"), begin * values.itemsize
+    view, place = np.ascontiguousarray(values).data.cast("B"), begin * values.itemsize
     while len(view):
         count = os.pwrite(file.fileno(), view, place)
         view, place = view[count:], place + count

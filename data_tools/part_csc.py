@@ -31,7 +31,7 @@ class Column:
     name: str
     tail: tuple[int, ...]
     dtype: np.dtype
-    read: Callable[[int, int], np.ndarray]
+    read: Callable[..., np.ndarray]
 
     @property
     def row_bytes(self) -> int:

@@ -48,7 +48,7 @@ class Placement:
         waiting = np.flatnonzero(self.part < 0)
         while len(waiting) and self.open.any():
             wanted, lead = self.favourites(waiting)
-            for goal in np.flatnonzero(self.open):
+            for goal in map(int, np.flatnonzero(self.open)):
                 chosen = np.flatnonzero(wanted == goal)
                 self.accept(goal, waiting[chosen[np.argsort(-lead[chosen], kind="stable")]])
             waiting = waiting[self.part[waiting] < 0]

@@ -7,6 +7,7 @@ import json
 import pathlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import h5py
 import numpy as np
@@ -32,8 +33,8 @@ class Stages:
     """How the sets of one kind of graph are made: part [N] from (source, options, workplace), part files and further
     measures from (source, layout, journal, options, workplace)."""
 
-    assign: Callable[[Source, Options, Workplace], np.ndarray]
-    write: Callable[[Source, Layout, Journal, Options, Workplace], dict]
+    assign: Callable[[Source, Any, Workplace], np.ndarray]
+    write: Callable[[Source, Layout, Journal, Any, Workplace], dict]
 
 
 def write_set(source: Source, journal: Journal, options: Options, stages: Stages, place: Workplace) -> dict:

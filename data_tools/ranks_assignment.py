@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from data_tools.ranks_rebalance import Ghosts, order_blocks, rebalance_blocks
 from data_tools.ranks_spool import RowGraph, build_row_graph
 from data_tools.ranks_stream import part_numbers, stream_rows
 from data_tools.ranks_weights import block_weights
-from data_tools.team import Team
+from data_tools.team import Ranks, Team
 from hpcgnn.store.book import BlockOwnership
 
 
@@ -96,7 +97,7 @@ def parmetis_blocks(job: Job) -> np.ndarray:
         return np.zeros(int(np.diff(job.blocks.starts)[team.rank]), np.int32)
     graph = job.graph()
     weights = job.asked_weights()
-    part = parmetis_partition(team, library, job.blocks, graph, options.parts, weights, options.seed)
+    part = parmetis_partition(cast(Ranks, team), library, job.blocks, graph, options.parts, weights, options.seed)
     give_back_freed_memory()
     ghosts = Ghosts(team, job.blocks, graph)
     part = order_blocks(ghosts, part, options.parts, options.seed)
@@ -122,7 +123,8 @@ def given_blocks(job: Job) -> np.ndarray:
     """The assignment of a file, which every rank reads: 8 bytes a node for a moment."""
     part = None
     with job.team.together("read the assignment"):
-        part = file_parts(job.source, job.assignment, job.options.parts)
+        assert job.assignment is not None
+    part = file_parts(job.source, job.assignment, job.options.parts)
     first, last = (int(job.blocks.starts[job.team.rank + side]) for side in (0, 1))
     return part[first:last].copy()
 

@@ -6,6 +6,7 @@ N nodes of all types numbered together, n of them in a rank's block, T types, P 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -70,6 +71,7 @@ def shared_layout(team: Team, source: Source, blocks: BlockOwnership, part: np.n
     global_id = (starts + before)[cell] + place
     ends = np.cumsum(sizes).reshape(-1, num_parts)[:, -1:]
     offsets = tuple(np.hstack([starts.reshape(-1, num_parts), ends]).astype(np.int64))
-    layout = Layout(num_parts, PartOfId(offsets), Same(), offsets, ())
+    part_of, global_of = cast(np.ndarray, PartOfId(offsets)), cast(np.ndarray, Same())  # read by index only
+    layout = Layout(num_parts, part_of, global_of, offsets, ())
     first_part = np.arange(team.size + 1) * num_parts // team.size
     return SharedLayout(layout, Directory(team, blocks, global_id), first_part)

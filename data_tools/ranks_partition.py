@@ -12,6 +12,7 @@ import os
 import pathlib
 from collections.abc import Callable, Container
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def partition_shared(
         return write_shared(journal, job, stack)
 
 
-def shared_options(source: Source, common: dict, static: dict) -> Options:
+def shared_options(source: Source, common: dict, static: dict) -> Any:
     """The options of a kind of graph, from those that all kinds share and those of static graphs, checked. Raises
     ValueError."""
     method, objective = common["method"], common["objective"]
@@ -102,7 +103,8 @@ def shared_options(source: Source, common: dict, static: dict) -> Options:
 def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) -> dict:
     """Collective. As `write_set`: replace what is in the journal's folder by a new set, from the first stage on that is
     not finished; every rank writes its parts, rank 0 the book."""
-    team, source, options = job.team, job.source, job.options
+    team, source = job.team, job.source
+    options: Any = job.options
     if not journal.get("valid"):
         with team.together("check the graph file"):
             validate(source, (team.rank, team.size))
@@ -112,7 +114,7 @@ def write_shared(journal: SharedJournal, job: Job, stack: contextlib.ExitStack) 
         part = METHODS[options.method](job)
         journal.keep_block(job.blocks, part)
     measured = journal.get("quality") is not None
-    loads = None if measured else block_loads(team, source, job.weights(), part, options)
+    loads: Any = None if measured else block_loads(team, source, job.weights(), part, options)
     shared = shared_layout(team, source, job.blocks, part, options.parts)
     job.forget()
     del part
@@ -165,7 +167,7 @@ def write_own(
 
 def missing_groups(parts: range, finished: Container[int]) -> list[range]:
     """Runs of at most `ranks_memory.PARTS_AT_ONCE` parts that are not finished."""
-    groups = []
+    groups: list[range] = []
     for part in parts:
         if part in finished:
             continue
@@ -180,7 +182,7 @@ def write_parts(
     journal: SharedJournal,
     kept: KeptSource,
     layout: Layout,
-    options: Options,
+    options: Any,
     counts: list | None,
     parts: range,
     memory: int,

@@ -87,7 +87,7 @@ def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_
 def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> Loads:
     """Collective. TARGET times the mean for every part; of nodes heavier than a mean part their parts have all, and the
     others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
-    giant = (weights > means).any(axis=1)
+    giant = np.any(weights > means, axis=1)
     found = team.everyone((part[giant], weights[giant] / means))
     parts, shares = (np.concatenate(column) for column in zip(*found, strict=True))
     everyone = np.arange(len(parts))

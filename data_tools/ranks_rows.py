@@ -83,8 +83,8 @@ class RowSlabs:
         """The rank [k] that has each row, and its place among the rank's rows."""
         sizes, size = np.diff(self.starts), self.team.size
         first = np.zeros(len(sizes), np.int64)  # place of a slab's first row
-        for slab in range(size, len(sizes)):
-            first[slab] = first[slab - size] + sizes[slab - size]
+        for number in range(size, len(sizes)):
+            first[number] = first[number - size] + sizes[number - size]
         slab = np.searchsorted(self.starts, rows, side="right") - 1
         return slab % size, first[slab] + rows - self.starts[slab]
 

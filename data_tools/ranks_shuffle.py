@@ -44,7 +44,7 @@ class KeptColumn:
 
     def append(self, rows: np.ndarray) -> None:
         """Add rows [k, ...]."""
-        view = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+        view = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
         while view:
             view = view[self._file.write(view) :]
         self._rows += len(rows)
@@ -56,7 +56,7 @@ class KeptColumn:
             out = np.empty((max(0, stop - start), *self._tail), self.dtype)
             raw, read = out.reshape(-1).view(np.uint8), 0
             while read < len(raw):
-                read += os.preadv(self._file.fileno(), [raw[read:]], start * self._width + read)
+                read += os.preadv(self._file.fileno(), [raw[read:].data], start * self._width + read)
             return out
         return self[index : index + 1][0]
 

@@ -5,6 +5,8 @@ N nodes of all types numbered together, n of them in a rank's block, C columns o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from data_tools.directory import add_up
@@ -21,7 +23,7 @@ COUNTED = {True: ("edges", *QUARTER_NAMES), False: ("events", *STRETCHES, *QUART
 
 
 def block_weights(
-    team: Team, source: Source, balance: tuple[str, ...], blocks: BlockOwnership, degrees: np.ndarray | None
+    team: Team, source: Source, balance: tuple[str, ...], blocks: BlockOwnership, degrees: np.ndarray | Any
 ) -> dict[str, np.ndarray]:
     """Collective. Weights [n] int64 by column name; degrees [n]: of the block, where that is asked for. Raises
     ValueError for a name that is not known here."""
@@ -38,7 +40,7 @@ def block_weights(
 
 
 def plain_weight(
-    team: Team, source: Source, name: str, blocks: BlockOwnership, degrees: np.ndarray | None
+    team: Team, source: Source, name: str, blocks: BlockOwnership, degrees: np.ndarray | Any
 ) -> np.ndarray:
     """Weight [n] int64 that follows from a node itself, or from its neighbours."""
     first, last = (int(blocks.starts[team.rank + side]) for side in (0, 1))
@@ -85,11 +87,13 @@ def stretch_of(source: Source, name: str, relation: int) -> tuple[int, int]:
     that are of no stretch of time."""
     quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
     if source.kind == "snapshots" and quarter is not None:
-        return tuple(source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
+        begin, end = (source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
+        return begin, end
     if source.kind != "temporal" or name == "events":
         return (0, source.relations[relation].num_edges)
     fractions = STRETCHES[name] if quarter is None else (quarter / QUARTERS, (quarter + 1) / QUARTERS)
-    return tuple(stream_cuts(source, fraction)[relation] for fraction in fractions)
+    begin, end = (stream_cuts(source, fraction)[relation] for fraction in fractions)
+    return begin, end
 
 
 def amount(

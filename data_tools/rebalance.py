@@ -38,7 +38,7 @@ def rebalance(graph: PairGraph, part: np.ndarray, weights: np.ndarray, num_parts
         return part
     means = weights.sum(axis=0) / num_parts
     weights /= means
-    giant = (weights > 1).any(axis=1)
+    giant = np.any(weights > 1, axis=1)
     spread_giants(part, weights, np.flatnonzero(giant), num_parts, TARGET)
     limit = load_limits(part, weights, giant, num_parts, TARGET)
     # Of few units a part must be allowed a whole number.

@@ -35,7 +35,8 @@ def build(kind: type[T], data: Any, where: str) -> T:
     """
     prefix = f"{where}: " if where else ""
     given = {key: value for key, value in items(where or "spec", data) if value is not None}
-    fields = {item.name: item for item in dataclasses.fields(kind)}
+    dataclass: Any = kind
+    fields = {item.name: item for item in dataclasses.fields(dataclass)}
     for key in data:
         if key not in fields:
             raise ValueError(f"{prefix}unknown key {key!r}; allowed: {', '.join(fields)}")

@@ -186,7 +186,7 @@ def make_text(lengths: np.ndarray, data: np.ndarray) -> pa.Array:
 
 def write_all(descriptor: int, rows: np.ndarray, position: int) -> None:
     """Write rows at a position of a file."""
-    view = memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else memoryview(b"")
+    view = np.ascontiguousarray(rows).data.cast("B") if rows.size else memoryview(b"")
     while len(view):
         written = os.pwrite(descriptor, view, position)
         view, position = view[written:], position + written

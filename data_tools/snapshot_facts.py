@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,9 +36,9 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
     if num_nodes is None and stat is not None:
         num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
     space: IntegerIds | RowIds = IntegerIds("entity") if num_nodes is None else RowIds("entity")
-    if num_nodes is not None:
+    if num_nodes is not None and isinstance(space, RowIds):
         space.num_nodes = num_nodes
-    parsers = [space.column(), parse_ids, space.column(), parse_ids]
+    parsers: list[Callable[..., np.ndarray]] = [space.column(), parse_ids, space.column(), parse_ids]
     sets = {name: read_columns(text_layout(path, FACT, range(4, 9))[0], parsers) for name, path in paths.items()}
     src, kind, dst, time = (np.concatenate(columns) for columns in zip(*sets.values(), strict=True))
     first, count = count_snapshots(time, folder.name, step)

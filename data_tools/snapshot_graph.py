@@ -106,7 +106,7 @@ def count_edges(graph: SnapshotGraph) -> int:
 
 def row_bytes(graph: SnapshotGraph) -> int:
     """Bytes of one edge's columns as they are stored, without ``last``."""
-    columns = [np.empty((0, 2), np.int64), np.empty(0, STAMP), *graph.edges.values()]
+    columns: list[np.ndarray] = [np.empty((0, 2), np.int64), np.empty(0, STAMP), *graph.edges.values()]
     return sum(c.dtype.itemsize * int(np.prod(c.shape[1:], dtype=np.int64)) for c in columns)
 
 
@@ -148,7 +148,8 @@ def _write_nodes(group: h5py.Group, graph: SnapshotGraph) -> None:
 
 def _write_edges(group: h5py.Group, graph: SnapshotGraph, order: np.ndarray) -> None:
     group.attrs["num_edges"], group.attrs["relation_id"] = len(order), 0
-    columns = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64), "first": graph.first.astype(STAMP)}
+    columns: dict[str, np.ndarray] = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}
+    columns["first"] = graph.first.astype(STAMP)
     if graph.last is not None:
         columns["last"] = graph.last.astype(STAMP)
     for name, column in {**columns, **graph.edges}.items():

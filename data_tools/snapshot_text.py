@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,8 @@ def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = Non
         space.num_nodes = num_nodes
     spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
     parsers: list[Callable] = [parse_ids, space.column(), space.column(), _parse_weight]
-    number, *ends, weight = [*read_columns(spec, parsers[:width]), None][:4]
+    columns: list[Any] = [*read_columns(spec, parsers[:width]), None]
+    number, *ends, weight = columns[:4]
     space.finish()
     first, count = count_snapshots(number, path.name, 1)
     src, dst = (space.rows(end) for end in ends)

@@ -115,6 +115,7 @@ def _turned(graph: SnapshotGraph) -> SnapshotGraph:
     graph.src, graph.dst = (
         np.where(back, graph.dst[row], graph.src[row]), np.where(back, graph.src[row], graph.dst[row])
     )  # fmt: skip
+    assert graph.last is not None
     graph.first, graph.last = graph.first[row], graph.last[row]
     graph.edges = {name: column[row] for name, column in graph.edges.items()}
     return graph
@@ -132,7 +133,8 @@ def _read_events(file: h5py.File) -> Events:
         if len(names) > 1:
             columns["type"] = np.full(len(group["src"]), number, np.int64)
         ends = group["src"][:] + base[src_type], group["dst"][:] + base[dst_type]
-        tables.append(Events(*(end.astype(np.int64) for end in ends), group["time"][:], columns))
+        src, dst = (end.astype(np.int64) for end in ends)
+        tables.append(Events(src, dst, group["time"][:], columns))
     common = [key for key in tables[0].columns if all(_alike(table, tables[0], key) for table in tables)]
     time = np.concatenate([table.time for table in tables])
     order = np.argsort(time, kind="stable")

@@ -32,7 +32,7 @@ class Field:
 
     name: str
     file: str
-    reference: Reference | Sparse
+    reference: Reference | Sparse | None
     convert: Convert
 
 
@@ -51,7 +51,7 @@ def read_fields(
             # A chunk of text may be empty, and then lacks even the names of its columns.
             num_rows = 0 if spec.files[file].chunks and is_empty(piece) else read_piece(piece, here, spools)
             if origin is not None and file == fields[0].file:
-                origin.add(pathlib.Path(piece.path).name, num_rows)
+                origin.add(pathlib.Path(piece.title).name, num_rows)
         columns |= {name: spool.column() for name, spool in spools.items()}
         check_rows(spec.files[file].title, len(columns[here[0].name]), spec.files[file].rows)
     lengths = {spec.files[field.file].title: len(columns[field.name]) for field in fields}
@@ -71,7 +71,7 @@ def read_piece(piece: FileSpec, fields: list[Field], spools: dict[str, Spool]) -
                 raise FileFormatError(f"{piece.path}: its rows differ in width from those of the files before it")
             spools[field.name].append(rows)
         first_row += batch[fields[0].name].num_rows
-    check_rows(piece.path, first_row, piece.rows)
+    check_rows(piece.title, first_row, piece.rows)
     return first_row
 
 
@@ -124,7 +124,7 @@ def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> lis
             name,
             column.file or names[0],
             Sparse(column.sparse) if column.sparse is not None else column.column,
-            Classes(column.dtype, column.fill) if column.classes else partial(convert_column, name, column),
+            Classes(column.dtype or "int64", column.fill) if column.classes else partial(convert_column, name, column),
         )
         for name, column in columns.items()
         if not column.sets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class NodeTable:
         self.space.finish()
         if self.codes is None:
             return
+        assert self.ids is not None
         self.ids.resolve(self.codes)
         if isinstance(self.space, DiskIds):
             check_table_ids(self, duplicate_row_id(self.codes, self.space.num_nodes))
@@ -62,7 +64,7 @@ class ReadEdges:
 def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_buckets: int = 0) -> NodeTable:
     """Read the table of a node type, if it has one, and start its id space: on disk where there are buckets."""
     on_disk = num_buckets and node.ids != "row"
-    space = make_id_space(node.type, node.ids)
+    space: IdSpace = make_id_space(node.type, node.ids)
     if on_disk:
         space = DiskIds(node.type, node.ids == "string", folder, num_buckets)
     fields = column_fields(node.columns, node.file)
@@ -123,10 +125,13 @@ def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: i
     """A split [N], int8, from arrays of row numbers or masks; -1 where a node is in no set."""
     split = np.full(num_nodes, -1, np.int8)
     for name, item in column.sets.items():
-        own = isinstance(item, FileColumn)
-        file, reference = (item.file, item.column) if own else (column.file or node.file, item)
-        rows = read_rows(spec, file, reference, folder) if own else read_array(spec.files[file], reference)
-        if own and item.mask:
+        if isinstance(item, FileColumn):
+            file, reference = item.file, item.column
+            rows = read_rows(spec, file, reference, folder)
+        else:
+            file, reference = column.file or table_files(node.file)[0], item
+            rows = read_array(spec.files[file], reference)
+        if isinstance(item, FileColumn) and item.mask:
             if len(rows) and rows.max() > 1:
                 raise FileFormatError(f"{spec.files[file].title}: {reference!r} is no mask: it holds {rows.max()}")
             rows = rows.astype(bool)
@@ -169,7 +174,8 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     origin = Origin()
     columns = read_table(spec, edge.file, fields, folder, origin)
     classes = number_classes(fields, columns)
-    src, dst, time, types = (columns.pop(name, None) for name in ("src", "dst", "time", "types"))
+    found: list[Any] = [columns.pop(name, None) for name in ("src", "dst", "time", "types")]
+    src, dst, time, types = found
     name = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
     table = EdgeTable(edge, name, origin, src, dst, time, columns, classes)
     return ReadEdges(table, ends, types, classes.pop("types", []))

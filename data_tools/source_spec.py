@@ -224,7 +224,8 @@ class SourceSpec:
     def used_files(self) -> list[str]:
         """Names of the files that columns are read from, each once, in order of use."""
         names: list[str | None] = []
-        for table in [*self.nodes, *self.edges]:
+        tables: list[NodeSpec | EdgeSpec] = [*self.nodes, *self.edges]
+        for table in tables:
             names += table_files(table.file)
             if isinstance(table, NodeSpec) and isinstance(table.count, FileColumn):
                 names.append(table.count.file)

@@ -100,7 +100,7 @@ def build_tables(kind: type, what: str, data: Any) -> list:
     """The node types or relations, with their columns in the long form."""
     if not isinstance(data, list):
         raise ValueError(f"{what}: expected a list, got {type(data).__name__}")
-    tables = []
+    tables: list = []
     for i, table in enumerate(data):
         where = f"{what}[{i}]"
         items(where, table)
@@ -176,5 +176,5 @@ def place_file(file: FileSpec, path: str | None) -> FileSpec:
     if file.archive is None or path is None:
         return dataclasses.replace(file, path=path)
     if pathlib.Path(path).is_dir():
-        return dataclasses.replace(file, archive=None, member=None, path=str(pathlib.Path(path) / file.member))
+        return dataclasses.replace(file, archive=None, member=None, path=str(pathlib.Path(path, str(file.member))))
     return dataclasses.replace(file, path=path)

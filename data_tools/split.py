@@ -110,6 +110,7 @@ def tables_to_split(file: h5py.File, options: Options) -> list[str]:
     """Paths of the groups that get a split: the node type; or the relation, and its reverse ones."""
     if options.nodes is not None:
         return [find_table(file, "nodes", options.nodes).name[1:]]
+    assert options.relation is not None
     forward = find_table(file, "edges", options.relation)
     source, _, destination = files.split_relation(options.relation)
     found = [forward.name[1:]]

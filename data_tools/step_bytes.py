@@ -90,10 +90,10 @@ def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     columns, nodes = [], sum(node_type.num_nodes for node_type in view.types)
     for part in range(view.num_parts):
         with files.reading(view.part_path(part), files.PART, REMEDY) as file:
-            for index, relation in enumerate(view.relations):
-                group = file["edges"][relation.name]
+            for index, kind in enumerate(view.relations):
+                group = file["edges"][kind.name]
                 src = group["src"][:]
-                own = relation.src_type.owner(src) == part  # an event lies in the parts of both its ends
+                own = kind.src_type.owner(src) == part  # an event lies in the parts of both its ends
                 row = group["row"][:][own]
                 dst = group["dst"][:][own]
                 if (
@@ -101,7 +101,7 @@ def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                     or max(src.max(initial=0), dst.max(initial=0)) >= nodes
                 ):
                     raise files.FileFormatError(
-                        f"{file.filename}: /edges/{relation.name} has ends outside 0..{nodes - 1}; {REMEDY}"
+                        f"{file.filename}: /edges/{kind.name} has ends outside 0..{nodes - 1}; {REMEDY}"
                     )
                 columns.append((src[own], dst, group["time"][:][own], np.full(len(row), index), row))
     src, dst, time, relation, row = (np.concatenate(column) for column in zip(*columns, strict=True))

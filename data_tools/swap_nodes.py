@@ -21,7 +21,7 @@ def swap_nodes(part: np.ndarray, weight: np.ndarray, loads: np.ndarray, limit: n
     exchanged = 0
     while steps > 0:
         over = np.where(hopeless, 0, loads - limit)
-        heavy, column = np.unravel_index(np.argmax(over), over.shape)
+        heavy, column = map(int, np.unravel_index(np.argmax(over), over.shape))
         if over[heavy, column] <= 0:
             break
         found = best_exchange(part, weight, loads, limit, coarse, heavy, column)

@@ -44,6 +44,7 @@ def spread(graph: SnapshotGraph, seed: int) -> np.ndarray:
     by_first = np.argsort(graph.first, kind="stable")
     begins = np.searchsorted(graph.first[by_first], np.arange(graph.num_snapshots + 1))
     there = by_first[:0]
+    assert graph.last is not None
     for number, (begin, end) in enumerate(itertools.pairwise(begins[:-1])):
         stayed = there[graph.last[there] >= number]
         there = np.sort(np.concatenate([stayed, by_first[begin:end]]))
@@ -60,7 +61,8 @@ def synthesize_snapshots(path: str | os.PathLike, num_nodes: int, num_snapshots:
     1000 + 3 r. Raises ValueError for sizes that cannot be."""
     if num_nodes < 2 or num_snapshots < 1 or seed < 0:
         raise ValueError(f"nodes={num_nodes}, snapshots={num_snapshots}, seed={seed}: at least 2, 1 and 0 are needed")
-    graph = SnapshotGraph(num_nodes, num_snapshots, *draw_links(num_nodes, num_snapshots, seed))
+    src, dst, first, last = draw_links(num_nodes, num_snapshots, seed)
+    graph = SnapshotGraph(num_nodes, num_snapshots, src, dst, first, last)
     graph.id = ID_START + ID_STEP * np.arange(num_nodes)
     graph.series["target"] = spread(graph, seed)
     name = f"synthetic snapshots nodes={num_nodes} snapshots={num_snapshots} seed={seed}"

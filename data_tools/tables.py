@@ -9,7 +9,7 @@ import contextlib
 import csv
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -44,13 +44,13 @@ class Table(Protocol):
 
     name: str
 
-    def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
+    def batches(self, references: Mapping[str, Any]) -> Iterator[dict[str, Raw]]:
         """Pieces of the requested columns, in the order of the rows; the same rows for all of them."""
 
 
 def open_table(spec: FileSpec) -> Table:
     """The reader for a file, by its declared format or its suffix."""
-    source = Source(pathlib.Path(spec.path), spec.member)
+    source = Source(pathlib.Path(spec.title), spec.member)
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
     kind = SUFFIXES.get(source.suffix, "text") if spec.format == "auto" else spec.format
@@ -71,7 +71,7 @@ def open_table(spec: FileSpec) -> Table:
 
 def is_empty(spec: FileSpec) -> bool:
     """Whether nothing at all is in a file."""
-    source = Source(pathlib.Path(spec.path), spec.member)
+    source = Source(pathlib.Path(spec.title), spec.member)
     with source.open() as file:
         return not file.read(1)
 
@@ -122,7 +122,7 @@ class TextTable:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
-        quoting = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
+        quoting: Literal[0, 3] = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
         return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
 
     def _arrow_batches(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
@@ -186,7 +186,7 @@ class ParquetTable:
             raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
 
 
-def read_array(spec: FileSpec, reference: Reference) -> np.ndarray:
+def read_array(spec: FileSpec, reference: Any) -> np.ndarray:
     """A whole array of a file of arrays."""
     table = open_table(spec)
     if not isinstance(table, ArraysTable):

@@ -149,7 +149,7 @@ def run_team(main: Callable[[Team], int]) -> int:
         except BrokenPipeError:
             raise
         except BaseException:
-            if team.size > 1:
+            if isinstance(team, Ranks) and team.size > 1:
                 traceback.print_exc()
                 team.end()
             raise

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO, Any, cast
 
 from hpcgnn.store.files import FileFormatError
 
@@ -20,7 +20,7 @@ BLOCK_BYTES = 4 << 20
 
 
 @contextlib.contextmanager
-def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[BinaryIO]:
+def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[IO[bytes]]:
     """The decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the name's).
 
     With ``member`` the file is an archive, .tar (compressed or not) or .zip, and the path of one member ends so.
@@ -38,10 +38,10 @@ def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | Non
 
 
 @contextlib.contextmanager
-def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[BinaryIO]:
+def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[IO[bytes]]:
     if suffix == ".gz":
         with gzip.open(path, "rb") as file:
-            yield file
+            yield cast(IO[bytes], file)
     elif suffix == ".zip":
         with zipfile.ZipFile(path) as archive, archive.open(single_member(path, archive)) as file:
             yield file
@@ -51,15 +51,15 @@ def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _open_member(path: pathlib.Path, member: str) -> Iterator[BinaryIO]:
+def _open_member(path: pathlib.Path, member: str) -> Iterator[IO[bytes]]:
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive, archive.open(find_member(path, member, archive.namelist())) as file:
-            yield gzip.open(file) if member.endswith(".gz") else file
+            yield cast(IO[bytes], gzip.open(file)) if member.endswith(".gz") else file
     else:
-        with tarfile.open(path) as archive:
-            files = [item.name for item in archive.getmembers() if item.isfile()]
-            file = archive.extractfile(find_member(path, member, files))
-            yield gzip.open(file) if member.endswith(".gz") else file
+        with tarfile.open(path) as tar:
+            files = [item.name for item in tar.getmembers() if item.isfile()]
+            found: Any = tar.extractfile(find_member(path, member, files))
+            yield cast(IO[bytes], gzip.open(found)) if member.endswith(".gz") else found
 
 
 def find_member(path: pathlib.Path, member: str, names: list[str]) -> str:
@@ -96,7 +96,7 @@ class Source:
         name = self.member or self.path.name
         return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
 
-    def open(self) -> contextlib.AbstractContextManager[BinaryIO]:
+    def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
         """See `open_binary`."""
         return open_binary(self.path, member=self.member)
 
@@ -109,13 +109,15 @@ class CleanText(io.RawIOBase):
     trimmed, which leaves a format with a one-character delimiter.
     """
 
-    def __init__(self, raw: BinaryIO, comment: str = "", whitespace: bool = False):
+    def __init__(self, raw: IO[bytes], comment: str = "", whitespace: bool = False):
         self._blocks = self._clean_blocks(raw)
-        self._buffer = b""
+        self._buffer: Any = b""
         self._offset = 0
         self._whitespace = whitespace
         self._marks = comment.encode()
-        self._comment = re.compile(rb"^[" + re.escape(self._marks) + rb"][^\n]*\n", re.MULTILINE) if comment else None
+        self._comment: Any = (
+            re.compile(rb"^[" + re.escape(self._marks) + rb"][^\n]*\n", re.MULTILINE) if comment else None
+        )
 
     def readable(self) -> bool:
         return True
@@ -158,7 +160,7 @@ class CleanText(io.RawIOBase):
         self._buffer, self._offset = b"", 0
         yield from self._blocks
 
-    def _clean_blocks(self, raw: BinaryIO) -> Iterator[bytes]:
+    def _clean_blocks(self, raw: IO[bytes]) -> Iterator[bytes]:
         """Non-empty cleaned blocks of whole lines."""
         rest = b""
         first = True

@@ -10,6 +10,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
@@ -69,7 +70,7 @@ class Parser:
 
     def __init__(self, name: str, text: str):
         self._name, self._text = name, text
-        self._token: re.Match[str] | None = None
+        self._token: Any = None  # the match of the current token
         self._position = 0
         self._base = ""
         self._prefixes: dict[str, str] = {}

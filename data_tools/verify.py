@@ -10,11 +10,13 @@ import contextlib
 import os
 import pathlib
 import sys
+from typing import Any
 
 import h5py
 import numpy as np
 
 from data_tools.findings import Findings, each
+from data_tools.reports import Report
 from data_tools.team import Team, run_team
 from data_tools.verify_book import BookView, check_files, read_book
 from data_tools.verify_edges import compare_static_edges, count_halo
@@ -70,7 +72,7 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
         else:
             width = row_bytes(layouts[f"/edges/{relation.name}"])
             cuts[relation.name] = compare_edges(team, view, relation, row_of, source, width, findings)
-    measured = {"cut": sum(cuts.values())}
+    measured: Report = {"cut": sum(cuts.values())}
     if view.kind in files.BY_DESTINATION:
         measured |= {"relations": cuts, "halo": count_halo(team, view, findings)}
     if view.kind == "snapshots":
@@ -133,10 +135,10 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
             findings.add(view.path, f"/{kind}", f"{ours}, but {source.filename} has {theirs}")
             fine = False
     for relation in view.relations if fine else ():
-        theirs = set(source["edges"][relation.name]) - {"src", "dst"}
-        if theirs != set(relation.columns):
-            path, ours = f"/edges/{relation.name}/columns", sorted(relation.columns)
-            findings.add(view.path, path, f"{ours}, but {source.filename} has {sorted(theirs)}")
+        columns = set(source["edges"][relation.name]) - {"src", "dst"}
+        if columns != set(relation.columns):
+            path, kept = f"/edges/{relation.name}/columns", sorted(relation.columns)
+            findings.add(view.path, path, f"{kept}, but {source.filename} has {sorted(columns)}")
             fine = False
     return fine
 
@@ -156,7 +158,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     if lines:
         print(f"{args.folder}: {len(lines)} problems")
         return 2
-    view = read_book(pathlib.Path(args.folder), Findings())
+    view: Any = read_book(pathlib.Path(args.folder), Findings())
     num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
     what = "events" if view.kind == "temporal" else "edges"
     compared = f", equal to {args.against}" if args.against else ""

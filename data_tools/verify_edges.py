@@ -14,6 +14,7 @@ import numpy as np
 from data_tools.findings import Findings, each
 from data_tools.team import Team
 from data_tools.verify_book import BookRelation, BookView
+from data_tools.verify_part import Layout
 from data_tools.verify_rows import same_rows, short
 from data_tools.verify_spool import HEAD, PART, POSITION, Spool, spool_parts
 from data_tools.verify_static import sides
@@ -39,7 +40,7 @@ def compare_static_edges(
     dtype = np.dtype([*HEAD, *columns])
     window = max(files.SLAB_BYTES // 2 // dtype.itemsize, -(-relation.num_edges // MAX_WINDOWS), 1)
     starts = range(0, relation.num_edges, window)
-    layouts = {f"/out/{relation.name}": {}} if view.options.get("out_edges") else {}
+    layouts: dict[str, Layout] = {f"/out/{relation.name}": {}} if view.options.get("out_edges") else {}
     ends = (relation.src_type.name, relation.dst_type.name) if source is not None else ()
     place = {name: global_of(row_of[name]) for name in ends}
     inside = f"/edges/{relation.name}"

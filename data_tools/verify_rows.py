@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,7 +27,7 @@ def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not left[0].nbytes:
         return np.ones(len(left), bool)
     as_bytes = (np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1) for a in (left, right))
-    return np.equal(*as_bytes).all(axis=1)
+    return np.all(np.equal(*as_bytes), axis=1)
 
 
 @dataclass(slots=True)
@@ -115,7 +116,7 @@ def short(value) -> str:
 
 
 def compare_nodes(
-    team: Team, view: BookView, node_type: BookType, source: h5py.File | None, width: int, findings: Findings
+    team: Team, view: BookView, node_type: BookType, source: h5py.File | Any, width: int, findings: Findings
 ) -> np.ndarray:
     """Collective. Every node is in exactly one part, with the graph file's values; width: bytes of a row.
 

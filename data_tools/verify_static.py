@@ -20,7 +20,7 @@ CACHE = {"id": INT64, "probability": ("<f4", ())}
 
 def further_layouts(view: BookView) -> dict[str, Layout]:
     """Columns of the groups that the set's options ask for, by path."""
-    layouts = {}
+    layouts: dict[str, Layout] = {}
     if view.options.get("out_edges"):
         layouts |= {f"/out/{relation.name}": dict(OUT) for relation in view.relations}
     if view.options.get("cache_ranking"):

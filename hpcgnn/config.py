@@ -9,7 +9,7 @@ import io
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonargparse
 import yaml
@@ -65,6 +65,14 @@ class Sections:
     """Nested dataclasses, one a section, as plain dictionaries; ``KIND`` names the kind of graph."""
 
     KIND = ""
+    data: Any
+    task: Any
+    sampling: Any
+    model: Any
+    train: TrainConfig
+    comm: CommConfig
+    output: OutputConfig
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain dictionaries, with the kind of graph."""

@@ -124,7 +124,8 @@ def _layer_agrees() -> bool:
 
 
 def _transpose(index: torch.Tensor, targets: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return tuple(map(torch.from_numpy, native.transpose_index(index.numpy(), targets)))
+    indptr, order = map(torch.from_numpy, native.transpose_index(index.numpy(), targets))
+    return indptr, order
 
 
 if __name__ == "__main__":

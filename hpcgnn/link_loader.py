@@ -50,7 +50,7 @@ class LinkBatch:
     src: torch.Tensor
     dst: torch.Tensor
     negative_src: torch.Tensor | None
-    negative_dst: torch.Tensor | None
+    negative_dst: torch.Tensor | Any
     row: torch.Tensor
     input_id: torch.Tensor
     rel: torch.Tensor | None
@@ -103,7 +103,7 @@ class LinkNeighborLoader(PlannedLoader):
         if self._negatives < 1:
             raise ValueError(f"negatives must be at least 1, got {self._negatives}")
         name, chosen = ("", given) if isinstance(given, str) else given
-        self._rows = None
+        self._rows: Any = None
         if isinstance(chosen, str):
             if chosen not in SPLITS:
                 raise ValueError(f"edges: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
@@ -139,7 +139,8 @@ class LinkNeighborLoader(PlannedLoader):
 
     def _use_split(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Collective. Returns the edges to leave out."""
-        graph, split = self._graph, self._given if isinstance(self._given, str) else self._given[1]
+        graph = self._graph
+        split: Any = self._given if isinstance(self._given, str) else self._given[1]
         seeds = make_link_seeds(graph.partition, self.relation, self._reverse, graph.world, graph.channel)
         self._pool, self._partition = seeds.pools[split], seeds.partition
         self._tables = graph.tables.over(seeds.partition)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jsonargparse
 import numpy as np
@@ -59,6 +60,7 @@ def main(world: World, argv: list[str]) -> int:
         if isinstance(session, (StaticSession, SnapshotSession)):
             _write_all(session, arguments)
             return launch.EXIT_DONE
+        assert isinstance(session, Session)
         last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), world)[0])
         answer = _score if arguments.pairs else _embed
         answer(session, arguments, last)
@@ -115,7 +117,7 @@ def _embed(session: Session, arguments: jsonargparse.Namespace, last: int) -> No
     world, types = session.world, session.partition.book.node_types
     nodes = launch.on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
     replay(session)
-    embedding = embed_nodes(session, nodes)
+    embedding: Any = embed_nodes(session, nodes)
     _write(world, arguments.out, f"{len(nodes)} embeddings", lambda: write_embeddings(arguments.out, nodes, embedding))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -74,8 +74,8 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
             store.x = batch.x[kind]
     blocks, device = batch.batch.blocks, batch.n_id[0].device
     names = [files.split_relation(name) for name in graph.relations]
-    for number, name in enumerate(names):
-        _add_edges(data[name] if typed else data, blocks, number, graph.direction == OUT, device)
+    for number, relation in enumerate(names):
+        _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device)
     if typed:
         data.adjs = [{names[number]: found for number, found in _hop(block).items()} for block in blocks]
     else:
@@ -89,7 +89,7 @@ def _is_typed(graph: StaticGraph) -> bool:
 
 def _add_edges(store, blocks: tuple[Block, ...], number: int, backward: bool, device: torch.device) -> None:
     """The edges of a relation in all blocks, by destination. Positions in a block are such in those further in, too."""
-    mine = [relation for block in blocks for relation in block.relations if relation.relation == number]
+    mine: list[Any] = [relation for block in blocks for relation in block.relations if relation.relation == number]
     if not mine:
         store.edge_index = torch.empty((2, 0), dtype=torch.int64, device=device)
         return

@@ -7,10 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-_END = object()
+_END: Any = object()
 
 
 class Timers:

@@ -32,6 +32,7 @@ from hpcgnn.run.describe import model_name
 from hpcgnn.run.logs import RunLog
 from hpcgnn.run.replay import data_path, make_session
 from hpcgnn.run.sampler_rank import beside_samplers
+from hpcgnn.run.session import Session
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synthetic_snapshots
 from hpcgnn.run.trainer import Trainer
@@ -77,6 +78,7 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
     log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
     if isinstance(config, RunConfig) and config.baseline.kind:
         _save_config(config, folder, world)
+        assert isinstance(session, Session)
         code = run_baseline(session, folder, log)
     else:
         code = _train(session, folder, log, stop, resume)

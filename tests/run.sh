@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up .venv and runs the checks: `bash tests/run.sh [STAGE...]`
 #
-#   lint    ruff, clang-format, shellcheck
+#   lint    ruff, mypy, clang-format, shellcheck
 #   unit    pytest on one rank
 #   mpi     pytest on 2, 3 and 4 ranks (or one of: mpi2 mpi3 mpi4)
 #   slurm   the job scripts under a real Slurm, started when this is root on Debian or Ubuntu
@@ -33,6 +33,7 @@ lint() {
     mapfile -t scripts < <(git ls-files -- '*.sh' '*.slurm' .ci/run)
     ruff check . || status=1
     ruff format --check . || status=1
+    mypy || status=1
     if ((${#native[@]})); then
         clang-format --dry-run --Werror "${native[@]}" || status=1
     fi

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import resource
 import tempfile
-from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jsonargparse
 import numpy as np
 
 from hpcgnn import config as configuration
@@ -29,8 +30,8 @@ class Options:
 
 
 def parse(
-    parser: ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str
-) -> tuple[configuration.Sections, Options]:
+    parser: jsonargparse.ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str
+) -> tuple[Any, Options]:
     """Configuration and options. counted: name and default of the option for ``count``, and what it counts; peer: the
     system to compare with, on one rank. Raises ValueError."""
     name, default, what = counted

@@ -141,7 +141,7 @@ class Counts:
         self.kinds = {kind: Tally(zeros(), zeros()) for kind in (*KINDS, *HOT_KINDS)}
 
     def add(
-        self, step: Step, handler: np.ndarray, owner: Callable[[np.ndarray], np.ndarray], hot: np.ndarray,
+        self, step: Step, handler: np.ndarray, owner: Callable[..., np.ndarray], hot: np.ndarray,
         at_owner: bool,
     ) -> None:  # fmt: skip
         """One step, its events handled by ``handler`` [B], nodes owned by ``owner(ids)`` and, where ``hot`` [nodes], by

@@ -33,7 +33,7 @@ class Exchange:
 
 
 # What the counts and widths below describe; other settings ask for other rows.
-MODELLED = {
+MODELLED: dict[str, dict[str, tuple]] = {
     "task": {"kind": ("link",)},
     "model": {"class_path": ("",), "embedding": ("attention",), "layers": (1,), "message_from": ("memory",),
               "decoder": ("mlp",)},

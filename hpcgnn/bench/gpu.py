@@ -49,9 +49,9 @@ class Clock:
     def _once(self, call: Callable[[], object]) -> float:
         self._flush.zero_()
         if self._device.type != "cuda":
-            begin = time.perf_counter()
+            now = time.perf_counter()
             call()
-            return time.perf_counter() - begin
+            return time.perf_counter() - now
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()

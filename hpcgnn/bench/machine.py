@@ -84,14 +84,17 @@ def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[
     """Efficiency, overhead and planning cost, from real steps of this rank with whole and with small batches."""
     whole = config.train.batch_size
     sizes = [whole, max(1, whole // SHRINK)]
-    work, seconds, roots, planning = [], [], [], []
+    work: list[float] = []
+    seconds: list[float] = []
+    roots: list[float] = []
+    planning: list[float] = []
     for size in sizes:
         session = open_alone(replace(config, train=replace(config.train, batch_size=size)), path, threads)
         timed = _timed_steps(session, threads)
         nodes = session.partition.book.num_nodes
         asked = [_demand_of(step, nodes) for step in sample_steps(session, np.arange(len(timed)))][SKIPPED:]
-        work.append(np.mean([step_flops(config, session.partition.edge_width, demand) for demand in asked]))
-        roots.append(np.mean([demand.roots for demand in asked]))
+        work.append(float(np.mean([step_flops(config, session.partition.edge_width, demand) for demand in asked])))
+        roots.append(float(np.mean([demand.roots for demand in asked])))
         plan, step = np.median(timed[SKIPPED:], axis=0)
         planning.append(plan)
         seconds.append(step)

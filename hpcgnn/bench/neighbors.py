@@ -126,7 +126,7 @@ def measure(options: Options) -> dict:
     """Edges per second, the best and the median of the timings, batch by batch and with a batch per thread."""
     batches = Batches(options)
     tables = [batches.relabel() for _ in range(options.threads)]
-    rates = {"batch by batch": [], "a batch per thread": []}
+    rates: dict[str, list[float]] = {"batch by batch": [], "a batch per thread": []}
     with ThreadPoolExecutor(options.threads) as pool:
         ways = (lambda: _one_by_one(batches, tables[0])), (lambda: _side_by_side(batches, tables, pool))
         for number, (name, way) in itertools.product(range(options.repeat + 1), zip(rates, ways, strict=True)):
@@ -144,7 +144,8 @@ def measure(options: Options) -> dict:
 
 def _one_by_one(batches: Batches, relabel: Relabel) -> tuple[int, int]:
     sizes = [batches.sample(i, relabel, batches.options.threads) for i in range(batches.options.batches)]
-    return tuple(map(sum, zip(*sizes, strict=True)))
+    edges, nodes = map(sum, zip(*sizes, strict=True))
+    return edges, nodes
 
 
 def _side_by_side(batches: Batches, tables: list[Relabel], pool: ThreadPoolExecutor) -> tuple[int, int]:
@@ -153,7 +154,8 @@ def _side_by_side(batches: Batches, tables: list[Relabel], pool: ThreadPoolExecu
         return [batches.sample(i, tables[first], 1) for i in numbers]
 
     sizes = [size for part in pool.map(share, range(len(tables))) for size in part]
-    return tuple(map(sum, zip(*sizes, strict=True)))
+    edges, nodes = map(sum, zip(*sizes, strict=True))
+    return edges, nodes
 
 
 def table(result: dict) -> str:

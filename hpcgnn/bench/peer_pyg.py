@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -79,7 +80,8 @@ def epoch_seconds(session: Session) -> float:
     # PyG drops empty messages of width 0 and then finds too few: one column of zeros stands for "no features".
     messages = torch.from_numpy(events.columns["feat"]) if feature else torch.zeros(len(events), 1)
     columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
-    negatives = torch.from_numpy(session.negatives("train", 0).dst)
+    drawn: Any = session.negatives("train", 0)
+    negatives = torch.from_numpy(drawn.dst)
     model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1])
     optimizer = torch.optim.Adam(model.parameters(), lr=session.config.train.lr)
     ranges = [session.batches["train"].at(step) for step in range(steps)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,7 +80,8 @@ def epoch_seconds(session: SnapshotSession, epochs: int) -> float:
         for number, step in enumerate(session.batches["train"].targets):
             optimizer.zero_grad()
             peer.begin(detach=number > 0)
-            state, loss = None if state is None else state.detach(), 0
+            state = None if state is None else state.detach()
+            loss: Any = 0
             for target in step:
                 inputs, edge_index, weight, wanted = data[target]
                 outputs, state = peer(inputs, edge_index, weight, state)

@@ -12,6 +12,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -127,7 +128,7 @@ def make_report(session: Session, options: Options, machine: Machine, sources: d
     wanted = min(options.steps or batches.num_steps, batches.num_steps)
     steps = np.unique(np.linspace(0, batches.num_steps - 1, wanted).round().astype(np.int64))
     counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
-    laws = None if config.memory.hot_nodes else Laws.fit(counts, apart)
+    laws: Any = None if config.memory.hot_nodes else Laws.fit(counts, apart)
     beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
     demands = [counted_demand(c) for c in counts.values()] + [laws.demand(size) for size in beyond]
     setting = Setting(
@@ -135,8 +136,8 @@ def make_report(session: Session, options: Options, machine: Machine, sources: d
     )
     points = [predict(demand, setting, machine) for demand in demands]
     for point, counted in zip(points, counts.values(), strict=False):
-        busiest = sum(sent_bytes(setting.exchanges, counted, planned) for planned in (True, False)).max()
-        point["bytes_busiest"] = float(busiest) / len(steps)
+        busiest: Any = sum(sent_bytes(setting.exchanges, counted, planned) for planned in (True, False))
+        point["bytes_busiest"] = float(busiest.max()) / len(steps)
     for point in points:
         point["speedup"] = points[0]["step_seconds"] / point["step_seconds"]
     return {

@@ -29,7 +29,7 @@ class Transfer:
         self._out, self._wait = out, wait
         self.requests: list[MPI.Request] = []
         self.held: list[torch.Tensor] = []
-        self.unpack: list[Callable[[], object]] = []
+        self.unpack: list[Callable[..., object]] = []
 
     def wait(self) -> torch.Tensor:
         """The received rows, once they are there."""

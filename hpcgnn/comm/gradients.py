@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ class FlatParameters:
 
     def __init__(self, module: torch.nn.Module, num_extras: int = 0):
         parameters = [p for p in module.parameters() if p.requires_grad]
-        tensors = parameters or list(module.buffers())
+        tensors: Sequence[torch.Tensor] = parameters or list(module.buffers())
         dtypes = {p.dtype for p in tensors}
         if len(dtypes) != 1:
             raise ValueError(f"all trainable parameters must have one dtype, got {dtypes}")

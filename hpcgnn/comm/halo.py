@@ -8,7 +8,7 @@ the one before, the loss takes the last one. Every rank then runs every adjoint,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,7 +31,7 @@ class Exchange:
 
     chain: HaloChain
     route: Route | Everyone
-    pull: Pull | Transfer | Arrived | None
+    pull: Pull | Transfer | Arrived | Any
     chained: bool
     push: Transfer | Arrived | None = None
 

@@ -84,7 +84,7 @@ class Handed(Mapping):
     """The state of the group before, waited for when it is first looked at: what a model does before that needs no
     state, and overlaps the groups before. like: a state of the same shapes."""
 
-    def __init__(self, relay: Relay, like: dict[str, torch.Tensor], tokens: list[torch.Tensor]):
+    def __init__(self, relay: Relay, like: Mapping[str, torch.Tensor], tokens: list[torch.Tensor]):
         self._relay, self._tokens, self._state, self._waits = relay, tokens, like, True
 
     def __getitem__(self, name: str) -> torch.Tensor:

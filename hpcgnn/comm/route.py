@@ -8,7 +8,7 @@ of pull.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -94,8 +94,9 @@ class Route:
         if device.type == "cpu":
             return self
         names = ("order", "requests", "served", "position", "indptr", "members")
-        moved = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, **{name: upload(tensor, device) for name, tensor in moved.items()})
+        held = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        moved: dict[str, Any] = {name: upload(tensor, device) for name, tensor in held.items()}
+        return replace(self, **moved)
 
     def over(self, channel: Channel) -> Route:
         """The same route, moving its rows through another channel (planned in one thread, executed in another)."""
@@ -169,6 +170,7 @@ class Route:
 
     def reorder(self, received: torch.Tensor) -> torch.Tensor:
         """Rows [W, ...] in owner order, in the order in which they were wanted."""
+        assert self.order is not None
         ordered = torch.empty_like(received)
         native.scatter_rows(ordered, self.order, received)
         return ordered

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -29,7 +30,7 @@ class SharedRows:
 
         Raises ValueError, on all ranks, where a node has no room for the copy.
         """
-        self._node = world.mpi.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
+        self._node: Any = world.mpi.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
         if node_size:
             whole, self._node = self._node, self._node.Split(world.rank // node_size)
             whole.Free()
@@ -68,7 +69,7 @@ class SharedRows:
             error = ValueError(f"no shared memory of {self.num_bytes} bytes on {world.host}: {caught}")
         world.agree(error, "share memory")
         buffer, _ = self._window.Shared_query(0)
-        self._memory = np.frombuffer(buffer, np.uint8)[: self.num_bytes]
+        self._memory = np.frombuffer(buffer, np.uint8)[: self.num_bytes]  # type: ignore[call-overload]
         self._window.Lock_all(MPI.MODE_NOCHECK)
 
     def _meet(self) -> None:

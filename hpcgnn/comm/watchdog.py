@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -73,7 +73,7 @@ class Watchdog:
     def __enter__(self) -> Watchdog:
         return self
 
-    def __exit__(self, kind, error: BaseException | None, trace) -> None:
+    def __exit__(self, kind, error: Any, trace) -> None:
         """An error learns the stage it came from, for the message that ends the job."""
         if error is not None:
             error.stage = f"{self._state[0]}, step {self._state[1]}"
@@ -134,7 +134,7 @@ class Watchdog:
 
 
 def _line_of_main_thread() -> str:
-    frame = sys._current_frames().get(threading.main_thread().ident)
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
 
 

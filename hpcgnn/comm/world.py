@@ -78,6 +78,8 @@ class World(Group):
     ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``, out of ``job``, the world of all ranks.
     """
 
+    job: World
+
     def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
         self.config = config or CommConfig()
         super().__init__(comm, self.config.max_message_bytes)
@@ -158,7 +160,7 @@ class World(Group):
             return False
         return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
 
-    def gather(self, value: Any) -> list | None:
+    def gather(self, value: Any) -> list | Any:
         """Collective. One picklable object a rank, on rank 0."""
         return self._comm.gather(value)
 
@@ -168,7 +170,7 @@ class World(Group):
         self._comm.Allgather(np.ascontiguousarray(values), out)
         return out
 
-    def gather_rows(self, rows: np.ndarray) -> np.ndarray | None:
+    def gather_rows(self, rows: np.ndarray) -> np.ndarray | Any:
         """Collective. Rows [n, ...] of all ranks, of one dtype and width, concatenated in rank order, on rank 0 (None
         elsewhere)."""
         kinds = self._comm.gather((rows.dtype, rows.shape[1:], len(rows)))

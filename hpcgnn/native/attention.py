@@ -49,7 +49,8 @@ class CudaAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         kernels, stream = native_cuda.backend(gradient)
-        query, node, plan, with_phase = *ctx.arrays[:2], ctx.plan, ctx.needs_input_grad[2]
+        query, node, *_ = ctx.arrays
+        plan, with_phase = ctx.plan, ctx.needs_input_grad[2]
         grad_query, grad_node = torch.empty_like(query), torch.empty_like(node)
         groups = -(-len(query) // kernels.PHASE_ROOTS)
         grad_phase = query.new_empty((groups, len(ctx.arrays[-1]) if with_phase else 0), dtype=torch.float64)

@@ -45,7 +45,7 @@ class TemporalAttentionLayer(nn.Module):
         call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, self.norm.eps, dropout)
         return native_layers.attention_layer(node, self.time.phase, self.weights(), call)
 
-    def weights(self) -> list[nn.Parameter]:
+    def weights(self) -> list[torch.Tensor]:
         """As native_layers takes them."""
         query, merge, norm = self.query, self.merge, self.norm
         return [self.key, self.value, query.weight, query.bias, merge.weight, merge.bias, norm.weight, norm.bias]

@@ -20,6 +20,10 @@ class BatchNorm(nn.Module):
     of all its N rows; in evaluation by running ones. These move once a step (``settle``), towards the means over its
     snapshots, of which each counts as often as the step's frames show it: so they know neither ranks nor groups."""
 
+    mean: torch.Tensor
+    variance: torch.Tensor
+    _sums: torch.Tensor | None
+
     def __init__(self, width: int):
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
@@ -55,7 +59,7 @@ class BatchNorm(nn.Module):
         self._sums = sums if self._sums is None else self._sums + sums
 
     def _clear(self) -> None:
-        self._sums: torch.Tensor | None = None
+        self._sums = None
 
     def _scaled(self, rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         scale = self.weight * torch.rsqrt(variance + EPSILON)
@@ -66,7 +70,8 @@ def _moments(frames: list[Frame], rows: list[torch.Tensor]) -> list[tuple[torch.
     """Collective. Of every frame's rows [n, k, H] of all ranks the mean and the variance [k, H]."""
     found, everyone = [_own_moments(some) for some in rows], frames[0].everyone
     if everyone is None:
-        return [own.chunk(2) for own in found]
+        halves = (own.chunk(2) for own in found)
+        return [(mean, variance) for mean, variance in halves]
     sent = torch.cat(found)
     received = everyone.finish(everyone.start(sent)).view(-1, *sent.shape)
     return [_merged(part, frames[0].counts) for part in received.split([len(own) for own in found], dim=1)]

@@ -25,7 +25,7 @@ class LinkDecoder(nn.Module):
             return self(embedding[0], embedding[1:])
         return native_layers.link_decoder(embedding, *self.weights())
 
-    def weights(self) -> list[nn.Parameter]:
+    def weights(self) -> list[torch.Tensor]:
         """As native_layers takes them."""
         return [self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias]
 

@@ -3,6 +3,8 @@ width, K slots, W windows."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -27,7 +29,8 @@ class AttentionEmbedding(nn.Module):
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
         """node [U, D]; dropout of the roots; returns [N, Z]."""
-        for number, (layer, level) in enumerate(zip(self.layers, query.levels, strict=True), 1):
+        layers: Any = self.layers
+        for number, (layer, level) in enumerate(zip(layers, query.levels, strict=True), 1):
             top = number == len(self.layers) and query.windows == 1
             node = layer.embed(
                 node, level.root, level.root_transpose, level.edge, level.attention, dropout if top else None

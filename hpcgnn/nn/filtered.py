@@ -47,7 +47,7 @@ class FilterLSTM(nn.Module):
     parts = ("hidden", "cell")
     gates = 4
 
-    def __init__(self, around: Filter, hidden: int):
+    def __init__(self, around: Filter | Convolution, hidden: int):
         super().__init__()
         self.around = around
         self.kept, self.peephole = glorot(around.num_terms * hidden, 4 * hidden), glorot(3, hidden)
@@ -85,11 +85,12 @@ class FilteredModel(SequenceModel):
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
-        rows, every, after = [], Distinct(frames), {}
+        rows: list[torch.Tensor] = []
+        every, after = Distinct(frames), dict[str, torch.Tensor]()
         for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
             around = self.around.of_rows(frames, rows) if number else self.around.of_inputs(every.frames)
             given = [affine(some, weight, bias) for some in around]
-            names = [f"{part}{number}" for part in cell.parts]
+            names = [f"{part}{number}" for part in self.cell.parts]
             parts, rows = [state[name] for name in names], []
             for frame, some in zip(frames, given if number else every.spread(given), strict=True):
                 parts = cell(frame, some, parts)

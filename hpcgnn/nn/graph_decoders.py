@@ -5,6 +5,8 @@ Losses are sums over the given seeds: the caller divides by the number of seeds 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -115,7 +117,7 @@ def _turned(rows: torch.Tensor, by: torch.Tensor, sign: int) -> torch.Tensor:
 
 def make_decoder(kind: str, width: int, relations: int = 1, temperature: float = 1.0) -> nn.Module:
     """One of DECODERS; temperature of cosine. Raises ValueError for another name."""
-    makers = {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "dot": DotProduct,
         "cosine": lambda: Cosine(temperature),
         "mlp": lambda: MlpDecoder(width),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -137,6 +138,9 @@ class GraphModel(nn.Module):
     """What both models share: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Inference over a whole graph
     takes these one by one; a row of theirs does not depend on which others are there."""
 
+    input: InputRows
+    decoder: Any
+
     def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
         super().__init__()
         self.config, self.sizes = config, sizes
@@ -150,7 +154,7 @@ class GraphModel(nn.Module):
     def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
         """inputs by type [num_src, F]; returns by type [num_dst of the last block, outputs]."""
         self._check(batch)
-        rows = self.first(batch, inputs)
+        rows: Any = self.first(batch, inputs)
         for number, block in enumerate(batch.blocks):
             rows = self.step(number, batch, block, rows)
         return list(self.last(rows).split(batch.blocks[-1].num_dst))
@@ -159,7 +163,7 @@ class GraphModel(nn.Module):
         """Stacked rows [S, .] of the innermost block's source nodes, from their inputs by type."""
         raise NotImplementedError
 
-    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor | IndexedRows) -> torch.Tensor:
+    def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
         """Layer ``number``: stacked rows [D, .] of a block's destination nodes, from those [S, .] of its sources."""
         raise NotImplementedError
 
@@ -226,7 +230,7 @@ class LayeredModel(GraphModel):
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 
-    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor | IndexedRows) -> torch.Tensor:
+    def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
         """As in GraphModel."""
         last = number == len(self.norms)
         if number:

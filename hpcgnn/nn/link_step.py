@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
 
 from hpcgnn import native_layers
 from hpcgnn.native_layers import (
@@ -27,13 +27,13 @@ from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.nn.updater import RecurrentUpdater
 
 
-def make_link_step(model: nn.Module) -> LinkStep | None:
+def make_link_step(model: Any) -> LinkStep | None:
     """None for models of other parts than a recurrent updater, temporal attention and the link decoder, for learnt time
     encodings, frozen weights, and where the layers are not native."""
     return LinkStep(model) if _is_supported(model) else None
 
 
-def _is_supported(model: nn.Module) -> bool:
+def _is_supported(model: Any) -> bool:
     if type(model) is not TemporalModel or not isinstance(model.updater, RecurrentUpdater):
         return False
     parts = (model.message, model.feature, model.attention)
@@ -57,7 +57,7 @@ class LinkStep:
         self._model, self._update = model, _Weights(model.updater.weights())
         self._layers = [_Weights(layer.weights()) for layer in model.embedding.layers]
         self._decoder = _Weights(model.decoder.weights())
-        self._pass: RecurrentPass | None = None
+        self._pass: Any = None  # the RecurrentPass between ``update`` and ``update_backward``
         self._phase = model.updater.time.phase.detach().double()
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
@@ -101,7 +101,7 @@ class LinkStep:
 class _Weights:
     """Parameters of a layer, and their gradients as one flat tensor where these lie one after another."""
 
-    def __init__(self, parameters: list[nn.Parameter]):
+    def __init__(self, parameters: list[torch.Tensor]):
         self.parameters, self._sizes = parameters, [p.numel() for p in parameters]
         self._starts: list[int] = []
         self._gradient: torch.Tensor | None = None
@@ -111,7 +111,7 @@ class _Weights:
         """Their gradients [sum of sizes], in the parameters' order, to be added to."""
         if any(p.grad is None for p in self.parameters):
             self._create()
-        gradients = [p.grad for p in self.parameters]
+        gradients: list[Any] = [p.grad for p in self.parameters]
         whole = self._joined(gradients)
         if whole is not None:
             yield whole

@@ -105,6 +105,7 @@ def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> 
 def _add_ghosts(total: torch.Tensor, ghosts: torch.Tensor, edges: Edges, weight: torch.Tensor | None) -> torch.Tensor:
     if len(edges.lists) == 0:
         return total + 0 * ghosts.sum() if ghosts.requires_grad else total  # every rank takes part in the backward pass
+    assert edges.rows is not None
     return total.index_add(0, edges.rows, segment_sum(ghosts, edges.lists, weight))
 
 

@@ -72,7 +72,8 @@ class ROLAND(SequenceModel):
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         """As in SequenceModel."""
         every = Distinct(frames)
-        new, rows = every.spread(self.stack.layer(0, every.frames)), []
+        new = every.spread(self.stack.layer(0, every.frames))
+        rows: list[torch.Tensor] = []
         state = dict(state)
         shares, state["edges"] = self._shares(frames, state["edges"])
         for number, update in enumerate(self.updates):

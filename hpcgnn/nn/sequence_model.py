@@ -6,6 +6,7 @@ snapshot to snapshot: rows of nodes [n, k, W], kept at their owners, and what al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig
 
-State = dict[str, torch.Tensor]
+State = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)

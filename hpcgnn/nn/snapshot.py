@@ -7,6 +7,7 @@ or k = 1 where state is carried on. n nodes of this rank, F inputs, D columns; r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ class Graph:
 
     into: Neighborhood
     halo: Halo | None = None
-    out: Neighborhood | None = None
+    out: Neighborhood | Any = None
     out_halo: Halo | None = None
 
     def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
@@ -55,7 +56,7 @@ class Snapshot:
     graph: Graph
     inputs: torch.Tensor
     identity: torch.Tensor
-    smoothed: dict[tuple[str, bool, int], torch.Tensor] | None = None
+    smoothed: dict[tuple[str, bool, int], torch.Tensor] | Any = None
     whole: Graph | None = None
 
 

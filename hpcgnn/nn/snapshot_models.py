@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpcgnn.nn.dysat import DySAT
 from hpcgnn.nn.evolving import EvolveGCNH, EvolveGCNO
 from hpcgnn.nn.filtered import DCRNN, GConvGRU, GConvLSTM, JointTGCN
@@ -21,4 +23,5 @@ MODELS: dict[str, type[SequenceModel]] = {
 
 def make_model(config: SnapshotModelConfig, sizes: SequenceSizes) -> SequenceModel:
     """A model as configured. Raises ValueError."""
-    return (own_class(config.class_path) if config.class_path else MODELS[config.kind])(config, sizes)
+    kind: Any = own_class(config.class_path) if config.class_path else MODELS[config.kind]
+    return kind(config, sizes)

@@ -6,6 +6,7 @@ n nodes of this rank, k sequences, I input, H hidden columns.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,7 +50,7 @@ class Stack(nn.Module):
             found.append(self.layer(number, frames, found[-1]))
         return found
 
-    def layer(self, number: int, frames: list[Frame], rows: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    def layer(self, number: int, frames: list[Frame], rows: list[torch.Tensor] | Any = None) -> list[torch.Tensor]:
         """Collective. The rows [n, k, H] of a layer from those of the one below, the first one's from the inputs."""
         if number:
             rows = [frame.drop(some, number, self.p) for frame, some in zip(frames, rows, strict=True)]

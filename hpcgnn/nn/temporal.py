@@ -8,6 +8,7 @@ width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,6 +46,10 @@ class TemporalModel(nn.Module):
     that ``embed`` needs. needs_last: whether ``embed`` needs the time of each node's last mail. needs_nearby: whether
     ``decode`` compares neighbours.
     """
+
+    updater: Any
+    embedding: Any
+    decoder: Any
 
     def __init__(self, model: ModelConfig, memory: MemoryConfig, sizes: Sizes):
         super().__init__()

@@ -20,6 +20,7 @@ class TimeEncoding(nn.Module):
         super().__init__()
         frequency = 10.0 ** -torch.linspace(0, 9, width, dtype=torch.float64)
         self.learnable = learn_frequency
+        self._fixed: torch.Tensor
         if learn_frequency:
             self.factor = nn.Parameter(torch.ones(width))
             frequency = frequency / unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,6 +34,7 @@ class RecurrentUpdater(nn.Module):
     mail begins with its row's state."""
 
     cell_type: type[nn.Module]
+    cell: Any
     gates: int
 
     def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding, state_first: bool = False):
@@ -52,7 +54,7 @@ class RecurrentUpdater(nn.Module):
         and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
             return self._native(self.call(state, mail, mailed, updated, delivered, index))
-        taken = state, mail, mailed, updated, delivered
+        taken = [state, mail, mailed, updated, delivered]
         if index is not None:
             taken = [native.gather_rows(column, index) for column in taken]
         return self(taken[0], taken[1], taken[2] - taken[3], taken[4] > 0)
@@ -76,7 +78,7 @@ class RecurrentUpdater(nn.Module):
         tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
         return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
-    def weights(self) -> list[nn.Parameter]:
+    def weights(self) -> list[torch.Tensor]:
         """As native_layers takes them."""
         return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 

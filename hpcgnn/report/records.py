@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,14 +49,18 @@ class RunRecords:
         """Seconds [R] by stage, over the epochs with as many ranks as the newest."""
         lines = self._newest_times()
         names = sorted({name for line in lines for name in line["seconds"]})
-        return {name: sum(np.array(line["seconds"].get(name, 0.0)) for line in lines) for name in names}
+        found: dict[str, Any] = {
+            name: sum(np.array(line["seconds"].get(name, 0.0)) for line in lines) for name in names
+        }
+        return found
 
-    def sent_bytes(self) -> np.ndarray | None:
+    def sent_bytes(self) -> np.ndarray | Any:
         """Bytes from rank to rank [R, R] over the same epochs; None where nothing is known."""
         lines = self._newest_times()
-        return sum(np.array(line["sent_bytes"]) for line in lines) if lines else None
+        found: Any = sum(np.array(line["sent_bytes"]) for line in lines) if lines else None
+        return found
 
-    def peak_mib(self) -> np.ndarray | None:
+    def peak_mib(self) -> np.ndarray | Any:
         """The most memory of every rank [R]."""
         lines = self._newest_times()
         return np.max([line["peak_mib"] for line in lines], axis=0) if lines else None

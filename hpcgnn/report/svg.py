@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def lines(series: dict[str, Points], label: str, x_label: str = "epoch") -> str:
+def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> str:
     """Curves of (x, y) by name, with a legend where there are several."""
     points = [point for some in series.values() for point in some if math.isfinite(point[1])]
     if not points:
@@ -102,7 +103,7 @@ def lines(series: dict[str, Points], label: str, x_label: str = "epoch") -> str:
 
 def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank") -> str:
     """One bar a rank, of parts [R] by name, one on the other."""
-    total = sum(parts.values())
+    total: Any = sum(parts.values())
     axes = Axes((-0.5, len(total) - 0.5), (0.0, float(total.max()) or 1.0))
     body, below = axes.frame(x_label), np.zeros(len(total))
     for index, values in enumerate(parts.values()):

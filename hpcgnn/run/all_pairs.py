@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
@@ -58,9 +58,7 @@ class AnswerRanks:
         return {"rank": self.rank}
 
 
-def rank_answers(
-    decoder: nn.Module, outputs: torch.Tensor, answers: Answers, channel: Channel, world: World
-) -> AnswerRanks:
+def rank_answers(decoder: Any, outputs: torch.Tensor, answers: Answers, channel: Channel, world: World) -> AnswerRanks:
     """Collective. Of both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
     most, found = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), []
     types = answers.edges[:, 2]
@@ -72,7 +70,7 @@ def rank_answers(
     return AnswerRanks(np.concatenate(found))
 
 
-def rank_all_pairs(decoder: nn.Module, outputs: torch.Tensor, pairs: Pairs, channel: Channel, world: World):
+def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: Pairs, channel: Channel, world: World):
     """Collective. From outputs [n, Z]; pairs: sources as global ids, destinations as local rows."""
     everyone = channel.everyone(outputs)  # in order of global id
     score = score_matrix(decoder, everyone, outputs)
@@ -87,7 +85,7 @@ def rank_all_pairs(decoder: nn.Module, outputs: torch.Tensor, pairs: Pairs, chan
     return RankedPairs(np.array([[levels.average_precision(), mrr, levels.auc()]]))
 
 
-def score_matrix(decoder: nn.Module, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+def score_matrix(decoder: Any, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
     """Scores [n, N] float32 of destinations [n, Z] with all sources [N, Z]."""
     score = torch.empty((len(destination), len(source)), device=source.device)
     most = max(1, SCORES // max(1, len(source)))

@@ -34,7 +34,7 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
         bank = EdgeBank(
             config.kind, session.partition, session.splits, session.world, session.plan_channel, config.share or None
         )
-    values = {}
+    values: dict[str, float] = {}
     for split in ("val", "test"):
         values |= {f"{split}_{name}": value for name, value in _split_metrics(session, bank, split).items()}
     return values

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -172,7 +173,8 @@ def _first_layout(path: Path, manifest: dict) -> str | None:
 
 def _check_manifest(path: Path, manifest: dict) -> None:
     """ValueError unless a manifest has all that is read of it, of the right types, and names files beside itself."""
-    listed, progress = manifest.get("files"), manifest.get("progress")
+    listed: Any = manifest.get("files")
+    progress: Any = manifest.get("progress")
     sound = [type(manifest.get(key)) for key in ("graph", "created_by")] == [str, str]
     sound = (
         sound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
-from hpcgnn.run.scoring import Collected
+from hpcgnn.run.graph_goal import NodeGoal
+from hpcgnn.run.scoring import Scored
 from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.full_graph import build_full_graph
 from hpcgnn.sample.node_tables import NodeTables
@@ -26,6 +28,8 @@ PARTS = ("num_hops", "first", "step", "last")  # of a model
 
 class FullGraphSession(StaticSession):
     """Collective to create. Seeds are scored where they lie, all of a split in one step."""
+
+    goal: NodeGoal
 
     def __init__(self, config: StaticConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
@@ -53,12 +57,13 @@ class FullGraphSession(StaticSession):
 
     def _features(self) -> list[torch.Tensor | None]:
         """Collective. By type, features of [own nodes | ghosts]; the tables become views of them."""
-        found: list[torch.Tensor | None] = []
+        found: list[Any] = []
         for rows, route in zip(self.rows, self.graph.routes, strict=True):
             found.append(None)
             if FEATURE in rows.tables:
-                found[-1] = torch.cat([rows.tables[FEATURE], rows.pull_exact(route, FEATURE)])
-                rows.tables[FEATURE] = found[-1][: len(rows.tables[FEATURE])]
+                own: Any = rows.tables[FEATURE]
+                found[-1] = torch.cat([own, rows.pull_exact(route, FEATURE)])
+                rows.tables[FEATURE] = found[-1][: len(own)]
         return found
 
     def _plan(self, split: str) -> Callable[[int], FullPlan]:
@@ -82,7 +87,7 @@ class FullGraphSession(StaticSession):
         return self.task.rows()
 
     @torch.no_grad()
-    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Scored | None:
         """As for all sessions."""
         self.watchdog.at(split, 0)
         outputs = self.model.last(self.last_rows())

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from hpcgnn.comm.world import World
 from hpcgnn.sample.known_edges import KnownAnswers
@@ -32,7 +32,7 @@ class Candidates:
         self._chunk = max(1, SCORES // max(1, most))
 
     def ranks(
-        self, decoder: nn.Module, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, answer, world: World
+        self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, answer, world: World
     ) -> np.ndarray:  # fmt: skip
         """Collective. Rank [S] of every answer: 1 + the mean of the numbers of other candidates, known ones left out,
         that score higher and that score at least as high. Compared in float32.

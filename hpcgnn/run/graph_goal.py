@@ -12,7 +12,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
 from hpcgnn.run.goal import BaseGoal
-from hpcgnn.run.scoring import Collected, LabelCollected
+from hpcgnn.run.scoring import LabelCollected, Scored
 from hpcgnn.run.train_scores import Measure, measure_nodes
 from hpcgnn.sample.draw import Completion
 from hpcgnn.sample.exclusion import Exclusion
@@ -42,7 +42,7 @@ class Goal(BaseGoal):
         """Executes plans; shared: as GraphTask takes it."""
 
     @abstractmethod
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
         """Collective. Scores of a split from the model's outputs [n, C] of all local nodes."""
 
 

@@ -7,7 +7,7 @@ other; W width of a layer's rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ def last_rows(session: GraphSession) -> torch.Tensor:
     counts = tuple(np.diff(partition.type_start).tolist())
     known = [torch.from_numpy(table).to(session.world.device) for table in (partition.flat_row, partition.in_degree())]
     stored = any(isinstance(found.tables.get(FEATURE), GatheredTable) for found in session.rows)
-    rows = None if stored else model.first(_batch(Block((), counts, counts), *known), _inputs(session))
+    rows: Any = None if stored else model.first(_batch(Block((), counts, counts), *known), _inputs(session))
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, *known)
     return rows
@@ -47,11 +47,11 @@ def last_rows(session: GraphSession) -> torch.Tensor:
 
 def _inputs(session: GraphSession, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
     """Input rows by type: of all local nodes, or, collectively, of the nodes with global ``ids``."""
-    found = []
+    found: list[torch.Tensor] = []
     for kind, rows in enumerate(session.rows):
         learnt = session.memory.tables.get(kind)
         if ids is None:
-            pieces = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
+            pieces: list[Any] = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
             pieces += [] if learnt is None else [learnt.weight]
         else:
             ownership = session.partition.book.of_type(kind)
@@ -62,11 +62,11 @@ def _inputs(session: GraphSession, ids: list[np.ndarray] | None = None) -> list[
     return found
 
 
-def _layer(session: GraphSession, number: int, rows: torch.Tensor | None, identity, degree) -> torch.Tensor:
+def _layer(session: GraphSession, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
     """Collective. One layer's rows of all local nodes, from those of the layer before, or, None, from their inputs."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
-    out: torch.Tensor | None = None
+    out: Any = None
     relabel = [native.Relabel(int(count)) for count in np.diff(partition.book.type_base())]
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)

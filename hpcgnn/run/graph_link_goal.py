@@ -15,8 +15,9 @@ from hpcgnn.config import StaticConfig
 from hpcgnn.nn.graph_decoders import TYPED, make_decoder
 from hpcgnn.run.full_ranking import FILTERED_NAMES, FULL_NAMES, Candidates, RankCollected
 from hpcgnn.run.graph_goal import Goal
-from hpcgnn.run.scoring import Collected
+from hpcgnn.run.scoring import Scored
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_links
+from hpcgnn.sample.draw import Completion
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.link_negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
 from hpcgnn.sample.link_seeds import TRAIN, LinkSeeds, known_answers, make_link_seeds, split_relation, type_directory
@@ -64,6 +65,8 @@ class PairCollected:
 class LinkGoal(Goal):
     """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
 
+    complete: Completion
+
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         self._config, self._world = config, world
         learnt = _learn(config, partition, world, channel)
@@ -98,7 +101,8 @@ class LinkGoal(Goal):
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. What edges are ranked among, by the end that is asked for."""
-        ranking, found = self._config.eval.ranking, {}
+        ranking = self._config.eval.ranking
+        found: dict[int, Candidates] = {}
         if not ranking:
             return found
         split = partition.edges[self._relation].columns["split"]
@@ -122,7 +126,7 @@ class LinkGoal(Goal):
         return GraphLinkTask(types, self._replaced, make_loss(self._config.task), *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
         """As in Goal; a batch at a time."""
         if self._candidates:
             return self._rank(outputs, batches, model.decoder, channel)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ class NodeColumns:
     total: int
     columns: dict[str, np.ndarray]
 
-    def slab(self, name: str, first: int, world: World) -> np.ndarray | None:
+    def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
         """Collective. A column of the nodes first .. first + SLAB - 1, in order of row, on rank 0 (None elsewhere)."""
         mine = slice(*np.searchsorted(self.row, (first, first + SLAB)))
         rows, values = world.gather_rows(self.row[mine]), world.gather_rows(self.columns[name][mine])

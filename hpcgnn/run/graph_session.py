@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
 from hpcgnn.nn.graph_config import RELATIONAL_KINDS
 from hpcgnn.run.graph_inference import infer, last_rows
-from hpcgnn.run.scoring import Collected
+from hpcgnn.run.scoring import Scored
 from hpcgnn.run.static_session import StaticSession
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
@@ -24,7 +25,7 @@ from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.planner import choose_draw
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.remote_draw import Samplers
-from hpcgnn.sample.replica import make_neighbors, make_replica
+from hpcgnn.sample.replica import Replica, make_neighbors, make_replica
 from hpcgnn.sample.resident_draw import ResidentDraw
 from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
 from hpcgnn.sample.splits import SPLITS
@@ -48,7 +49,8 @@ class GraphSession(StaticSession):
         self._open(path, keeps_edges or config.task.kind == LINK)
         if not keeps_edges:
             self.goal.partition = self.goal.partition.degrees_only()
-        self.partition, self.replica = self.goal.partition, None
+        self.partition = self.goal.partition
+        self.replica: Replica | None = None
         self.excluded = None if samplers is not None else self.goal.excluded  # samplers leave it out themselves
         if samplers is None:
             self._share_edges()
@@ -115,7 +117,9 @@ class GraphSession(StaticSession):
     def _make_samplers(self) -> list[GraphSampler]:
         """Collective. One for each plan in flight."""
         config, (channel, *others) = self.config, self._lanes
-        draws = [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
+        draws: list[Any] = (
+            [self._make_draw(channel), *[None] * len(others)] if self._remote is None else self._remote.draws
+        )
         if config.train.cuda_graphs:
             with together(self.world, "prepare CUDA graphs"):
                 self._check_graphs(draws[0])
@@ -158,7 +162,7 @@ class GraphSession(StaticSession):
         """As for all sessions on static graphs."""
         return last_rows(self)
 
-    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Scored | None:
         """As for all sessions, or exact."""
         if not (self.config.eval.exact or self.config.eval.ranking):
             return super().scores(split, stop)

@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -32,7 +32,7 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
     """
     argv = sys.argv[1:] if argv is None else argv
     sys.setswitchinterval(SWITCH_SECONDS)
-    world = None
+    world: Any = None
     try:
         World.check_singleton()
         world = World(CommConfig(device="cpu"))  # a GPU is bound once the configuration is known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,8 @@ def write_embeddings(path: str, nodes: Nodes, embedding: np.ndarray) -> None:
     given = {"node": nodes.node} | ({"type": nodes.type} if nodes.several else {}) | {"time": nodes.time.tolist()}
     if path.endswith(".npz"):
         with open(temporary, "wb") as file:
-            np.savez(file, **{name: _array(values) for name, values in given.items()}, embedding=embedding)
+            arrays: dict[str, Any] = {name: _array(values) for name, values in given.items()}
+            np.savez(file, **arrays, embedding=embedding)
     else:
         with open(temporary, "w", newline="") as file:
             writer = csv.writer(file)

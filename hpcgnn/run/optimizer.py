@@ -7,6 +7,7 @@ and what its learning rate is are functions of epoch and step alone, so a resume
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -149,7 +150,7 @@ class FlatOptimizer:
 
 
 def _make(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
-    shared = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    shared: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":
         return torch.optim.SGD([parameter], momentum=MOMENTUM, **shared)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam

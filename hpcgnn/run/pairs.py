@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,4 +67,5 @@ def score_pairs(session: Session, pairs: Pairs) -> np.ndarray:
 @torch.no_grad()
 def _score_step(session: Session, mine, src, dst, time, size: int) -> torch.Tensor:
     """Collective. Logits of this rank's pairs of one batch: a step without negatives and without write-back."""
-    return session.task.score(query_plan(session, mine, src[mine], dst[mine], time[mine], size)).positive
+    scores: Any = session.task.score(query_plan(session, mine, src[mine], dst[mine], time[mine], size))
+    return scores.positive

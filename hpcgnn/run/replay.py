@@ -84,7 +84,7 @@ def open_session(
 
 
 def make_session(
-    config: Sections, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
+    config: Any, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
 ) -> BaseSession:
     """Collective. The session of a configuration's kind of graph; samplers: the ranks that draw for one on a static
     graph, if any."""

@@ -6,13 +6,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hpcgnn.comm.crew import Crew, Lane
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
-from hpcgnn.config import Sections, StaticConfig
+from hpcgnn.config import StaticConfig
 from hpcgnn.run.graph_link_goal import message_graph
 from hpcgnn.run.logs import RunLog
 from hpcgnn.sample.direction import outward
@@ -29,7 +30,7 @@ from hpcgnn.tasks.graph_config import LINK
 Train = Callable[[World, Samplers | None], int]
 
 
-def beside_samplers(config: Sections, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
+def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
     """Collective. ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None, where
     ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
     if not config.comm.sampler_ranks:
@@ -68,11 +69,11 @@ class SamplerRank:
         """Collective over the samplers. One for each lane, all of the same edges."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         channels = [world.channel(polite=True) for _ in lanes]
-        path = stage_path(path, config.data.stage_to, world)
+        folder = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
             out = config.sampling.direction == OUT
             partition = open_graph_partition(
-                path, world.rank, world.size, config.data.check_hash, columns=False, with_out=out
+                folder, world.rank, world.size, config.data.check_hash, columns=False, with_out=out
             )
             config.sampling.check_relations([relation.name for relation in partition.relations])
             if config.sampling.mode == "weighted":
@@ -132,7 +133,7 @@ class SamplerRank:
 
     def _serve_lane(self, lane: Lane, draws: BlockSampler) -> Leave:
         while True:
-            asked = [read_request(lane.receive(rank)) for rank in self._sources]
+            asked: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
             if isinstance(asked[0], Leave):
                 lane.flush()
                 return asked[0]

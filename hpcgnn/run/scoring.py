@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,14 +18,18 @@ from hpcgnn.tasks.temporal_label import LabelScores, label_metrics
 from hpcgnn.tasks.temporal_link import Scores
 
 
-class Collected(Protocol):
-    """Scores of this rank's events of a split, step after step."""
-
-    def add(self, plan: StepPlan, scores: StepScores) -> None:
-        """Take a plan's scores."""
+class Scored(Protocol):
+    """Scores of this rank's events of a split."""
 
     def metrics(self, batches, world: World) -> dict[str, float]:
         """Collective. Metrics of all, those of ``batches``."""
+
+
+class Collected(Scored, Protocol):
+    """Scores of this rank's events of a split, step after step."""
+
+    def add(self, plan: Any, scores: Any) -> None:
+        """Take a plan's scores."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class LabelCollected:
     label: list[np.ndarray] = field(default_factory=list)
     measure: Callable[[np.ndarray, np.ndarray, World], dict[str, float]] = label_metrics
 
-    def add(self, plan: StepPlan, scores: LabelScores) -> None:
+    def add(self, plan: Any, scores: LabelScores) -> None:
         """Take a plan's scores."""
         output, label = scores.arrays().values()
         self.output.append(output)
@@ -81,14 +85,14 @@ class LabelCollected:
         return self.measure(np.concatenate(self.output), np.concatenate(self.label), world)
 
 
-def split_metrics(session: BaseSession, split: str, collected: Collected) -> dict[str, float]:
+def split_metrics(session: BaseSession, split: str, collected: Scored) -> dict[str, float]:
     """Collective. The metrics of ``metric_names``; NaN for a split without roots."""
     if session.batches[split].num_steps == 0:
         return dict.fromkeys(session.metric_names(), float("nan"))
     return collected.metrics(session.batches[split], session.scored_by)
 
 
-def concatenate(scores: list[StepScores]) -> dict[str, np.ndarray]:
+def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
     """The steps' scores by name, one row an event."""
     steps = [step.arrays() for step in scores]
     return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.temporal import Sizes, resolve_model
+from hpcgnn.nn.temporal import Sizes, TemporalModel, resolve_model
 from hpcgnn.run.base import BaseSession
 from hpcgnn.run.scoring import LabelCollected, LinkCollected
 from hpcgnn.run.train_scores import LINK_NAMES, Measure, measure_labels, measure_links
@@ -30,6 +31,7 @@ from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.hot import hottest
 from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
+from hpcgnn.store.partition import TemporalPartition
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
 from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
 from hpcgnn.tasks.step_graphs import StepGraphs
@@ -44,6 +46,12 @@ class Session(BaseSession):
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
     the job's, whose epochs of a round are ``epochs``.
     """
+
+    config: RunConfig
+    partition: TemporalPartition
+    model: TemporalModel
+    memory: NodeMemory
+    task: TemporalTask
 
     def __init__(self, config: RunConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
@@ -94,7 +102,7 @@ class Session(BaseSession):
             self._time_scale(),
         )  # fmt: skip
         with together(self.world, "build the model"):
-            model = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
+            model: Any = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
             if config.memory.staleness and not model.has_memory:
                 raise ValueError(f"{type(model).__name__} has no node memory: leave memory.staleness 0")
         if config.task.has_labels:
@@ -142,10 +150,10 @@ class Session(BaseSession):
         )  # fmt: skip
         if not task.has_labels:
             return TemporalLinkTask(*shared)
-        weights = task.class_weights
+        given: Any = task.class_weights
         if task.balance_classes:
-            weights = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
-        weights = torch.tensor(weights, dtype=self.dtype, device=self.world.device) if len(weights) else None
+            given = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
+        weights = torch.tensor(given, dtype=self.dtype, device=self.world.device) if len(given) else None
         return TemporalLabelTask(task.kind, weights, *shared)
 
     def _make_samplers(self) -> None:

@@ -171,8 +171,8 @@ class EdgeLabelGoal(LabelGoal):
         """As in SnapshotGoal."""
         source, destination, label = self._edges(number)
         device = self._world.device
-        found, places = reach([source, destination], self._partition.book, self._planning, device)
-        return EdgeTargets(found, *places, torch.from_numpy(label).to(device))
+        found, ends = reach([source, destination], self._partition.book, self._planning, device)
+        return EdgeTargets(found, ends[0], ends[1], torch.from_numpy(label).to(device))
 
     def score(self, outputs: torch.Tensor, wanted: EdgeTargets, chain: HaloChain) -> LabelScores:
         """As in SnapshotGoal."""

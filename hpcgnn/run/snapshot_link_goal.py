@@ -67,6 +67,7 @@ class SnapshotLinkGoal(SnapshotGoal):
             return rank_answers(self._decoder, outputs, wanted.answers, self._channel, self._world)
         if wanted.negative is None:
             return rank_all_pairs(self._decoder, outputs, wanted, self._channel, self._world)
+        assert wanted.reach is not None
         return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
 
     def loss(self, scores: SnapshotLinkScores) -> torch.Tensor:

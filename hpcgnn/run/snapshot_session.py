@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
-from hpcgnn.nn.sequence_model import SequenceSizes
+from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes
 from hpcgnn.nn.snapshot_models import make_model
 from hpcgnn.run.goal import GoalSession
 from hpcgnn.run.snapshot_goal import RegressionGoal, SnapshotGoal
@@ -27,12 +28,12 @@ from hpcgnn.sample.snapshot_plan import SnapshotBatches, SnapshotPlan, SnapshotP
 from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.store.sequence_rows import SequenceRows
-from hpcgnn.store.snapshot_partition import DEGREE, open_snapshot_partition
+from hpcgnn.store.snapshot_partition import DEGREE, SnapshotPartition, open_snapshot_partition
 from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks import snapshot_config as tasks
 from hpcgnn.tasks.snapshot_task import SnapshotTask
 
-GOALS: dict[str, type[SnapshotGoal]] = {
+GOALS: dict[str, Callable[..., SnapshotGoal]] = {
     tasks.REGRESSION: RegressionGoal,
     tasks.NODE: NodeLabelGoal,
     tasks.LINK: SnapshotLinkGoal,
@@ -46,12 +47,18 @@ class SnapshotSession(GoalSession):
     """Collective to create and to close. A run on a snapshot graph."""
 
     roots = "predictions"
+    config: SnapshotConfig
+    goal: SnapshotGoal
+    model: SequenceModel
+    partition: SnapshotPartition
+    memory: SequenceRows
+    task: SnapshotTask
 
     def __init__(self, config: SnapshotConfig, path: str, world: World, watchdog: Watchdog):
         super().__init__(config, world, watchdog)
-        path = stage_path(path, config.data.stage_to, world)
+        folder = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
-            self.partition = open_snapshot_partition(path, world.rank, world.size, config.data.check_hash)
+            self.partition = open_snapshot_partition(folder, world.rank, world.size, config.data.check_hash)
             if config.task.target == DEGREE:
                 self.partition.add_degrees()
             self.inputs = SnapshotInputs(config.inputs, self.partition, config.task.target, self.dtype, world.device)
@@ -110,8 +117,8 @@ class SnapshotSession(GoalSession):
             model = make_model(config.model, sizes)
             if model.weighs_edges and config.sampling.weighted and WEIGHT in self.partition.edge_columns:
                 raise ValueError("model.kind gat and dysat weigh edges themselves: set sampling.weighted to false")
-            model = self.goal.extend(model)
-        self.model = model.to(device=world.device, dtype=self.dtype)
+            whole: Any = self.goal.extend(model)
+        self.model = whole.to(device=world.device, dtype=self.dtype)
         learnt = SparseEmbedding(
             self.partition.flat_row, extra, EmbeddingConfig(), config.train.lr, config.train.seed, self.dtype,
             world.device,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.config import StaticConfig
-from hpcgnn.nn.graph_models import GraphSizes, make_model
+from hpcgnn.nn.graph_models import GraphModel, GraphSizes, make_model
 from hpcgnn.run.goal import GoalSession
 from hpcgnn.run.graph_goal import Goal, NodeGoal
 from hpcgnn.run.graph_link_goal import LinkGoal
@@ -23,7 +25,7 @@ from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
 from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks.graph_config import LINK, NODE
 
-GOALS: dict[str, type[Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
+GOALS: dict[str, Callable[..., Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
 
 
 class StaticSession(GoalSession):
@@ -32,6 +34,8 @@ class StaticSession(GoalSession):
 
     roots = "seeds"
     config: StaticConfig
+    goal: Goal
+    model: GraphModel
     partition: GraphPartition
     tables: NodeTables
     memory: EmbeddingStore
@@ -39,11 +43,11 @@ class StaticSession(GoalSession):
     def _open(self, path: str, needs_edges: bool) -> None:
         """Collective. Read the partition set, and what is learnt of it."""
         config, world = self.config, self.world
-        path = stage_path(path, config.data.stage_to, world)
+        folder = stage_path(path, config.data.stage_to, world)
         with together(world, "open the partition set"):
             out = config.sampling.direction == OUT
             partition = open_graph_partition(
-                path, world.rank, world.size, config.data.check_hash, needs_edges, with_out=out
+                folder, world.rank, world.size, config.data.check_hash, needs_edges, with_out=out
             )
             self.learnt = _learnt_types(partition, config.embedding.types)
             _check_basis_rows(config.model.basis_rows, partition)
@@ -74,7 +78,9 @@ class StaticSession(GoalSession):
             }  # fmt: skip
             relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
             widths = tuple(self._input_width(kind) for kind in range(len(partition.types)))
-            model = self.goal.extend(make_model(config.model, GraphSizes(widths, relations, self.goal.num_outputs)))
+            model: Any = self.goal.extend(
+                make_model(config.model, GraphSizes(widths, relations, self.goal.num_outputs))
+            )
         self.model = model.to(device=self.world.device, dtype=self.dtype)
         self.memory = EmbeddingStore(tables, partition.type_start)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,8 +42,8 @@ class Trainer(Resumable):
         super().__init__(session, folder, log)
         self._stop, self.flat = stop, self.optimizer.flat
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
-        self._stages: StageLog | None = None
-        self._seen: Seen | None = None
+        self._stages: StageLog
+        self._seen: Seen
 
     # -------------------------------------------------------------------------------------------------------------
     # running
@@ -131,7 +132,7 @@ class Trainer(Resumable):
             self._scores.add(session.task.last_scores)
         if not plan.final:
             return None
-        loss = sum(self._losses)
+        loss: Any = sum(self._losses)
         self._losses.clear()
         with timers("gradient sum"):
             total, stop, busy = self.optimizer.sum(plan.step, loss, self._stop.requested, self._writer.is_busy)

@@ -77,7 +77,7 @@ def make_batches(
     sizes = np.diff(edges)
     events, step = _spill(events, step, sizes, world, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
-    unseen = flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel).any(axis=0)
+    unseen = np.any(flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel), axis=0)
     return Batches(name, events, indptr, sizes, _first_rows(events, indptr, world), unseen)
 
 
@@ -146,7 +146,8 @@ def _spill(
     names = list(events.columns)
     columns = [events.row, events.src, events.dst, events.time, *events.columns.values(), step]
     *moved, step = exchange_columns(columns, spill(step, sizes, world), channel)
-    events = Events(*moved[:4], columns=dict(zip(names, moved[4:], strict=True)))
+    row, src, dst, time, *columns = moved
+    events = Events(row, src, dst, time, dict(zip(names, columns, strict=True)))
     by_row = np.argsort(events.row, kind="stable")
     return events.take(by_row), step[by_row]
 

@@ -31,6 +31,7 @@ class Boundary:
     def sample(self, block: Block, epoch: int, step: int, number: int) -> Block:
         """The block of a snapshot as one step sees it; collective calls are not needed."""
         random = Random(self.seed, Stream.BOUNDARY, (step << 16) + number, epoch)
+        assert block.route is not None
         wanted = self._taken(random, block.ghost_row)
         requested = self._taken(random, self.flat_row[block.route.requests.cpu().numpy()])
         route = block.route.restrict(wanted, requested)
@@ -43,13 +44,13 @@ class Boundary:
     def _reduce(self, whole: Neighborhood, taken: np.ndarray) -> Neighborhood:
         """Edges from the ghosts taken alone, their weights divided by the share."""
         lists, weight = whole.ghost.lists, whole.ghost.weight
-        taken = torch.from_numpy(taken).to(lists.source.device)
-        kept = taken[lists.source]
+        mask = torch.from_numpy(taken).to(lists.source.device)
+        kept = mask[lists.source]
         below = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
-        place = (taken.cumsum(0) - 1)[lists.source[kept]]
+        place = (mask.cumsum(0) - 1)[lists.source[kept]]
         if weight is None:
             weight = torch.ones_like(whole.degree[:1]).expand(len(lists.source))
-        reduced = EdgeLists(below[lists.indptr], place, int(taken.sum()))
+        reduced = EdgeLists(below[lists.indptr], place, int(mask.sum()))
         ghost = Edges(reduced, weight[kept] / self.share, whole.ghost.rows)
-        found = {"ghost_degree": whole.ghost_degree[taken], "ghost_looped": whole.ghost_looped[taken]}
-        return replace(whole, ghost=ghost, **found, _operators={}, _merged=None)
+        degree, looped = whole.ghost_degree[mask], whole.ghost_looped[mask]
+        return replace(whole, ghost=ghost, ghost_degree=degree, ghost_looped=looped, _operators={}, _merged=None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,25 +102,29 @@ def plan_delivery(mailing: Mailing, events, answer: Answer, root: np.ndarray, bo
     rows = root.astype(np.int64)
     sender = (rows[sent], rows[other], other, sent % max(1, len(events)))
     receiver = _receive(received, received["message"] + shift, mailing)
-    tensors = [None if a is None else torch.from_numpy(a) for a in (*sender, *receiver)]
-    return Delivery(*tensors[:4], counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1]), *tensors[4:])
+    tensors: list[Any] = [None if a is None else torch.from_numpy(a) for a in (*sender, *receiver)]
+    node, other_row, other_root, event_place, *received_tensors = tensors
+    return Delivery(
+        node, other_row, other_root, event_place, counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1]),
+        *received_tensors,
+    )  # fmt: skip
 
 
 def _receivers(mailing: Mailing, events, answer: Answer) -> tuple[np.ndarray, ...]:
     """Target node, event place, side, and order within the event of every mail; one mail an event and target."""
     count = len(events)
     place = np.arange(count)
-    target = [events.src, events.dst]
-    event, side = [place, place], [np.zeros(count, np.int64), np.ones(count, np.int64)]
-    order = [np.zeros(count, np.int64), np.ones(count, np.int64)]
+    targets = [events.src, events.dst]
+    events_of, sides = [place, place], [np.zeros(count, np.int64), np.ones(count, np.int64)]
+    orders = [np.zeros(count, np.int64), np.ones(count, np.int64)]
     if mailing.to_neighbors:
         other = answer.other[: 2 * count]
         root, slot = np.nonzero(other >= 0)
-        target.append(other[root, slot])
-        event.append(root % max(1, count))
-        side.append(root // max(1, count))
-        order.append(2 + (root // max(1, count)) * other.shape[1] + slot)
-    target, event, side, order = (np.concatenate(pieces) for pieces in (target, event, side, order))
+        targets.append(other[root, slot])
+        events_of.append(root % max(1, count))
+        sides.append(root // max(1, count))
+        orders.append(2 + (root // max(1, count)) * other.shape[1] + slot)
+    target, event, side, order = map(np.concatenate, (targets, events_of, sides, orders))
     by = np.lexsort((order, target, event))
     new = np.ones(len(by), bool)
     new[1:] = (np.diff(target[by]) != 0) | (np.diff(event[by]) != 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.store.book import BlockOwnership
 
 BINS_PER_RANK = 256
+Self = TypeVar("Self", bound="Directory")
 
 
 def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:
@@ -48,7 +50,7 @@ class Directory:
         self._channel = channel
         self.size = int(counts.sum())
 
-    def over(self, channel: Channel) -> Directory:
+    def over(self: Self, channel: Channel) -> Self:
         """The same, asked over another channel."""
         twin = copy.copy(self)
         twin._channel = channel

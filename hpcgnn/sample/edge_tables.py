@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ class EdgeTables:
 
     def _fetch(self, relation: int, blocks: tuple[Block, ...], channel: Channel) -> list[Adjacency]:
         """Collective. A relation's part of every block."""
-        mine = [adjacency for block in blocks for adjacency in block.relations if adjacency.relation == relation]
+        mine: list[Any] = [part for block in blocks for part in block.relations if part.relation == relation]
         positions = torch.cat([adjacency.edge for adjacency in mine]).cpu().numpy()
         unique, inverse = np.unique(positions, return_inverse=True)
         route = Route.plan(self._owners[relation], unique, channel)

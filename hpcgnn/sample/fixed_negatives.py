@@ -7,6 +7,7 @@ need not know who handles an event.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, w
     """Collective. The same negatives by event row, for a file that lists events by (source, destination, time); equal
     events share a line."""
     source, _, destination = files.split_relation(partition.relation)
-    columns = file.keys if file else (None, None, None)
+    columns: Any = file.keys if file else (None, None, None)
     src = OriginalIds(partition, source, world).find_for_first(columns[0])
     dst = OriginalIds(partition, destination, world).find_for_first(columns[1])
     keys = np.empty((0, 4), np.int64)

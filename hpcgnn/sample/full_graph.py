@@ -74,12 +74,12 @@ def build_full_graph(partition: GraphPartition, channel: Channel, device: torch.
         _with_ghosts([partition.flat_row[mine], partition.in_degree()[mine]], route)
         for mine, route in zip(map(partition.of_type, range(len(nodes))), routes, strict=True)
     ]
-    halves = [_half(partition, nodes, columns, outer, device) for outer in (False, True)]
+    inner, outer = (_half(partition, nodes, columns, of_outer, device) for of_outer in (False, True))
     route = Route.plan(partition.book, np.concatenate([of.ghosts for of in nodes]), channel)
-    stacked = {name: torch.from_numpy(place[getattr(route, name).numpy()]) for name in ("requests", "served")}
+    requests, served = (torch.from_numpy(place[rows.numpy()]) for rows in (route.requests, route.served))
     return FullGraph(
-        *halves, tuple(of.counts for of in nodes), tuple(len(of.ghosts) for of in nodes),
-        torch.from_numpy(place).to(device), replace(route, **stacked).to(device),
+        inner, outer, tuple(of.counts for of in nodes), tuple(len(of.ghosts) for of in nodes),
+        torch.from_numpy(place).to(device), replace(route, requests=requests, served=served).to(device),
         tuple(route.to(device) for route in routes),
     )  # fmt: skip
 

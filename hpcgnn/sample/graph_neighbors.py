@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class NeighborSampler:
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
-        self._first = edges_below(partition, channel)[channel.rank] if with_edges else None
+        self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
         self._lists = make_lists(partition, mode, channel) if lists is None else lists
 
     def over(self, channel: Channel) -> NeighborSampler:
@@ -141,7 +142,8 @@ class NeighborSampler:
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
         chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
-        counts, values = [[] for _ in serve], [[] for _ in serve]
+        counts: list[list[np.ndarray]] = [[] for _ in serve]
+        values: list[list[np.ndarray]] = [[] for _ in serve]
         for relation, fanout in enumerate(fanouts):
             target = self.partition.relations[relation].dst_type
             offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
@@ -158,8 +160,8 @@ class NeighborSampler:
         """The inverse of ``_serve`` at the requester; types, order [N] of its requests as they were sent."""
         relations = self.partition.relations
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
-        counts = [[] for _ in relations]
-        columns = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
+        counts: list[list[np.ndarray]] = [[] for _ in relations]
+        columns: list[list[list[np.ndarray]]] = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
         by_owner = np.split(types, np.cumsum(want)[:-1])
         for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
             numbers, at = np.bincount(asked, minlength=len(frontier)), 0

@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,10 +54,12 @@ class GraphSampler:
         ids); complete: gives a step all columns, where the batches have not all of them; node_columns: what is fetched
         of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges; pad: what is done with
         plans of training."""
-        self._rows, self._draw, self._roots, self._seed = rows, draw, roots, seed
+        self._rows, self._roots, self._seed = rows, roots, seed
+        self._draw: Any = draw
         self._channel, self._move_channel, self._device = channel, move_channel, device
         self._complete, self._node_columns, self._edges = complete, node_columns, edges
-        self._stream, self._pad, self._steps = PlanStream(device), pad, None
+        self._stream, self._pad = PlanStream(device), pad
+        self._steps: Steps | None = None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
         """A twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw, which
@@ -123,7 +126,7 @@ def block_on(device: torch.device, block: Block) -> Block:
         return block
 
     def moved(adjacency: Adjacency) -> Adjacency:
-        lists = {"indptr": upload(adjacency.indptr, device), "source": upload(adjacency.source, device)}
-        return replace(adjacency, **lists)
+        indptr, source = upload(adjacency.indptr, device), upload(adjacency.source, device)
+        return replace(adjacency, indptr=indptr, source=source)
 
     return replace(block, relations=tuple(map(moved, block.relations)), device=device)

@@ -6,6 +6,7 @@ U nodes of a type, D of a relation's destination type, E edges.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class InducedSampler(BlockSampler):
 
     def over(self, channel: Channel) -> InducedSampler:
         """As in BlockSampler."""
-        twin = super().over(channel)
+        twin: Any = super().over(channel)
         twin._everything = self._everything.over(channel)
         return twin
 
@@ -38,7 +39,8 @@ class InducedSampler(BlockSampler):
         """As in BlockSampler, which finds the nodes."""
         drawn = super().draw_groups(groups, epoch, step, training)
         stream = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR
-        block = induced_block(self._everything, drawn.wanted, Random(self._seed, stream, step, epoch))
+        wanted: Any = drawn.wanted  # drawn on the host
+        block = induced_block(self._everything, wanted, Random(self._seed, stream, step, epoch))
         return replace(drawn, blocks=(block,) * len(drawn.blocks))
 
 
@@ -51,7 +53,7 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
     adjacency = []
     for number, (kind, sampled) in enumerate(zip(relations, found, strict=True)):
         columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
-        tensors = [None if column is None else torch.from_numpy(column) for column in columns]
+        tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
         adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
     sizes = tuple(map(len, nodes))
     return Block(tuple(adjacency), sizes, sizes)

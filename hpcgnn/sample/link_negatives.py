@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class End:
     number: int
     nodes: NodeDirectory
     ownership: BlockOwnership
-    known: KnownAnswers | None
+    known: KnownAnswers | Any
 
 
 class Negatives:

@@ -98,7 +98,8 @@ def edges_of_seeds(
     for number, back in matched.items():
         seeds = back.split == TRAIN
         found.setdefault(number, []).append((back.position[seeds], back.place[seeds]))
-    return {number: tuple(map(np.concatenate, zip(*pairs, strict=True))) for number, pairs in found.items()}
+    columns = {number: list(map(np.concatenate, zip(*pairs, strict=True))) for number, pairs in found.items()}
+    return {number: (position, own) for number, (position, own) in columns.items()}
 
 
 def _match_all(

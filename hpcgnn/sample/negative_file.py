@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -38,8 +39,8 @@ class NegativeFile:
     num_listed: int
     per_event: int
     read: Callable[[int, int], np.ndarray]
-    row: np.ndarray | None
-    keys: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    row: np.ndarray | Any
+    keys: tuple[np.ndarray, np.ndarray, np.ndarray] | Any = None
 
 
 def open_negatives(path: str) -> NegativeFile:
@@ -156,8 +157,11 @@ def _open_pickle(path: str) -> NegativeFile:
                 "the same number, at least one: repeat negatives, or keep fewer for all"
             )
     negatives = _as_ids(np.stack(lines), path, 0)
-    keys = tuple(_key_column(path, name, column) for name, column in zip(KEY, zip(*content, strict=True), strict=True))
-    return NegativeFile(path, len(lines), size, lambda start, stop: negatives[start:stop], None, keys)
+    columns = zip(KEY, zip(*content, strict=True), strict=True)
+    source, destination, time = (_key_column(path, name, column) for name, column in columns)
+    return NegativeFile(
+        path, len(lines), size, lambda start, stop: negatives[start:stop], None, (source, destination, time)
+    )
 
 
 KEY = ("source", "destination", "time")

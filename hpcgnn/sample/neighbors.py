@@ -113,7 +113,7 @@ class NeighborSource:
         requester = np.repeat(np.arange(len(serve)), serve)
         if fanout == 0:
             return reply, requester, None
-        since = np.ascontiguousarray(request["since"]) if "since" in request.dtype.names else None
+        since = np.ascontiguousarray(request["since"]) if "since" in (request.dtype.names or ()) else None
         place, count = self._sample(local, times, identity, since, fanout, limit, random)
         if self._config.boundary_half_life:
             self._decay(place, count, local, times, identity, random)
@@ -147,6 +147,7 @@ class NeighborSource:
         width = self._partition.edge_width
         if feature_rows is None:
             return np.empty((0, width), np.float32)
+        assert self._partition.features is not None
         send = np.array([len(rows) for rows in feature_rows], np.int64)
         receive = self._channel.counts(send)
         rows = self._channel.array(self._partition.features[np.concatenate(feature_rows)], send, receive)

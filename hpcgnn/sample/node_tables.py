@@ -90,10 +90,13 @@ class NodeTables:
 def _make_tables(
     partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, world: World
 ) -> list[dict[str, Table]]:
-    degree, tables = partition.in_degree(), []
+    degree, tables = partition.in_degree(), list[dict[str, Table]]()
     for kind, features in enumerate(partition.features):
         mine = partition.of_type(kind)
-        found = {"identity": torch.from_numpy(partition.flat_row[mine]), "degree": torch.from_numpy(degree[mine])}
+        found: dict[str, Table] = {
+            "identity": torch.from_numpy(partition.flat_row[mine]),
+            "degree": torch.from_numpy(degree[mine]),
+        }
         if features is not None:
             told = (features, dtype, config.normalize, world.device)
             if config.storage == "pinned":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hpcgnn.comm.world import World
@@ -26,7 +28,7 @@ class OriginalIds:
         wanted = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
         return self._world.reduce_array(self._find_own(wanted), "max")
 
-    def find_for_first(self, ids: np.ndarray | None) -> np.ndarray | None:
+    def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
         """Collective. The same for ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
         unique = inverse = None
         if self._world.rank == 0:

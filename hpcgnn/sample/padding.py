@@ -13,7 +13,7 @@ import torch
 
 from hpcgnn.comm.route import Route
 from hpcgnn.nn.blocks import Level, Query
-from hpcgnn.sample.plan import StepPlan, WritePlan
+from hpcgnn.sample.plan import Announcement, StepPlan, WritePlan
 
 SMALLEST = 64
 PER_OCTAVE = 4
@@ -37,6 +37,7 @@ def pad_plan(plan: StepPlan) -> StepPlan:
         return plan
     nodes = plan.route.num_wanted
     query = _pad_query(plan.query, padded_length(nodes))
+    assert not isinstance(plan.write, Announcement)
     return replace(plan, route=_pad_route(plan.route), query=query, write=_pad_winners(plan.write))
 
 

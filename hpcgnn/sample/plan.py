@@ -7,7 +7,7 @@ b R roots, role by role; U unique nodes; M requests that this rank serves as an 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class Delivery:
     indptr: torch.Tensor | None = None
 
 
-Part = TypeVar("Part", WritePlan, Announcement, Delivery, None)
+Part = TypeVar("Part", bound=WritePlan | Announcement | Delivery | None)
 
 
 def on_device(part: Part, device: torch.device) -> Part:
@@ -90,7 +90,9 @@ def on_device(part: Part, device: torch.device) -> Part:
     values = {f.name: getattr(part, f.name) for f in fields(part)}
     movable = {name: value for name, value in values.items() if isinstance(value, torch.Tensor | Route)}
     put = lambda value: value.to(device) if isinstance(value, Route) else upload(value, device)  # noqa: E731
-    return replace(part, **{name: put(value) for name, value in movable.items()})
+    moved: dict[str, Any] = {name: put(value) for name, value in movable.items()}
+    found: Any = replace(part, **moved)
+    return found
 
 
 @dataclass(slots=True)

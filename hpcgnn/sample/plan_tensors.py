@@ -25,7 +25,7 @@ def map_tensors(value, change: Callable[[str, torch.Tensor], torch.Tensor], name
     """The same with ``change(field, tensor)`` in place of every tensor."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: map_tensors(getattr(value, f.name), change, f.name) for f in fields(value)})
     if isinstance(value, tuple):
         return tuple(map_tensors(item, change, name) for item in value)

@@ -77,7 +77,7 @@ class Prefetcher(Generic[Plan]):
     def _run(self, number: int) -> None:
         for made in range(number, self._stop - self._start, len(self._make)):
             with self._window:
-                self._window.wait_for(lambda made=made: made < self._allowed or self._closing)
+                self._window.wait_for(lambda made=made: made < self._allowed or self._closing)  # type: ignore[misc]
                 if made >= self._allowed:
                     return
             try:

@@ -72,8 +72,8 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
             header += [adjacency.relation, adjacency.src_type, adjacency.dst_type, len(adjacency.source)]
             narrow += [adjacency.indptr.numpy(), adjacency.source.numpy()]
             assert len(adjacency.source) < 1 << 31
-    header = np.array([len(header), *header], np.int64)
-    return np.concatenate([_bytes(header, *drawn.wanted), *(_bytes(array.astype(np.int32)) for array in narrow)])
+    whole = np.array([len(header), *header], np.int64)
+    return np.concatenate([_bytes(whole, *drawn.wanted), *(_bytes(array.astype(np.int32)) for array in narrow)])
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
@@ -98,8 +98,8 @@ def read_drawn(message: np.ndarray) -> Drawn:
         relations = []
         for _ in range(num_relations):
             relation, src_type, dst_type, edges = (next(header) for _ in range(4))
-            tensors = [torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges)]
-            relations.append(Adjacency(relation, src_type, dst_type, *tensors))
+            indptr, source = (torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges))
+            relations.append(Adjacency(relation, src_type, dst_type, indptr, source))
         blocks.append(Block(tuple(relations), num_src, num_dst))
     return Drawn(places, tuple(blocks), wanted)
 

@@ -7,6 +7,7 @@ other are those of all nodes in order of global id.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +31,15 @@ class Replica:
 
     def __init__(
         self, partition: GraphPartition, mode: str, world: World, channel: Channel,
-        excluded: Exclusion | None = None, node_size: int = 0,
+        excluded: Exclusion | Any = None, node_size: int = 0,
     ):  # fmt: skip
         """node_size: as in SharedRows. Raises DistributedError where a node has no room for it."""
         self._mode, self._channel = mode, world.own_channel()
         lists = make_lists(partition, mode, channel)
         first = edges_below(partition, channel)[world.rank]
         edges = {} if excluded is None else excluded.edges
-        moved = [_by_place(*edges[r], first[r], excluded.total, world, channel) for r in sorted(edges)]
+        left_out = [(first[r], *edges[r]) for r in sorted(edges)]
+        moved = [_by_place(at, place, base, excluded.total, world, channel) for base, at, place in left_out]
         columns = [column for relation in zip(lists, partition.edges, first, strict=True)
                    for column in _columns(*relation, world.rank == 0)]  # fmt: skip
         types = [partition.flat_row[partition.of_type(kind)] for kind in range(len(partition.types))]
@@ -133,7 +135,8 @@ def _whole(
         identity = flat_row[start[relation.dst_type] : start[relation.dst_type + 1]]
         found.append(InLists(indptr, identity, weight, source_identity))
         edges.append(InEdges(indptr, src, np.empty(0, np.int64), {} if weight is None else {WEIGHT: weight}))
-    columns, no_features = (tuple(nothing for _ in partition.types) for nothing in ({}, None))
+    columns: tuple[dict, ...] = tuple({} for _ in partition.types)
+    no_features = (None,) * num_types
     whole = GraphPartition(
         book, partition.graph, 0, partition.relations, flat_row, start, columns, no_features, tuple(edges), ()
     )  # fmt: skip

@@ -167,6 +167,7 @@ class ResidentSampler:
         """Thin the neighbours that lie in another part than their node, in place."""
         graph = self._graph
         other, age, _ = native.temporal_reply(graph.other, graph.history[1], None, place, queries.times)
+        assert graph.part is not None
         remote = graph.part[other.clamp(min=0)] != graph.part[queries.nodes][:, None]
         key = replace(random, stream=Stream.DECAY if random.stream == Stream.SAMPLE else Stream.EVAL_DECAY)
         native.decay_keep(place, count, remote, age, self._config.boundary_half_life, key, queries.identity)

@@ -32,8 +32,8 @@ class ResidentGraph:
         self.history = tuple(map(upload, (history.indptr, history.time, history.event)))
         self.other = upload(history.other)
         self.feature = None if history.feature is None else upload(history.feature)
-        given = partition.features is not None
-        self.features = upload(partition.features if given else np.empty((0, 0), np.float32), dtype)
+        features = partition.features
+        self.features = upload(np.empty((0, 0), np.float32) if features is None else features, dtype)
         self.part = upload(partition.book.part_of(np.arange(partition.num_nodes))) if with_parts else None
 
 

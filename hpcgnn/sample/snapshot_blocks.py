@@ -61,18 +61,20 @@ class Builder:
         if self.channel.size > 1 or self.by_part:
             route = Route.plan(self.partition.book, ids, self.channel)
             known = degree, looped, torch.from_numpy(self.partition.flat_row)
-            ghost_degree, ghost_looped, ghost_row = route.pull(*known)
-            ghost_row = ghost_row.numpy()
+            ghost_degree, ghost_looped, flat_row = route.pull(*known)
+            ghost_row = flat_row.numpy()
             route = route.to(self.device)
         indptr = np.searchsorted(edges.dst[own], np.arange(self.partition.num_nodes + 1))
         lists = self._lists(indptr, edges.src[own] - self.partition.first_id, self.partition.num_nodes)
         rows, counts = np.unique(edges.dst[ghost], return_counts=True)
         reach = self._lists(np.concatenate([[0], np.cumsum(counts)]), source, len(ids))
+        degrees = [found.to(self.device) for found in (degree, ghost_degree)]
+        loops = [found.to(self.device) for found in (looped, ghost_looped)]
         return Block(
             Neighborhood(
                 self.partition.num_nodes, Edges(lists, self._taken(weight, own)),
                 Edges(reach, self._taken(weight, ghost), torch.from_numpy(rows).to(self.device)),
-                *(found.to(self.device) for found in (degree, ghost_degree, looped, ghost_looped)),
+                degrees[0], degrees[1], loops[0], loops[1],
             ), route, ids, ghost_row,
         )  # fmt: skip
 
@@ -85,8 +87,8 @@ class Builder:
         return (edges.src < first) | (edges.src >= first + count)
 
     def _lists(self, indptr: np.ndarray, source: np.ndarray, num_sources: int) -> EdgeLists:
-        index = [torch.from_numpy(array.astype(np.int64)).to(self.device) for array in (indptr, source)]
-        return EdgeLists(*index, num_sources)
+        begin, place = (torch.from_numpy(array.astype(np.int64)).to(self.device) for array in (indptr, source))
+        return EdgeLists(begin, place, num_sources)
 
     def _taken(self, weight: torch.Tensor | None, place: np.ndarray) -> torch.Tensor | None:
         return None if weight is None else weight[torch.from_numpy(place)].to(self.device)

@@ -114,19 +114,20 @@ class PairPlanner:
         """Collective. In training others in every epoch."""
         edges, (training, evaluation) = self._targets.at(number), self._counts
         if split != TRAIN and evaluation <= 0:
-            ends = [torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst)]
+            source, destination = (torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst))
             answers = self._answers(number, edges) if evaluation == ANSWERS else None
-            return Pairs(number, None, *ends, None, answers=answers)
+            return Pairs(number, None, source, destination, None, answers=answers)
         random = Random(self._seed, Stream.NEGATIVE, number, epoch)
         count = training
         if split != TRAIN:
             random, count = Random(self._seed, Stream.EVAL_NEGATIVE, number), evaluation
-        negative, *negative_source = self._drawn(number, edges, count, random)
-        wanted = [edges.src, self._ids[edges.dst], negative.T, *(ids.T for ids in negative_source)]
+        drawn = self._drawn(number, edges, count, random)
+        wanted = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
         found, places = reach(wanted, self._partition.book, self._channel, self._device)
-        source, destination, negative, *negative_source = places
+        source, destination, negative, *others = places
+        negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
-        return Pairs(number, found, source, destination, negative, *negative_source or [None], relation)
+        return Pairs(number, found, source, destination, negative, negative_source, relation)
 
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
         """Collective. Global ids [1 or 2, s, count], destinations first: functions of seed, epoch, snapshot and edge
@@ -169,8 +170,8 @@ class PairPlanner:
         asked = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
         counts = channel.counts(np.full(channel.size, len(asked)))
         everyone = channel.everyone(torch.from_numpy(asked), counts).numpy()
-        rows = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
-        rows = [(found, place) for found, (place,) in rows]
+        reached = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
+        rows = [(found, place) for found, (place,) in reached]
         first = int(counts[: channel.rank].sum())
         return Answers(everyone, slice(first, first + len(asked)), rows, (self._known(number), sources))
 

@@ -118,6 +118,7 @@ class SnapshotPlanner:
         )  # fmt: skip
 
     def _sampled(self, pair: tuple[Block, Block | None], epoch: int, step: int, like: int):
+        assert self._boundary is not None
         return tuple(None if b is None else self._boundary.sample(b, epoch, step, like) for b in pair)
 
     def _share(self, targets: list[int]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,4 +180,5 @@ def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end:
     keep = ~touched | (history.event >= train_end)
     indptr = np.concatenate(([0], np.cumsum(keep)))[history.indptr]
     columns = [history.other, history.time, history.event, history.feature]
-    return History(indptr, *[None if c is None else c[keep] for c in columns])
+    kept: list[Any] = [None if c is None else c[keep] for c in columns]
+    return History(indptr, *kept)

@@ -7,6 +7,7 @@ negative sources; K slots; W windows; U unique nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class Needs:
     and whether its decoder compares the roots' neighbours."""
 
     hops: int
-    mailing: Mailing | None
+    mailing: Mailing | Any
     slots: bool
 
 
@@ -188,7 +189,7 @@ class TemporalSampler:
 
     def _levels(self, asked: list[Queries], answers: list[Answer], inverse: np.ndarray, num_unique: int):
         """From the lowest level to the roots'."""
-        levels = []
+        levels: list[Level] = []
         for queries, answer in zip(asked[::-1], answers[::-1], strict=True):
             count, shape = len(queries), answer.other.shape
             if not levels:
@@ -202,14 +203,14 @@ class TemporalSampler:
 
     def _level(self, answer: Answer, root: np.ndarray, slot: np.ndarray, below: int) -> Level:
         edge_of = np.full((len(root), 1), -1, np.int32) if answer.edge_of is None else answer.edge_of
-        plan = AttentionPlan(
-            *map(self._move, (slot, answer.count, answer.dt, edge_of)), *self._transpose(slot.ravel(), below)
-        )
+        slots, count, dt, edges = map(self._move, (slot, answer.count, answer.dt, edge_of))
+        plan = AttentionPlan(slots, count, dt, edges, *self._transpose(slot.ravel(), below))
         edge = self._move(answer.edge).to(self._place.dtype)
         return Level(self._move(root.astype(np.int64)), self._transpose(root, below), plan, edge)
 
     def _transpose(self, index: np.ndarray, targets: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return tuple(map(self._move, native.transpose_index(np.ascontiguousarray(index), targets)))
+        indptr, order = map(self._move, native.transpose_index(np.ascontiguousarray(index), targets))
+        return indptr, order
 
     def _event_feature(self, events: Events) -> torch.Tensor:
         if "feat" not in events.columns:

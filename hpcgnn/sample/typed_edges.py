@@ -29,7 +29,7 @@ def type_edges(
     none = np.empty(0, np.int64), np.empty(0, np.int64)
     entries = left_out.get(relation, none)
     kept = [number for number in range(len(partition.relations)) if number != relation]
-    relations, lists = ([of[number] for number in kept] for of in (partition.relations, partition.edges))
+    relations, lists = [partition.relations[number] for number in kept], [partition.edges[number] for number in kept]
     found = {new: left_out[number] for new, number in enumerate(kept) if number in left_out}
     pieces = [(kind, edges, entries)]
     if messages == BOTH:

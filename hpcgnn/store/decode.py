@@ -41,11 +41,12 @@ def decode_yaml(text: str) -> Any:
 def _count(node: yaml.Node, known: dict[int, int | None]) -> int:
     """Values below a node, those of an alias wherever it stands. ValueError for one that holds itself."""
     if id(node) in known:
-        if known[id(node)] is None:
+        count = known[id(node)]
+        if count is None:
             raise ValueError("not readable YAML: an alias holds itself")
-        return known[id(node)]
+        return count
     known[id(node)] = None
     below = node.value if isinstance(node, yaml.CollectionNode) else []
     children = [child for item in below for child in (item if isinstance(item, tuple) else (item,))]
-    known[id(node)] = 1 + sum(_count(child, known) for child in children)
-    return known[id(node)]
+    known[id(node)] = count = 1 + sum(_count(child, known) for child in children)
+    return count

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,8 +68,8 @@ class Fetch:
     route: Route
     num_wanted: int
     pulled: torch.Tensor | None = None
-    copied: torch.Tensor | None = None
-    copy: torch.Tensor | None = None
+    copied: torch.Tensor | Any = None
+    copy: torch.Tensor | Any = None
 
     def over(self, channel: Channel) -> Fetch:
         """The same over another channel."""

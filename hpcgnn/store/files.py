@@ -135,7 +135,7 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
     becomes a FileFormatError that names the file and the remedy, but for those to ``keep``."""
     try:
         yield
-    except (FileFormatError, *keep):
+    except (FileFormatError, *keep):  # type: ignore[misc]
         raise
     except DAMAGE as error:
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
@@ -299,10 +299,10 @@ def relation_name(source: str, relation: str, destination: str) -> str:
 
 def split_relation(name: str) -> tuple[str, str, str]:
     """The three names of a relation group."""
-    parts = tuple(name.split("."))
-    if len(parts) != 3:
+    if name.count(".") != 2:
         raise FileFormatError(f"relation {name!r} is not of the form <src>.<rel>.<dst>")
-    return parts  # type: ignore[return-value]
+    source, relation, destination = name.split(".")
+    return source, relation, destination
 
 
 def ordered(group: h5py.Group, id_attribute: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -223,7 +224,7 @@ def _find_features(group: h5py.Group) -> Piece | None:
     return piece
 
 
-def _merge_features(pieces: list[Piece | None]) -> StoredColumn | None:
+def _merge_features(pieces: list[Piece | Any]) -> StoredColumn | None:
     """The parts' features as one column. Raises ValueError where some parts have none."""
     if None not in pieces:
         return StoredColumn(pieces)

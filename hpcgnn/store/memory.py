@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -102,7 +103,7 @@ class NodeMemory:
 
     def write(
         self, rows: torch.Tensor, time: torch.Tensor, arrive: Callable[[], torch.Tensor], keep: int,
-        state: torch.Tensor | None = None, place: torch.Tensor | None = None,
+        state: torch.Tensor | Any = None, place: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """As ``replace`` by what ``arrive`` gives, seen by reads only behind ``keep`` further writes, or ``settle``. It
         gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was

@@ -212,9 +212,9 @@ def _own_events(part: _Part, book: Book, index: int) -> Events:
 
 
 def _merge_events(pieces: list[Events]) -> Events:
-    fixed = [np.concatenate([getattr(p, key) for p in pieces]) for key in ("row", "src", "dst", "time")]
+    row, src, dst, time = (np.concatenate([getattr(p, key) for p in pieces]) for key in ("row", "src", "dst", "time"))
     columns = {key: np.concatenate([p.columns[key] for p in pieces]) for key in pieces[0].columns}
-    return Events(*fixed, columns=columns).take(np.argsort(fixed[0], kind="stable"))
+    return Events(row, src, dst, time, columns).take(np.argsort(row, kind="stable"))
 
 
 def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:

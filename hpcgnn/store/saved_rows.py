@@ -21,10 +21,23 @@ class SavedRows:
 
 
 class RowOwner(Protocol):
-    """A rank's share of a graph: its book, and the flat row ids [n] of the local nodes."""
+    """A rank's share of a graph."""
 
-    book: Book
-    flat_row: np.ndarray
+    @property
+    def graph(self) -> str:
+        """Hash of the graph file."""
+
+    @property
+    def book(self) -> Book:
+        """Which ranks have which nodes."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Local nodes."""
+
+    @property
+    def flat_row(self) -> np.ndarray:
+        """Flat row ids [n] int64 of the local nodes."""
 
 
 class NodeRowStore(Protocol):

@@ -5,6 +5,8 @@ n nodes of this rank, W columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from hpcgnn.comm.exchange import Channel
@@ -28,7 +30,7 @@ class SequenceRows:
         self.shared: dict[str, torch.Tensor] = {}  # empty: as the model begins
         self.fresh = True
 
-    def remember(self, state: dict[str, torch.Tensor]) -> None:
+    def remember(self, state: Mapping[str, torch.Tensor]) -> None:
         """The state after a step: [n, 1, W] of nodes, [1, ...] of all."""
         self.fresh = False
         for name, value in state.items():

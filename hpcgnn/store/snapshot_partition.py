@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -160,7 +161,7 @@ def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.nda
     return column
 
 
-def _checked_stamps(column: np.ndarray | None, name: str) -> np.ndarray | None:
+def _checked_stamps(column: np.ndarray | None, name: str) -> np.ndarray | Any:
     if (column is None and name == "first") or (column is not None and (column.ndim, column.dtype.kind) != (1, "i")):
         found = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
         raise files.FileFormatError(

@@ -43,7 +43,8 @@ class FullGraphTask:
         seed: int, channel: Channel, timers: Timers, overlap: bool = True,
     ):  # fmt: skip
         self.model, self._graph, self.features, self._embeddings = model, graph, features, embeddings
-        self._seed, self._channel, self.timers, self.last_scores = seed, channel, timers, None
+        self._seed, self._channel, self.timers = seed, channel, timers
+        self.last_scores: LabelScores | None = None
         self._overlap = overlap
 
     def train(self, plan: FullPlan) -> torch.Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +76,8 @@ class GraphLinkTask(GraphTask):
         return [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
 
     def _loss(self, scores: LinkScores) -> torch.Tensor:
-        return sum(self._sum(scores.positive, negative) for negative in scores.negatives) / len(scores.negatives)
+        total: Any = sum(self._sum(scores.positive, negative) for negative in scores.negatives)
+        return total / len(scores.negatives)
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, LinkScores | None]:
         """As in GraphTask; without scores where there are candidates. Then the graph of the backward pass is cut at the
@@ -96,7 +98,7 @@ class GraphLinkTask(GraphTask):
         gradients += [_returned(rows, count, channel) for rows, count in zip(shared, counts, strict=True)]
         reached = [(rows, grad) for rows, grad in zip(ends + own, gradients, strict=True) if rows.requires_grad]
         if reached:
-            torch.autograd.backward(*zip(*reached, strict=True))
+            torch.autograd.backward([rows for rows, _ in reached], [grad for _, grad in reached])
         return loss, None
 
     def _learn_ends(self, plan: GraphPlan, ends, shared: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -158,7 +160,7 @@ def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: 
 
 def make_loss(config: GraphTaskConfig) -> Loss:
     """Of scores [s] and those of negatives [k, s]: a sum over the seeds."""
-    losses = {
+    losses: dict[str, Loss] = {
         "binary": partial(binary_loss, adversarial=config.adversarial),
         "margin": partial(margin_loss, margin=config.margin, adversarial=config.adversarial),
         "softmax": softmax_loss,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hpcgnn.nn.graph_models import GraphModel
 from hpcgnn.nn.message_blocks import IndexedRows, rows_of
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.store.embeddings import EmbeddingStore
@@ -26,7 +27,7 @@ class GraphTask(StepTask):
     """
 
     def __init__(
-        self, model: torch.nn.Module, rows: tuple[NodeRows, ...], embeddings: EmbeddingStore, timers: Timers
+        self, model: GraphModel, rows: tuple[NodeRows, ...], embeddings: EmbeddingStore, timers: Timers
     ):  # fmt: skip
         super().__init__()
         self.model, self._rows, self._embeddings, self.timers = model, rows, embeddings, timers
@@ -98,7 +99,7 @@ class GraphTask(StepTask):
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
 
 
-def joined(feature: Rows | None, learnt: torch.Tensor | None) -> Rows:
+def joined(feature: Rows | None, learnt: torch.Tensor | Any) -> Rows:
     """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
     if feature is None or learnt is None:
         return learnt if feature is None else feature

@@ -34,7 +34,8 @@ class Levels:
         """Collective. Of the scores [s] of this rank's positives."""
         everyone = np.concatenate(world.allgather(positive.astype(np.float32)))
         score, positives = np.unique(everyone, return_counts=True)
-        return cls(score, positives, *(np.zeros(len(score), np.int64) for _ in range(2)))
+        above, level = (np.zeros(len(score), np.int64) for _ in range(2))
+        return cls(score, positives, above, level)
 
     def add(self, scores: torch.Tensor, sign: int = 1) -> None:
         """Count negatives with these scores; sign -1: count them no longer."""

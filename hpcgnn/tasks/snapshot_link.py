@@ -48,6 +48,7 @@ class SnapshotLinkScores:
 def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> SnapshotLinkScores:
     """Of the rows that the pairs' places are of [w, Z]."""
     source, destination = functional.embedding(pairs.source, rows), functional.embedding(pairs.destination, rows)
+    assert pairs.negative is not None
     drawn = functional.embedding(pairs.negative, rows)
     if pairs.negative_source is not None:
         against = functional.embedding(pairs.negative_source, rows)
@@ -61,7 +62,7 @@ def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> Snapsho
 
 def make_loss(config: SnapshotTaskConfig) -> Loss:
     """Of scores [s] and those of negatives [k, s]: a sum over the edges."""
-    losses = {
+    losses: dict[str, Loss] = {
         "binary": partial(_binary, weight=config.positive_weight),
         "margin": partial(margin_loss, margin=config.margin),
         "softmax": softmax_loss,

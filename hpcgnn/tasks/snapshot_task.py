@@ -68,6 +68,7 @@ class SnapshotTask:
         for norm in self._norms:
             norm.settle(None if self._relay is None else self._relay.sum)
         if learnt is not None:
+            assert self._rows.learnt is not None
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
         self.last_scores = self._objective.join(scores if plan.begins else [], True).detach()
@@ -99,7 +100,8 @@ class SnapshotTask:
 
     def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves on."""
-        frames, tokens = self._frames(plan, chain, learnt), []
+        frames = self._frames(plan, chain, learnt)
+        tokens: list = []
         if self._carries:
             outputs, state = self._carry(frames, tokens)
             if plan.ends:
@@ -138,7 +140,7 @@ class SnapshotTask:
         if self._rows.fresh:
             return state
         kept = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
-        return state | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
+        return dict(state) | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
 
     def _frames(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list[Frame]:
         """Collective."""

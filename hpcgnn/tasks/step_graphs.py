@@ -129,7 +129,7 @@ class StepTask(ABC):
 class _RecordedStep:
     """The step of one plan, done with others of its shapes."""
 
-    def __init__(self, step: Callable[[Any], Any], plan, masks: list[torch.Tensor], graph):
+    def __init__(self, step: Callable[[Any], Any], plan, masks: list[MaskKind], graph):
         self._plan, self._graph = map_tensors(plan, _copied), graph
         targets = zip(tensors_of(self._plan), tensors_of(plan), strict=True)
         self._is_copied = [target is not source for target, source in targets]

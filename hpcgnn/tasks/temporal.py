@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.native import Random, Stream
 from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.temporal import TemporalModel
-from hpcgnn.sample.plan import Announcement, Delivery, StepPlan
+from hpcgnn.sample.plan import Announcement, Delivery, StepPlan, WritePlan
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.tasks.step_graphs import StepTask
 from hpcgnn.timers import Timers
@@ -31,7 +31,7 @@ class Reading:
     the last mails (where the model needs them), node features [U, .]."""
 
     memory: torch.Tensor
-    served: torch.Tensor | None
+    served: torch.Tensor | Any
     last: torch.Tensor | None
     feature: torch.Tensor | None
 
@@ -75,7 +75,7 @@ class TemporalTask(StepTask):
             model.requires_grad_(False)
             model.decoder.requires_grad_(True)
 
-    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, StepScores]:
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Any]:
         with torch.set_grad_enabled(not self._freeze):
             reading = self._read(plan)
         with self._timers("compute"):
@@ -123,7 +123,7 @@ class TemporalTask(StepTask):
         """From embeddings [N, Z] of the roots."""
         raise NotImplementedError
 
-    def _loss(self, scores: StepScores, batch_size: int) -> torch.Tensor:
+    def _loss(self, scores: Any, batch_size: int) -> torch.Tensor:
         """This rank's share: sums over its events, divided by the global batch's number of events."""
         raise NotImplementedError
 
@@ -139,7 +139,8 @@ class TemporalTask(StepTask):
             return self._read_at_user(plan, features, update)
         table, served_rows = self.memory.table, plan.route.served
         with self._timers("compute"):
-            served = (update or self.model.update)(*table.tensors(), index=served_rows)
+            work_in: Callable[..., torch.Tensor] = update or self.model.update
+            served = work_in(*table.tensors(), index=served_rows)
         with self._timers("exchange"):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
             own_features = tuple(native.gather_rows(f, served_rows) for f in features)
@@ -202,6 +203,7 @@ class TemporalTask(StepTask):
 
     def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
         write, memory = plan.write, reading.memory.detach()
+        assert isinstance(write, WritePlan)
         given = self._given(plan, write, memory, parts)
         if self._at_owner:
             pushed, state, place = write.route.start_push(given), reading.served.detach(), write.place
@@ -221,22 +223,23 @@ class TemporalTask(StepTask):
     def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
         """What the winners' states and mails consist of to all ranks, each of which keeps their nodes."""
         states = native.gather_rows(reading.memory.detach(), write.node)
-        states = self._channel.start_everyone(states, write.node_counts)
+        states_on_way = self._channel.start_everyone(states, write.node_counts)
         given = plan.event_feature[write.event]
         if parts is not None:
             given = torch.cat([parts[write.other_root], given], dim=1)
-        given = self._channel.start_everyone(given, write.counts)
+        given_on_way = self._channel.start_everyone(given, write.counts)
 
         def arrive() -> torch.Tensor:
-            told = states.wait()
+            told = states_on_way.wait()
             places = (write.own, write.other) if parts is None else (write.own,)
-            return torch.cat([*(native.gather_rows(told, place) for place in places), given.wait()], dim=1)
+            return torch.cat([*(native.gather_rows(told, place) for place in places), given_on_way.wait()], dim=1)
 
         self.memory.write(write.rows, write.time, arrive, self._staleness)
 
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
         """The winners' states at their owners, and messages to all who receive one."""
-        memory = reading.memory.detach()
+        write, memory = plan.write, reading.memory.detach()
+        assert isinstance(write, WritePlan)
         message = torch.cat([memory[delivery.node], self._given(plan, delivery, memory, parts)], dim=1)
         received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
         if delivery.indptr is None:
@@ -244,7 +247,7 @@ class TemporalTask(StepTask):
         else:
             sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
             mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
-        self.memory.write_state(plan.write.rows, reading.served.detach()[plan.write.place])
+        self.memory.write_state(write.rows, reading.served.detach()[write.place])
         self.memory.append(delivery.rows, delivery.number, mail, delivery.time)
 
 
