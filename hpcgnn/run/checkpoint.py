@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -137,21 +137,21 @@ def read_manifest(path: Path) -> dict:
         raise ValueError(f"{path / MANIFEST}: expected an object; not a whole checkpoint")
     version = manifest.get("format_version")
     if manifest.get("format") != FORMAT or version not in (1, VERSION):
-        raise _other_version(path, f"{manifest.get('format')} version {version}")
+        _refuse_version(path, f"{manifest.get('format')} version {version}")
     _check_manifest(path / MANIFEST, manifest)
     for entry in manifest["files"]:
         name = path / entry["name"]
         if not name.is_file() or os.path.getsize(name) != entry["bytes"]:
             raise ValueError(_damaged(name))
     if version == 1 and (strange := _first_layout(path, manifest)):
-        raise _other_version(path, f"{FORMAT} version 1 with {strange}")
+        _refuse_version(path, f"{FORMAT} version 1 with {strange}")
     return manifest
 
 
-def _other_version(path: Path, found: str) -> OtherVersionError:
-    return OtherVersionError(
+def _refuse_version(path: Path, found: str) -> NoReturn:
+    raise OtherVersionError(
         f"{path}: {found}, this hpcgnn {__version__} reads {FORMAT} version {VERSION}; "
-        "go on with the hpcgnn that wrote it, or train anew into another folder"
+        "resume with the hpcgnn that wrote it, or train anew into another folder"
     )
 
 
