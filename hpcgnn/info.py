@@ -28,7 +28,7 @@ from hpcgnn.store.book import BlockOwnership
 def main(world: World, argv: list[str]) -> int:
     """Collective. Prints on rank 0; exit code 1 when the self-check fails or a checkpoint is damaged."""
     parser = jsonargparse.ArgumentParser(prog="python -m hpcgnn.info", description=__doc__, exit_on_error=False)
-    parser.add_argument("run", type=str, nargs="?", default="", help="run folder to describe")
+    parser.add_argument("run", type=str, nargs="?", help="run folder to describe")
     folder = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).run)
     return _about_run(world, Path(folder)) if folder else _about_machine()
 

@@ -56,6 +56,25 @@ def test_lowest_versions_are_those_that_are_tested():
     assert tested == {name: version(least) for name, (least, _) in needed.items()}
 
 
+BUILT_IN = {
+    "events": ["--data.synthetic_events=600"],
+    "nodes": ["--kind=static", "--data.synthetic_nodes=200"],
+    "links": ["--kind=static", "--data.synthetic_nodes=200", "--task.kind=link"],
+    "snapshots": ["--kind=snapshots", "--data.synthetic_nodes=200"],
+}
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_training_needs_no_package_of_an_extra(tmp_path, kind):
+    """Making the built-in graph included; importing such a package fails here."""
+    absent = ["cupy", "kaminpar", "matplotlib", "scipy", "sklearn", "tensorboard", "torch_geometric"]
+    words = [*BUILT_IN[kind], "--train.epochs=1", "--comm.device=cpu", f"--output.dir={tmp_path / 'run'}"]
+    hidden = f"import sys; sys.modules |= dict.fromkeys({absent})"
+    script = f"{hidden}; from hpcgnn import train; sys.exit(train.main({words}))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_torch_for_gpus_is_what_a_run_asks_for():
     assert requirements(PROJECT["project"]["optional-dependencies"]["cuda"])["torch"] == (CUDA_TORCH, "")
 
