@@ -23,6 +23,7 @@ else:
 
 # Marks of tests that stages with several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
+GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,9 @@ class SkipRules:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session):
-        if hasattr(session.config, "workeroutput"):  # the process that started the workers judges
-            session.config.workeroutput["skipped"] = self.skipped
-        elif self.judge()[1] and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        started_by_xdist = hasattr(session.config, "workeroutput")  # whose own process sees the reports of all workers
+        if not started_by_xdist and self.judge()[1] and session.exitstatus in GOOD:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node):
-        """Files that were skipped as a whole are known to the workers of pytest-xdist only."""
-        self.skipped |= getattr(node, "workeroutput", {}).get("skipped", {})
 
     def judge(self) -> tuple[list[str], list[str]]:
         """Lines of what is skipped and allowed, and of what is not allowed."""

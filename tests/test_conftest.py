@@ -47,9 +47,9 @@ def session(mpirun, tmp_path):
         (tmp_path / "test_inner.py").write_text(HEADER + tests)
         arguments = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "--color=no", *options, "test_inner.py"]
         if ranks > 1:
-            return mpirun(ranks, *arguments, cwd=tmp_path, check=False, timeout=120)
+            return mpirun(ranks, *arguments, cwd=tmp_path, check=False, timeout=900)
         command, environment = [sys.executable, *arguments], clean_environment()
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
 
     return run
 
@@ -161,7 +161,7 @@ def test_blocks(comm):
 """
     )
     assert result.returncode != 0
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
     assert "rank 1 of 2: test_inner.py::test_blocks (call) failed here" in result.stderr
     assert "wrong here" in result.stderr
 
@@ -177,7 +177,7 @@ def test_dies(comm):
 """
     )
     assert result.returncode != 0
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 def test_ranks_with_different_tests_are_refused(session):
