@@ -107,7 +107,7 @@ def test_recipe_beats_edgebank(trained, recipe):
 @pytest.mark.launcher
 @pytest.mark.parametrize("recipe", BELOW_EDGEBANK)
 def test_recipe_beats_popularity(trained, graphs, recipe):
-    """Not EdgeBank: APAN's mails and TGAT's uniform neighbours need more events than these to tell a pair that repeats."""
+    """Not EdgeBank: APAN's mails and TGAT's uniform neighbours need more events to tell pairs that repeat."""
     score, popular = tested(trained(recipe), "test_ap"), popularity(graphs)
     assert score > popular + 0.02, f"test AP of {recipe}: {score:.4f}, of popularity: {popular:.4f}"
 
@@ -126,8 +126,8 @@ def test_edgebank_beats_popularity(trained, graphs):
 
 @pytest.mark.launcher
 def test_recipe_of_labels_beats_the_share_of_ones(trained, graphs):
-    """That share is the average precision of one class for all, or of a random order. Users keep their labels here, so the
-    last label of a user would tell all: no mark that can be passed."""
+    """That share is the average precision of one class for all, or of a random order. Users keep their labels here: the
+    last label of a user would tell all, no mark that can be passed."""
     with h5py.File(graphs["events"]) as file:
         share = file[f"edges/{EVENTS}/label"][NUM_EVENTS * 85 // 100 :].mean()
     score = tested(trained("node"), "test_ap")
