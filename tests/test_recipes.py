@@ -89,7 +89,7 @@ def lines_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def tested(run: Path, metric: str) -> float:
+def score_of(run: Path, metric: str) -> float:
     """A metric of the test of a finished run."""
     *_, last = lines_of(run)
     assert last["kind"] == "test"
@@ -100,7 +100,7 @@ def tested(run: Path, metric: str) -> float:
 @pytest.mark.parametrize("recipe", [name for name in LINKS if name not in ("edgebank", *BELOW_EDGEBANK)])
 def test_recipe_beats_edgebank(trained, recipe):
     """Which knows the same batches, negatives and events."""
-    score, edgebank = (tested(trained(name), "test_ap") for name in (recipe, "edgebank"))
+    score, edgebank = (score_of(trained(name), "test_ap") for name in (recipe, "edgebank"))
     assert score > edgebank + 0.02, f"test AP of {recipe}: {score:.4f}, of EdgeBank: {edgebank:.4f}"
 
 
@@ -108,7 +108,7 @@ def test_recipe_beats_edgebank(trained, recipe):
 @pytest.mark.parametrize("recipe", BELOW_EDGEBANK)
 def test_recipe_beats_popularity(trained, graphs, recipe):
     """Not EdgeBank: APAN's mails and TGAT's uniform neighbours need more events to tell pairs that repeat."""
-    score, popular = tested(trained(recipe), "test_ap"), popularity(graphs)
+    score, popular = score_of(trained(recipe), "test_ap"), popularity(graphs)
     assert score > popular + 0.02, f"test AP of {recipe}: {score:.4f}, of popularity: {popular:.4f}"
 
 
@@ -130,7 +130,7 @@ def test_recipe_of_labels_beats_the_share_of_ones(trained, graphs):
     last label of a user would tell all, no mark that can be passed."""
     with h5py.File(graphs["events"]) as file:
         share = file[f"edges/{EVENTS}/label"][NUM_EVENTS * 85 // 100 :].mean()
-    score = tested(trained("node"), "test_ap")
+    score = score_of(trained("node"), "test_ap")
     assert score > share + 0.3, f"test AP: {score:.4f}, of one class for all: {share:.4f}"
 
 
@@ -138,7 +138,7 @@ def test_recipe_of_labels_beats_the_share_of_ones(trained, graphs):
 @pytest.mark.parametrize("recipe", [name for name in STATIC if name not in STATIC_LINKS])
 def test_recipe_of_nodes_beats_the_vote_of_neighbors(trained, graphs, recipe):
     """Each node has the class that most of its training neighbours have."""
-    score, vote = tested(trained(recipe), "test_accuracy"), baselines.neighbor_vote(graphs["nodes"])
+    score, vote = score_of(trained(recipe), "test_accuracy"), baselines.neighbor_vote(graphs["nodes"])
     assert score > vote + 0.03, f"test accuracy of {recipe}: {score:.4f}, of the neighbours' vote: {vote:.4f}"
 
 
@@ -146,7 +146,7 @@ def test_recipe_of_nodes_beats_the_vote_of_neighbors(trained, graphs, recipe):
 @pytest.mark.parametrize(("recipe", "metric"), [("bipartite", "test_recall@20"), ("distmult", "test_mrr")])
 def test_recipe_of_static_links_beats_popularity(trained, graphs, recipe, metric):
     """Items, or for distmult both ends of a link, in order of their training links."""
-    score = tested(trained(recipe), metric)
+    score = score_of(trained(recipe), metric)
     popular = {
         "test_recall@20": baselines.popular_items_recall(graphs["links"], LIKES, 20),
         "test_mrr": baselines.popular_ends_mrr(graphs["links"], LIKES),
@@ -157,7 +157,7 @@ def test_recipe_of_static_links_beats_popularity(trained, graphs, recipe, metric
 @pytest.mark.launcher
 def test_recipe_of_numbers_beats_a_line_of_the_last_ones(trained, graphs):
     """Persistence with a slope, which is better than persistence."""
-    error = tested(trained("tgcn"), "test_mse")
+    error = score_of(trained("tgcn"), "test_mse")
     line = baselines.fitted_line_mse(graphs["snapshots"], NUM_SNAPSHOTS * 8 // 10)
     assert error < 0.96 * line, f"test MSE of tgcn: {error:.4f}, of a line of the last values: {line:.4f}"
 
@@ -165,7 +165,7 @@ def test_recipe_of_numbers_beats_a_line_of_the_last_ones(trained, graphs):
 @pytest.mark.launcher
 def test_recipe_of_snapshot_links_beats_popularity(trained, graphs):
     """Not persistence, which is far better here: links stay for eight snapshots, and EvolveGCN sees no pair's past."""
-    score = tested(trained("evolvegcn"), "test_ap")
+    score = score_of(trained("evolvegcn"), "test_ap")
     popular = baselines.popular_snapshots_ap(graphs["snapshots"], NUM_SNAPSHOTS * 8 // 10, negatives=100)
     assert score > 1.4 * popular, f"test AP of evolvegcn: {score:.4f}, of popularity: {popular:.4f}"
 
