@@ -109,7 +109,7 @@ def test_club_of_the_members(jobs, club):
     one, two = (last_line(trained(jobs, club, "gcn", ranks, *options))["test_accuracy"] for ranks in (1, 2))
     vote = baselines.neighbor_vote(club)
     assert one == two
-    assert one > vote + 0.05, f"test accuracy: {one:.4f}, of the leaders' ties: {vote:.4f}"
+    assert one > vote + 0.03, f"test accuracy: {one:.4f}, of the leaders' ties: {vote:.4f}"
 
 
 def test_messages_among_students(jobs, messages, capsys):
