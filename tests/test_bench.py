@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.bench import epoch, neighbors, peer_pyg, plot
+from hpcgnn.bench import epoch, neighbors, plot
 from hpcgnn.bench.cost import Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
@@ -251,8 +251,6 @@ def test_sample_reports_rates(jobs, tmp_path):
 
 @pytest.mark.launcher
 def test_peer_takes_the_same_epoch(jobs, tmp_path):
-    if not peer_pyg.installed():
-        pytest.skip("needs torch_geometric")
     out = tmp_path / "bench.json"
     result = jobs(1, "bench", *SMALL, "--repeat=1", "--peer=pyg", f"--out={out}")
     assert json.loads(out.read_text())["pyg_epoch_seconds"] > 0

@@ -99,7 +99,6 @@ def test_own_partitioner(tmp_path):
 @pytest.mark.serial
 def test_exported_tensors(tmp_path, monkeypatch):
     """What is exported without PyTorch Geometric is read where it is."""
-    pytest.importorskip("torch_geometric")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "torch_geometric.data", None)
         export(typed(tmp_path / "graph.h5"), tmp_path, "pyg")

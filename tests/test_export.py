@@ -135,7 +135,6 @@ def test_pyg(tmp_path, monkeypatch):
         if f"nodes/{name}/feat" in found:
             assert node["x"].tolist() == found[f"nodes/{name}/feat"]["values"][1]
     monkeypatch.undo()
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     data = load_pyg(tmp_path / "data")
     for key, tensors in [*plain["nodes"].items(), *plain["edges"].items()]:
         for name, value in tensors.items():
@@ -144,7 +143,6 @@ def test_pyg(tmp_path, monkeypatch):
 
 
 def test_pyg_of_one_type_is_data():
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     ends = torch.tensor([[0, 1], [1, 2]])
     node = {"num_nodes": 3, "y": torch.arange(3)}
     data = make_data({"node": node}, {("node", "to", "node"): {"edge_index": ends, "y": torch.arange(2)}})

@@ -190,7 +190,6 @@ def test_induced_subgraph_of_given_nodes(comm, mpi_tmp_path):
 
 def test_a_model_runs_on_induced_subgraphs(comm, mpi_tmp_path):
     """As PyTorch Geometric's data, too: every edge among the nodes once."""
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     graph = open_graph(comm, make_static_parts(comm, one_type, mpi_tmp_path))
     for data in loaded(comm, graph, subgraph_type="induced", as_data="pyg", **COLUMNS):
         (known,) = graph_rows(mpi_tmp_path)
@@ -203,7 +202,6 @@ def test_a_model_runs_on_induced_subgraphs(comm, mpi_tmp_path):
 
 
 def test_data_along_out_edges_keeps_their_direction(comm, mpi_tmp_path):
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     parts = make_static_parts(comm, weighted, mpi_tmp_path, out_edges=True)
     for data in loaded(comm, open_directed(comm, parts, "out"), as_data="pyg", with_edge_ids=True):
         assert data.validate()

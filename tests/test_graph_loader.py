@@ -187,7 +187,6 @@ def test_ranks_without_seeds_know_the_widths(comm, typed_parts):
 
 
 def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     graph = open_graph(comm, plain_parts)
     with h5py.File(mpi_tmp_path / "graph.h5") as file:
         src, dst = (file["edges/node.meets.node"][name][()] for name in ("src", "dst"))
@@ -212,7 +211,6 @@ def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
 
 
 def test_data_of_several_types(comm, typed_parts):
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     graph = open_graph(comm, typed_parts)
     plainly = NeighborLoader(graph, "train", FANOUTS, 16)
     for batch, data in zip(plainly, NeighborLoader(graph, "train", FANOUTS, 16, as_data="pyg"), strict=True):

@@ -151,7 +151,6 @@ def test_negatives_are_spread_over_both_types(comm, mpi_tmp_path):
 @pytest.mark.parametrize("case", GRAPHS)
 def test_data(comm, mpi_tmp_path, case, negatives):
     """As PyTorch Geometric has it."""
-    pytest.importorskip("torch_geometric", reason="needs torch_geometric")
     make, relation, _ = GRAPHS[case]
     graph = open_graph(comm, make_static_parts(comm, make, mpi_tmp_path))
     plainly, data = (LinkNeighborLoader(graph, "train", FANOUTS, 16, as_data=kind, **negatives) for kind in ("", "pyg"))
