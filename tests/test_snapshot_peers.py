@@ -9,7 +9,6 @@ from dense_models import DENSE
 
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig
 
-pytest.importorskip("torch_geometric", reason="needs torch_geometric")
 peers = pytest.importorskip("torch_geometric_temporal.nn.recurrent", reason="needs torch_geometric_temporal")
 
 pytestmark = pytest.mark.serial
