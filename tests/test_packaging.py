@@ -70,8 +70,8 @@ def test_training_needs_no_package_of_an_extra(tmp_path, kind):
     absent = ["cupy", "kaminpar", "matplotlib", "scipy", "sklearn", "tensorboard", "torch_geometric"]
     words = [*BUILT_IN[kind], "--train.epochs=1", "--comm.device=cpu", f"--output.dir={tmp_path / 'run'}"]
     hidden = f"import sys; sys.modules |= dict.fromkeys({absent})"
-    script = f"{hidden}; from hpcgnn import train; sys.exit(train.main({words}))"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500)
+    script = f"import runpy; {hidden}; runpy.run_module('hpcgnn.train', run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
