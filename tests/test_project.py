@@ -152,7 +152,7 @@ def test_paths_of_contributing_exist():
 def test_names_of_contributing_are_in_the_sources():
     """What it calls by name is there under that name."""
     sources = [path for room in ROOMS for path in (REPOSITORY / room).rglob("*") if path.suffix in SUFFIXES]
-    text = "\n".join(path.read_text() for path in sources if path != Path(__file__)) 
+    text = "\n".join(path.read_text() for path in sources if path != Path(__file__))
     text += read("CMakeLists.txt") + read("pyproject.toml")
     known = set(re.findall(r"\w+", text))
     names = {word for word in quoted() if re.fullmatch(r"\w+((\.|::)\w+)?", word) and not (REPOSITORY / word).exists()}
