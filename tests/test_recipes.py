@@ -167,7 +167,7 @@ def test_recipe_of_snapshot_links_beats_popularity(trained, graphs):
     """Not persistence, which is far better here: links stay for eight snapshots, and EvolveGCN sees no pair's past."""
     score = score_of(trained("evolvegcn"), "test_ap")
     popular = baselines.popular_snapshots_ap(graphs["snapshots"], NUM_SNAPSHOTS * 8 // 10, negatives=100)
-    assert score > 1.4 * popular, f"test AP of evolvegcn: {score:.4f}, of popularity: {popular:.4f}"
+    assert score > 1.6 * popular, f"test AP of evolvegcn: {score:.4f}, of popularity: {popular:.4f}"
 
 
 @pytest.mark.launcher

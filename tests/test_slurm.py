@@ -184,7 +184,7 @@ def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
     assert f"--resume runs/{run.name}" in job.text()
     steps = steps_of(run)
     assert steps == [(epoch, step) for epoch in range(epochs) for step in range(len(steps) // epochs)]
-    assert 0 < outcome_of(run)["test_ap"] <= 1
+    assert outcome_of(run)["test_ap"] > 0.65  # a random order has 0.5
     shutil.rmtree(run)
 
 
