@@ -22,7 +22,7 @@ AREAS = {
     "hpcgnn.run": "Runs and checkpoints", "hpcgnn.train": "Runs and checkpoints",
     "hpcgnn.evaluate": "Runs and checkpoints", "hpcgnn.predict": "Runs and checkpoints",
     "hpcgnn.report": "Runs and checkpoints", "hpcgnn.bench": "Benchmarks",
-    "hpcgnn": "Loaders and kernels", "data_tools": "Data tools",
+    "hpcgnn": "Loaders and kernels", "hpcgnn_native": "Loaders and kernels", "data_tools": "Data tools",
 }  # fmt: skip
 
 HEAD = """# All messages
@@ -115,8 +115,8 @@ def messages_page() -> str:
 
 
 def area(module: str) -> str:
-    """The part of the page that a module's messages are in: by the longest prefix that is known."""
-    while module not in AREAS:
+    """The part of the page that a module's messages are in: by the longest prefix that is known; KeyError for none."""
+    while module and module not in AREAS:
         module = module.rpartition(".")[0]
     return AREAS[module]
 
