@@ -92,7 +92,7 @@ def alone() -> World:
 def test_links(world, values, k):
     """With many ties, some, and none; not a bit of it depends on the number of ranks."""
     rng = np.random.default_rng(k)
-    positive = (rng.integers(0, values, 300) / values + 0.1).astype(np.float32)
+    positive = (rng.integers(values // 2, values + values // 2, 300) / values).astype(np.float32)
     negative = (rng.integers(0, values, (300, k)) / values).astype(np.float32)
     inductive, mine = rng.random(300) < 0.3, share(world, 300)
     result = link_metrics(positive[mine], negative[mine], inductive[mine], world)
