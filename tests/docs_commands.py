@@ -36,7 +36,7 @@ NOT_RUN = {
     r"--comm\.device cuda|bench gpu": "needs a GPU: tests marked gpu, and test_bench_gpu.py",
     r"--method (parmetis|kaminpar)": "needs a library beside: test_ranks_partition.py and test_partition_methods.py",
     r"^bash jobs/clean_start\.sh mpirun …": "a form: all job scripts start so",
-    r"^(sbatch|mpirun -np)$": "the name of a program",
+    r"^(sbatch|mpirun -np|hpcgnn jobs)$": "the name of a program",
     r"(\b|_)(FILE|NAME|FORMAT|FOLDER|RECIPE|SIZE|STAGE)\b|<|data_tools\.X": "a form, with examples beside it",
 }
 

@@ -101,8 +101,8 @@ def test_exported_tensors(tmp_path, monkeypatch):
     """What is exported without PyTorch Geometric is read where it is."""
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "torch_geometric.data", None)
-        export(typed(tmp_path / "graph.h5"), tmp_path, "pyg")
-    monkeypatch.chdir(tmp_path)
+        export(typed(tmp_path / "graph.h5"), tmp_path / "exported", "pyg")
+    monkeypatch.chdir(tmp_path / "exported")
     found = {}
     exec(block("python", "data", 0), found)
     assert found["data"].validate()

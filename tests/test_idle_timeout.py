@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ LIMIT = 4.0  # seconds
 
 def start(script: str, *arguments, minutes: float = LIMIT / 60) -> subprocess.Popen:
     command = [sys.executable, PROGRAM, "--minutes", str(minutes), "--", "bash", "-c", script, "bash", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # What runs in the background of a script was told to ignore SIGINT, and would tell its children.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:

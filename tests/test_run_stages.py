@@ -14,7 +14,8 @@ HERE = Path(__file__).parent
 # What run.sh finds: scripts by their paths; all programs but those of TOOLS.
 STAND_INS = {
     "tests/setup.sh": "true", ".venv/bin/activate": "true", "tests/slurm/setup.sh": "true", "bin/id": "echo 0",
-    "bin/git": "true", "bin/ruff": "true", "bin/shellcheck": "true", "bin/apt-get": "true", "bin/sbatch": "true",
+    "bin/git": "true", "bin/ruff": "true", "bin/mypy": "true", "bin/shellcheck": "true", "bin/apt-get": "true",
+    "bin/sbatch": "true",
     "bin/python": f'[[ $1 != *idle_timeout.py ]] || exec {sys.executable} "$@"',
 }  # fmt: skip
 TOOLS = ("bash", "dirname", "sleep")

@@ -256,6 +256,7 @@ def test_mat_files(convert, tmp_path, capsys):
 
 
 def test_mat_files_without_scipy(tmp_path, capsys, monkeypatch):
+    (tmp_path / "g.mat").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "scipy", None)
     message = refused(tmp_path, capsys, "--preset", "matlab-attributed", "--set", f"graph={tmp_path / 'g.mat'}")
     assert "g.mat: MATLAB files need SciPy: pip install scipy" in message
