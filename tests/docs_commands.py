@@ -43,12 +43,14 @@ NOT_RUN = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command, word for word as it stands on a page: with comments, and over several lines where it is so."""
+    """A command, word for word as it stands on a page: with comments, and over several lines where it is so. inline:
+    within a sentence, not in a block of its own."""
 
     page: str
     line: int
     section: str
     text: str
+    inline: bool = False
     hints: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -134,7 +136,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
 def _of_paragraph(page: str, line: int, text: str) -> list[Command | Shown]:
     if not text.startswith("    "):
         spans = re.sub(r"`[^`]+`", lambda span: span[0].replace("\n", " "), text)
-        return [Command(page, line, "", found) for found in re.findall(INLINE, spans)]
+        return [Command(page, line, "", found, inline=True) for found in re.findall(INLINE, spans)]
     lines = [part[4:] for part in text.splitlines()]
     if _program(lines[0]) not in PROGRAMS + SETTINGS:
         return [Shown("", tuple(lines))]

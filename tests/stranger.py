@@ -178,10 +178,11 @@ def main() -> None:
 
 
 def chosen(files: list[Path], first: bool) -> list[Command | Shown]:
-    """The first block of the first page, or all else: what it shows belongs to the first block."""
+    """The first block of the first page with what is shown of its output, or all else."""
     found = [part for page in files for part in parts(page)]
-    cut = next(number for number, part in enumerate(found) if isinstance(part, Shown)) + 1
-    return found[:cut] if first else found[cut:]
+    start = next(number for number, part in enumerate(found) if isinstance(part, Command) and not part.inline)
+    stop = next(number for number, part in enumerate(found) if isinstance(part, Shown)) + 1
+    return found[start:stop] if first else found[:start] + found[stop:]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from conftest import clean_environment
 from docs_commands import NOT_RUN, REPOSITORY, Command, Shell, Shown, commands, pages, parts
 from docs_stand_ins import StandIns
-from stranger import agrees, first_missing
+from stranger import agrees, chosen, first_missing
 
 COMMANDS = {page.name: found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
@@ -72,18 +72,26 @@ def test_commands_are_taken_word_for_word(tmp_path):
     )
     at = "page.md"
     assert parts(page) == [
-        Command(at, 3, "A", "mpirun -np 2 python -m hpcgnn.train"),
+        Command(at, 3, "A", "mpirun -np 2 python -m hpcgnn.train", True),
         Command(at, 6, "A", "source x  # here"),
         Command(at, 7, "A", "python -m a \\\n    --b 3"),
         Shown("A", ("shown 3",)),
-        Command(at, 20, "B", "python -m a 300", (("300", "3"),)),
-        Command(at, 21, "B", "python -m b --c 1", (("--c 1", "--c 2"),)),
-        Command(at, 23, "B", "hpcgnn info run/"),
+        Command(at, 20, "B", "python -m a 300", hints=(("300", "3"),)),
+        Command(at, 21, "B", "python -m b --c 1", hints=(("--c 1", "--c 2"),)),
+        Command(at, 23, "B", "hpcgnn info run/", True),
     ]
     assert parts(page)[2].words == "python -m a --b 3"
     page.write_text("<!-- in tests: 300 -> 3 -->\n\n    python -m a 200\n")
     with pytest.raises(ValueError, match="no command here has"):
         parts(page)
+
+
+@pytest.mark.serial
+def test_the_first_block_and_the_rest():
+    first, rest = (chosen([REPOSITORY / "README.md"], first) for first in (True, False))
+    assert [part.text.split("  ")[0] for part in first[:-1]] == ["bash jobs/quickstart.sh", "bash tests/run.sh"]
+    assert first[-1].lines[0].startswith("data: built-in")
+    assert len(first) + len(rest) == len(parts(REPOSITORY / "README.md"))
 
 
 @pytest.mark.serial
