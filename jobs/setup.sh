@@ -77,8 +77,8 @@ install_package() {
         cuda=ON emulate=ON
     fi
     pip_install "${tools[@]}"
-    PATH=$PWD/.venv/bin:$PATH pip_install --no-build-isolation -e ".[$extras]" -C build-dir=build/venv \
-        -C cmake.define.HPCGNN_CUDA="$cuda" -C cmake.define.HPCGNN_EMULATE_CUDA="$emulate"
+    PATH=$PWD/.venv/bin:$PATH pip_install --no-build-isolation -e ".[$extras]" --config-settings=build-dir=build/venv \
+        --config-settings=cmake.define.HPCGNN_CUDA="$cuda" --config-settings=cmake.define.HPCGNN_EMULATE_CUDA="$emulate"
 }
 
 # What the installed package depends on, apart from its Python files.
@@ -98,6 +98,7 @@ main() {
     install_packages
     say "installing into .venv"
     [[ -x .venv/bin/pip ]] || python3 -m venv .venv
+    pip_install 'pip>=22.1' # knows --config-settings; Ubuntu 22.04 has an older one
     install_torch
     install_package
     .venv/bin/python -c "import hpcgnn.native"

