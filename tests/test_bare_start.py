@@ -22,7 +22,7 @@ MORE_RANKS_THAN_CORES = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscrib
 def bare(command: list[str], folder: Path, **variables: str) -> list[str]:
     """The lines that a command prints in an empty folder."""
     environment = clean_environment() | AS_ROOT | MORE_RANKS_THAN_CORES | variables
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in ended.stdout.splitlines()]
 

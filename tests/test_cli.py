@@ -29,7 +29,7 @@ SMALL = ["--train.epochs=1", "--data.synthetic_events=600", "--comm.threads=1"]
 
 def start(*command, **options) -> subprocess.CompletedProcess:
     """Run a command to its end, outside any job that this test may be part of."""
-    options = {"env": clean_environment(), "capture_output": True, "text": True, "timeout": 200, **options}
+    options = {"env": clean_environment(), "capture_output": True, "text": True, "timeout": 900, **options}
     return subprocess.run([*map(str, command)], **options)
 
 
