@@ -109,7 +109,7 @@ def test_one_bash_for_all_commands(tmp_path):
     ("shown", "printed", "same"),
     [
         ("best epoch 9: test AP 0.7670", "10:11:12 best epoch 7: test AP 0.7571", True),
-        ("best epoch 9: test AP 0.7670", "best epoch 9: test AP 0.7170", False),
+        ("best epoch 9: test AP 0.7670", "best epoch 9: test AP 0.7070", False),
         ("epoch 2: loss 1.3, 6.8 s, 2044 events/s", "epoch 2: loss 1.31, 0.1 s, 99 events/s", True),
         ("epoch 2: loss 1.3", "epoch 3: loss 1.3", False),
         ("1,200 nodes", "1,201 nodes", False),
