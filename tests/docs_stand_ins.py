@@ -27,7 +27,7 @@ SHOP, LEARNT_SHOP = "shop", "shop with a split"
 KINDS = {
     r"data_tools\.derive|(train_|--recipe )bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP,
     r"--nodes node": UNSPLIT, r"(train_|--recipe )distmult": FACTS, r"(train_|--recipe )rgcn": TYPED,
-    r"(train_|--recipe )(sage|gat|gcn)|--kind static|bench sage": STATIC,
+    r"(train_|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"(train_|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|--task.target": SNAPSHOTS,
 }  # fmt: skip
@@ -37,7 +37,7 @@ RUN_OPTIONS = {
     SNAPSHOTS: ["--kind=snapshots"],
 }  # fmt: skip
 GRAPHS: dict[str, Callable[[Path], object]] = {
-    TEMPORAL: lambda path: bipartite(path, 3_000, 100, 40, ticks=3_000_000, edge_width=2),
+    TEMPORAL: lambda path: bipartite(path, 12_000, 100, 40, ticks=3_000_000, edge_width=2),
     STATIC: static_runs.plain,
     TYPED: static_runs.bare,
     FACTS: link_graphs.facts,

@@ -432,7 +432,7 @@ def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
     environment |= mpirun.environment | {"HPCGNN_RUN": "mine"}
     command = ["bash", "d/train_tgn.slurm", *SMALL]
     if ending:
-        left = start(*command, "--train.epochs=20", cwd=tmp_path, env=environment | job_end(8))
+        left = start(*command, "--train.epochs=20", cwd=tmp_path, env=environment | job_end(55))
         assert left.returncode == ending, left.stdout + left.stderr
     ended = start(*command, cwd=tmp_path, env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
