@@ -22,7 +22,7 @@ PROGRAMS = ("python", "hpcgnn", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gp
 SETTINGS = ("source", "export")  # change the shell that the commands after them run in
 INLINE = (
     r"`((?:python -m (?:hpcgnn|data_tools)|hpcgnn (?:train|evaluate|predict|info|bench|report|jobs)\b|mpirun -np|"
-    r"bash (?:jobs|tests)/|sbatch|pip install|mkdocs)[^`]*)`"
+    r"bash (?:jobs|tests)/|sbatch|pip install|mkdocs )[^`]*)`"
 )
 HINT = re.compile(r"<!-- in tests: (.*?) -->", re.DOTALL)
 NOT_RUN = {
