@@ -24,10 +24,12 @@ INLINE = (
     r"`((?:python -m (?:hpcgnn|data_tools)|hpcgnn (?:train|evaluate|predict|info|bench|report|jobs)\b|mpirun -np|"
     r"bash (?:jobs|tests)/|sbatch|pip install|mkdocs )[^`]*)`"
 )
+NEEDS_SLURM = "needs Slurm: README.md's are submitted by .ci/run, others by test_slurm.py"
 HINT = re.compile(r"<!-- in tests: (.*?) -->", re.DOTALL)
 NOT_RUN = {
+    r"(\b|_)(FILE|NAME|FORMAT|FOLDER|RECIPE|SIZE|STAGE)\b|<|data_tools\.X": "a form, with examples beside it",
     r"^(bash tests/|mkdocs )": "checks themselves, which .ci/run, tests/nightly.sh and test_docs_site.py run",
-    r"^(HPCGNN_\w+=\S+ )*sbatch": "needs Slurm: README.md's are submitted by .ci/run, others by test_slurm.py",
+    r"^(HPCGNN_\w+=\S+ )*sbatch ": NEEDS_SLURM,
     r"^pip install": "changes the environment that the tests run in: tests/installed.sh has others",
     r"data_tools\.fetch": "downloads from elsewhere: tests/test_fetch.py serves the files itself",
     r"^(apptainer|spack) ": "not installed here: tests compare what they build with pyproject.toml",
@@ -37,7 +39,6 @@ NOT_RUN = {
     r"--method (parmetis|kaminpar)": "needs a library beside: test_ranks_partition.py and test_partition_methods.py",
     r"^bash jobs/clean_start\.sh mpirun …": "a form: all job scripts start so",
     r"^(sbatch|mpirun -np|hpcgnn jobs)$": "the name of a program",
-    r"(\b|_)(FILE|NAME|FORMAT|FOLDER|RECIPE|SIZE|STAGE)\b|<|data_tools\.X": "a form, with examples beside it",
 }
 
 

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from docs_commands import REPOSITORY, Command, Shell, Shown, commands, pages, parts
+from docs_commands import NEEDS_SLURM, REPOSITORY, Command, Shell, Shown, commands, pages, parts
 
 GIVEN = ("data/wikipedia.csv", "pairs.csv", "events.csv")
 REAL = {"data/wikipedia.csv": "wikipedia/wikipedia.csv.gz"}  # below ../shared/data
@@ -46,7 +46,7 @@ class Stranger:
     def take(self, part: Command | Shown) -> None:
         if isinstance(part, Shown):
             self._compare(part)
-        elif part.reason and not (self._everything or (part.words.startswith("sbatch ") and slurm_runs())):
+        elif part.reason and not (self._everything or (part.reason == NEEDS_SLURM and slurm_runs())):
             print(f"--- not run: {part}\n    {part.reason}", flush=True)
         else:
             self._run(part)
