@@ -56,12 +56,12 @@ class Stranger:
             if name in command.words and not give(name):
                 self._made_up.add(command.section)
         print(f"--- {command}", flush=True)
-        start = time.monotonic()
+        start, outputs = time.monotonic(), job_outputs()
         code, printed = self._shell.run(command.text, idle_minutes=30)
         if code:
             raise SystemExit(f"{command}\nended with exit code {code}")
         for job in JOB.findall(printed):
-            wait_for_job(job)
+            wait_for_job(job, outputs)
         print(f"--- {time.monotonic() - start:.0f} s", flush=True)
         self._printed += printed.splitlines()
         self.ran += 1
@@ -134,15 +134,19 @@ def slurm_runs() -> bool:
     return shutil.which("sinfo") is not None and subprocess.run(["sinfo"], capture_output=True).returncode == 0
 
 
-def wait_for_job(job: str) -> None:
-    """Until a job and all of its array have ended well; their output is printed."""
+def job_outputs() -> set[Path]:
+    """What jobs of Slurm printed here; those of an array have numbers of their own."""
+    return set(REPOSITORY.glob("*.out"))
+
+
+def wait_for_job(job: str, before: set[Path]) -> None:
+    """Until a job and all of its array have ended well; what they printed is printed."""
     while _squeue(job):
         time.sleep(1)
-    outputs = sorted(REPOSITORY.glob(f"*-{job}*.out"))
-    texts = [path.read_text() for path in outputs]
-    print("\n".join(texts), flush=True)
-    if not texts or not all("finished with exit code 0" in text for text in texts):
-        raise SystemExit(f"job {job} did not end well: {[path.name for path in outputs]}")
+    texts = {path.name: path.read_text() for path in sorted(job_outputs() - before)}
+    print("\n".join(texts.values()), flush=True)
+    if not texts or not all("finished with exit code 0" in text for text in texts.values()):
+        raise SystemExit(f"job {job} did not end well: {', '.join(texts)}")
 
 
 def _squeue(job: str) -> str:
