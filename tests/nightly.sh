@@ -6,6 +6,7 @@
 #   browser      the report page in a headless browser
 #   mpich        the tests under MPICH
 #   sanitize     the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
+#   user         the package installed by another user than the owner of the checkout; as root
 #   lowest       the package with the lowest versions that pyproject.toml allows; as root
 #   next_debian  the package on Debian 13, in a folder of its own; as root
 #
@@ -13,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly STAGES=(fuzz soak browser mpich sanitize lowest next_debian)
+readonly STAGES=(fuzz soak browser mpich sanitize user lowest next_debian)
 SUMMARY=()
 FAILED=0
 
@@ -24,6 +25,7 @@ soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
 sanitize() { bash tests/sanitize.sh; }
+user() { bash tests/installed.sh user; }
 lowest() { bash tests/installed.sh lowest; }
 next_debian() { bash tests/installed.sh next_debian; }
 
