@@ -431,8 +431,9 @@ def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
     environment["PATH"] += f":{Path(mpirun.path).parent}"
     environment |= mpirun.environment | {"HPCGNN_RUN": "mine"}
     command = ["bash", "d/train_tgn.slurm", *SMALL]
-    if ending:
-        left = start(*command, "--train.epochs=20", cwd=tmp_path, env=environment | job_end(55))
+    if ending:  # more epochs than there are seconds for, but for the start
+        command += ["--data.synthetic_events=20000", "--train.epochs=120", "--train.patience=0"]
+        left = start(*command, cwd=tmp_path, env=environment | job_end(14))
         assert left.returncode == ending, left.stdout + left.stderr
     ended = start(*command, cwd=tmp_path, env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
