@@ -115,7 +115,7 @@ def row_width(file: FileSpec) -> int:
 
 def measure(piece: FileSpec) -> tuple[int, int]:
     """Rows of one file and bytes of a row."""
-    source = Source(pathlib.Path(piece.title), piece.member)
+    source = Source(pathlib.Path(str(piece.path)), piece.member)
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
     kind = kind_of(piece, source)
@@ -158,7 +158,7 @@ def file_bytes(spec: SourceSpec) -> int:
     largest = 0
     for file in (spec.files[name] for name in spec.used_files()):
         for piece in file.pieces():
-            source = Source(pathlib.Path(piece.title), piece.member)
+            source = Source(pathlib.Path(str(piece.path)), piece.member)
             kind = kind_of(piece, source)
             if source.path.is_file():
                 with naming(source.path, kind):

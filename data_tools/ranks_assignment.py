@@ -124,7 +124,7 @@ def given_blocks(job: Job) -> np.ndarray:
     part = None
     with job.team.together("read the assignment"):
         assert job.assignment is not None
-    part = file_parts(job.source, job.assignment, job.options.parts)
+        part = file_parts(job.source, job.assignment, job.options.parts)
     first, last = (int(job.blocks.starts[job.team.rank + side]) for side in (0, 1))
     return part[first:last].copy()
 

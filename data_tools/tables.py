@@ -50,7 +50,7 @@ class Table(Protocol):
 
 def open_table(spec: FileSpec) -> Table:
     """The reader for a file, by its declared format or its suffix."""
-    source = Source(pathlib.Path(spec.title), spec.member)
+    source = Source(pathlib.Path(str(spec.path)), spec.member)
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
     kind = SUFFIXES.get(source.suffix, "text") if spec.format == "auto" else spec.format
@@ -71,7 +71,7 @@ def open_table(spec: FileSpec) -> Table:
 
 def is_empty(spec: FileSpec) -> bool:
     """Whether nothing at all is in a file."""
-    source = Source(pathlib.Path(spec.title), spec.member)
+    source = Source(pathlib.Path(str(spec.path)), spec.member)
     with source.open() as file:
         return not file.read(1)
 

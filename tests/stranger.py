@@ -39,11 +39,13 @@ class Stranger:
         """``everything``: also the checks that are run once."""
         self._everything = everything
         self._shell = Shell(REPOSITORY, echo=True)
-        self._printed: list[str] = []
+        self._section, self._printed = "", list[str]()  # what the commands of a section printed
         self._made_up: set[str] = set()  # sections that read files which are not the real ones
         self.ran, self.compared = 0, 0
 
     def take(self, part: Command | Shown) -> None:
+        if part.section != self._section:
+            self._section, self._printed = part.section, []
         if isinstance(part, Shown):
             self._compare(part)
         elif part.reason and not (self._everything or (part.reason == NEEDS_SLURM and slurm_runs())):
