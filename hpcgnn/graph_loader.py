@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from hpcgnn import pyg
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.message_blocks import Batch
 from hpcgnn.planned_loader import PlannedLoader, own_rows
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.sample.seeds import make_pool
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.static_graph import Nodes, StaticGraph
 from hpcgnn.tasks.labels import has_label, labelled_type, node_labels
 

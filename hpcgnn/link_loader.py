@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn import pyg
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Stream
 from hpcgnn.nn.message_blocks import Batch
 from hpcgnn.planned_loader import PlannedLoader, own_rows
@@ -19,17 +20,16 @@ from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.graph_plan import GraphPlan
 from hpcgnn.sample.link_negatives import EDGE, End, Negatives
-from hpcgnn.sample.link_seeds import (
+from hpcgnn.sample.link_seeds import (  # fmt: skip
     TRAIN,
     edges_of_seeds,
     make_link_seeds,
     seed_columns,
     split_relation,
     type_directory,
-)  # fmt: skip
+)
 from hpcgnn.sample.replica import Replica
 from hpcgnn.sample.seeds import make_pool
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.static_graph import Nodes, StaticGraph
 
 NEGATIVES = ("", "binary", "triplet")

@@ -10,13 +10,14 @@ import os
 import torch
 
 from hpcgnn.comm.world import World
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.sample.batches import make_batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.delivery import Mailing
 from hpcgnn.sample.negatives import random_negatives, split_pool
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.splits import SPLITS, DataConfig, open_splits
+from hpcgnn.sample.splits import DataConfig, open_splits
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 
 

@@ -13,6 +13,7 @@ import torch
 from hpcgnn import pyg
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
+from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.sample.draw import BlockSampler, Completion
 from hpcgnn.sample.edge_tables import EdgeTables, check_columns
 from hpcgnn.sample.exclusion import Exclusion
@@ -22,7 +23,7 @@ from hpcgnn.sample.graph_plan import GraphPlan, GraphSampler
 from hpcgnn.sample.induced import InducedSampler
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.replica import Replica, make_neighbors
-from hpcgnn.sample.seeds import SeedBatches, SeedPool, epoch_shuffle, make_seed_batches
+from hpcgnn.sample.seeds import SeedBatches, SeedPool, make_seed_batches
 from hpcgnn.static_graph import StaticGraph
 from hpcgnn.store.features import FEATURE
 

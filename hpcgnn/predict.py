@@ -26,8 +26,9 @@ import numpy as np
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import Sections, SnapshotConfig, StaticConfig
+from hpcgnn.loop.node_file import write_nodes
 from hpcgnn.run import launch
-from hpcgnn.run.graph_predict import predict_nodes, write_nodes
+from hpcgnn.run.graph_predict import predict_nodes
 from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
 from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
 from hpcgnn.run.replay import command_parser, open_run, parse, replay

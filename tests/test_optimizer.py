@@ -20,7 +20,7 @@ from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.train_scores import TrainScores
 from hpcgnn.run.trainer import Trainer
-from hpcgnn.tasks.temporal_link import Scores
+from hpcgnn.task.links import Scores
 
 LR, PER_EPOCH, EPOCHS, WARMUP = 0.1, 5, 4, 6
 TIMES = ("train_seconds", "events_per_second")

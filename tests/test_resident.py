@@ -15,9 +15,9 @@ from training_runs import bipartite, homogeneous, make_config, open_session
 from data_tools.partition import partition
 from hpcgnn import native_cuda
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.native.dispatch import Uploads
 from hpcgnn.nn.blocks import Level
 from hpcgnn.sample.resident import ResidentSampler
-from hpcgnn.sample.resident_graph import Uploads
 from hpcgnn.sample.temporal import TemporalSampler
 
 pytestmark = pytest.mark.serial

@@ -29,13 +29,13 @@ from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import SnapshotConfig
+from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native import Random, Stream, random
 from hpcgnn.run import graph_session
 from hpcgnn.run import session as session_module
 from hpcgnn.run.settings import TrainConfig
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample.padding import padded_length
 from hpcgnn.sample.plan_tensors import tensors_of
 from hpcgnn.tasks.step_graphs import StepGraphs
 

@@ -27,9 +27,9 @@ from training_runs import (
 
 from data_tools.synthesize import synthesize_events
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph.spill import spill_targets
 from hpcgnn.run.signals import StopRequest
 from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample.batches import spill_targets
 from hpcgnn.store.partition import open_partition
 from hpcgnn.tasks.metrics import link_metrics
 

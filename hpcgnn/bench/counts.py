@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpcgnn import native
+from hpcgnn.graph.spill import spill_targets
 from hpcgnn.native import Random, Stream
 from hpcgnn.run.session import Session
-from hpcgnn.sample.batches import spill_targets
 from hpcgnn.sample.neighbors import root_identity
 from hpcgnn.store.book import Book
 from hpcgnn.store.hot import hottest

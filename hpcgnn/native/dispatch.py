@@ -63,3 +63,18 @@ def download(tensor: torch.Tensor) -> torch.Tensor:
             stream.synchronize()
             into.copy_(slab[: len(piece)])
     return found
+
+
+class Uploads:
+    """Arrays on a device, each of them once, however often it is asked for."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._kept: dict[tuple, tuple[np.ndarray, torch.Tensor]] = {}
+
+    def __call__(self, array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The array on the device, of its own type or another one. It must not change any more."""
+        key = array.__array_interface__["data"][0], array.shape, array.dtype.str, dtype
+        if key not in self._kept:
+            self._kept[key] = array, torch.from_numpy(array).to(self._device, dtype)
+        return self._kept[key][1]

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import native, native_layers
 from hpcgnn.native import EdgeLists
-from hpcgnn.nn.linear import linear
+from hpcgnn.nn.linear import glorot, linear
 from hpcgnn.nn.message_blocks import Block, IndexedRows, Pairs, gather_singles, rows_of
 
 
@@ -40,12 +40,6 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
 def _each_edge(lists: EdgeLists) -> EdgeLists:
     num_edges = len(lists.source)
     return EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
-
-
-def glorot(*shape: int) -> nn.Parameter:
-    """A parameter [..., I, O], uniform with the variance of Glorot and Bengio (2010) for each of its matrices."""
-    bound = (6 / (shape[-2] + shape[-1])) ** 0.5
-    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
 def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

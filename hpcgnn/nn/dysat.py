@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.linear import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig

@@ -13,7 +13,7 @@ from torch import nn
 
 from hpcgnn.nn.affine import affine, perceptron, relu
 from hpcgnn.nn.best_rows import best_rows
-from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.linear import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig

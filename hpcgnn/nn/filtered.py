@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hpcgnn.nn.affine import affine
-from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.linear import glorot
 from hpcgnn.nn.neighborhood import CHEBYSHEV
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame

@@ -7,7 +7,7 @@ from torch import nn
 
 from hpcgnn.native import empty_rows
 from hpcgnn.native.products import multiply_into
-from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.linear import glorot
 
 
 class GatedStep(torch.autograd.Function):

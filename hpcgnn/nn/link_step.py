@@ -13,13 +13,7 @@ from typing import Any
 import torch
 
 from hpcgnn import native_layers
-from hpcgnn.native_layers import (
-    AttentionCall,
-    AttentionPass,
-    KeyedDropout,
-    LinkDecoderPass,
-    RecurrentPass,
-)
+from hpcgnn.native_layers import AttentionCall, AttentionPass, KeyedDropout, LinkDecoderPass, RecurrentPass
 from hpcgnn.nn.blocks import Query
 from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.embedding import AttentionEmbedding

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from hpcgnn.nn.affine import affine, relu
-from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.gates import GatedCell, MemoryCell
+from hpcgnn.nn.linear import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import SnapshotModelConfig

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from hpcgnn.nn.affine import affine
-from hpcgnn.nn.convolutions import glorot
 from hpcgnn.nn.gates import GatedCell
+from hpcgnn.nn.linear import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import AVERAGE, CONCAT, GRU, SnapshotModelConfig

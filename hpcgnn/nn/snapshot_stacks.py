@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from hpcgnn.nn.batch_norm import BatchNorm
-from hpcgnn.nn.convolutions import glorot
+from hpcgnn.nn.linear import glorot
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes, State
 from hpcgnn.nn.snapshot import Frame
 from hpcgnn.nn.snapshot_config import BATCH, SnapshotModelConfig

@@ -12,6 +12,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.run.graph_goal import NodeGoal
 from hpcgnn.run.scoring import Scored
 from hpcgnn.run.static_session import StaticSession
@@ -19,7 +20,6 @@ from hpcgnn.sample.full_graph import build_full_graph
 from hpcgnn.sample.node_tables import NodeTables
 from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.seeds import SeedBatches, SeedPool
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.features import FEATURE
 from hpcgnn.tasks.full_graph_task import FullGraphTask, FullPlan
 

@@ -11,19 +11,19 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.run.goal import BaseGoal
 from hpcgnn.run.scoring import LabelCollected, Scored
 from hpcgnn.run.train_scores import Measure, measure_nodes
 from hpcgnn.sample.draw import Completion
 from hpcgnn.sample.exclusion import Exclusion
 from hpcgnn.sample.seeds import SeedBatches, SeedPool, make_pool
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.graph_partition import GraphPartition
+from hpcgnn.task.labels import LabelScores
 from hpcgnn.tasks.graph_node import GraphNodeTask
 from hpcgnn.tasks.graph_task import GraphTask
 from hpcgnn.tasks.labels import count_classes, has_label, labelled_type, node_labels
 from hpcgnn.tasks.metrics import BINARY_NAMES, MULTICLASS_NAMES, MULTILABEL_NAMES, node_metrics
-from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class Goal(BaseGoal):

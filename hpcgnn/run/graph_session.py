@@ -12,6 +12,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import StaticConfig
+from hpcgnn.graph.directory import epoch_shuffle
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.graph_config import RELATIONAL_KINDS
 from hpcgnn.run.graph_inference import infer, last_rows
 from hpcgnn.run.scoring import Scored
@@ -27,8 +29,7 @@ from hpcgnn.sample.prefetch import Prefetcher
 from hpcgnn.sample.remote_draw import Samplers
 from hpcgnn.sample.replica import Replica, make_neighbors, make_replica
 from hpcgnn.sample.resident_draw import ResidentDraw
-from hpcgnn.sample.seeds import SeedBatches, epoch_shuffle, make_seed_batches
-from hpcgnn.sample.splits import SPLITS
+from hpcgnn.sample.seeds import SeedBatches, make_seed_batches
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.tasks.graph_config import LINK
 from hpcgnn.tasks.step_graphs import StepGraphs

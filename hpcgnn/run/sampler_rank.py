@@ -14,6 +14,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.config import StaticConfig
+from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.run.graph_link_goal import message_graph
 from hpcgnn.run.logs import RunLog
 from hpcgnn.sample.direction import outward
@@ -22,7 +23,6 @@ from hpcgnn.sample.graph_config import OUT
 from hpcgnn.sample.graph_neighbors import NeighborSampler, check_weights
 from hpcgnn.sample.remote_draw import Leave, Request, Samplers, pack_drawn, read_request
 from hpcgnn.sample.replica import make_neighbors, make_replica
-from hpcgnn.sample.seeds import epoch_shuffle
 from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
 from hpcgnn.store.stage import stage_path
 from hpcgnn.tasks.graph_config import LINK

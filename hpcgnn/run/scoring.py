@@ -12,10 +12,10 @@ from hpcgnn.comm.world import World
 from hpcgnn.run.base import BaseSession
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.plan import StepPlan
+from hpcgnn.task.collect import StepScores
+from hpcgnn.task.labels import LabelScores, label_metrics
+from hpcgnn.task.links import Scores
 from hpcgnn.tasks.metrics import link_metrics, ranking_metrics, ranks_of
-from hpcgnn.tasks.temporal import StepScores
-from hpcgnn.tasks.temporal_label import LabelScores, label_metrics
-from hpcgnn.tasks.temporal_link import Scores
 
 
 class Scored(Protocol):

@@ -14,6 +14,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import RunConfig
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.temporal import Sizes, TemporalModel, resolve_model
 from hpcgnn.run.base import BaseSession
@@ -26,17 +27,18 @@ from hpcgnn.sample.negatives import AllOthers, Negatives, no_negatives, random_n
 from hpcgnn.sample.plan import StepPlan
 from hpcgnn.sample.planner import choose_sampler
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.splits import SPLITS, open_splits
+from hpcgnn.sample.splits import open_splits
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.hot import hottest
 from hpcgnn.store.layout import Layout
 from hpcgnn.store.memory import NodeMemory
 from hpcgnn.store.partition import TemporalPartition
+from hpcgnn.task.labels import metric_names
 from hpcgnn.tasks.labels import balanced_weights, count_classes, is_known, read_labels
 from hpcgnn.tasks.metrics import NAMES, RANKING_NAMES
 from hpcgnn.tasks.step_graphs import StepGraphs
 from hpcgnn.tasks.temporal import TemporalTask
-from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head, metric_names
+from hpcgnn.tasks.temporal_label import TemporalLabelTask, make_head
 from hpcgnn.tasks.temporal_link import TemporalLinkTask
 
 

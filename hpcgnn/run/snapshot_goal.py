@@ -22,8 +22,8 @@ from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.snapshot_config import KEPT
 from hpcgnn.store.snapshot_data import SnapshotDataConfig
 from hpcgnn.store.snapshot_partition import SnapshotPartition
+from hpcgnn.task.labels import LabelScores
 from hpcgnn.tasks.metrics import REGRESSION_NAMES, UNIT_NAMES, regression_metrics
-from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class SnapshotGoal(BaseGoal):

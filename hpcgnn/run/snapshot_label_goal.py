@@ -17,19 +17,19 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.head import Head
 from hpcgnn.run.scoring import LabelCollected
 from hpcgnn.run.snapshot_goal import SnapshotGoal, Targets
 from hpcgnn.run.train_scores import Measure
 from hpcgnn.sample.node_reach import Reach, reach
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.snapshot_data import SnapshotDataConfig
 from hpcgnn.store.snapshot_partition import SnapshotPartition
+from hpcgnn.task.labels import LabelScores
 from hpcgnn.tasks import metrics
 from hpcgnn.tasks.labels import count_classes, is_known
 from hpcgnn.tasks.snapshot_config import EDGE, NODES, SnapshotTaskConfig
 from hpcgnn.tasks.snapshot_label import class_weights, read_classes, read_numbers
-from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class LabelGoal(SnapshotGoal):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.comm.together import together
-from hpcgnn.run.graph_predict import NodeColumns, text
+from hpcgnn.loop.node_file import NodeColumns, text
 from hpcgnn.run.snapshot_session import SnapshotSession
 
 

@@ -13,6 +13,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.config import SnapshotConfig
+from hpcgnn.graph.directory import epoch_shuffle
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.sequence_model import SequenceModel, SequenceSizes
 from hpcgnn.nn.snapshot_models import make_model
 from hpcgnn.run.goal import GoalSession
@@ -21,11 +23,9 @@ from hpcgnn.run.snapshot_label_goal import EdgeLabelGoal, NodeLabelGoal
 from hpcgnn.run.snapshot_link_goal import SnapshotLinkGoal
 from hpcgnn.sample.boundary import Boundary
 from hpcgnn.sample.prefetch import Prefetcher
-from hpcgnn.sample.seeds import epoch_shuffle
 from hpcgnn.sample.snapshot_blocks import WEIGHT, Builder
 from hpcgnn.sample.snapshot_inputs import SnapshotInputs
 from hpcgnn.sample.snapshot_plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.store.sequence_rows import SequenceRows
 from hpcgnn.store.snapshot_partition import DEGREE, SnapshotPartition, open_snapshot_partition

@@ -10,9 +10,9 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.run.scoring import concatenate
+from hpcgnn.task.collect import StepScores
+from hpcgnn.task.labels import label_metrics
 from hpcgnn.tasks.metrics import link_metrics, node_metrics
-from hpcgnn.tasks.temporal import StepScores
-from hpcgnn.tasks.temporal_label import label_metrics
 
 PREFIX = "scores."
 LINK_NAMES = ("ap", "auc")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcgnn.choices import check_choices
+from hpcgnn.loop.placement import PLANNERS
 from hpcgnn.sample.negatives import POOLS
 
 STRATEGIES = ("recent", "uniform", "window")
 BATCH_BY = ("events", "time")
-PLANNERS = ("auto", "host", "device")
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
-from hpcgnn.sample.batches import exchange_columns
+from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.store.book import BlockOwnership
 from hpcgnn.store.graph_partition import GraphPartition, InEdges, Relation
 

@@ -12,13 +12,14 @@ import numpy as np
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.directory import Directory, NodeDirectory
 from hpcgnn.sample.fixed_negatives import fixed_negatives
 from hpcgnn.sample.negatives import AllOthers, Negatives, random_negatives
 from hpcgnn.sample.pair_history import PairHistory
-from hpcgnn.sample.splits import SPLITS, Splits
+from hpcgnn.sample.splits import Splits
 from hpcgnn.store.partition import TemporalPartition
 
 KINDS = ("random", "historical", "inductive", "all", "file")

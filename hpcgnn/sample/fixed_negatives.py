@@ -16,11 +16,12 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.negative_file import NegativeFile, open_negatives
 from hpcgnn.sample.negatives import Negatives
 from hpcgnn.sample.original_ids import OriginalIds
-from hpcgnn.sample.splits import SPLITS, Splits
+from hpcgnn.sample.splits import Splits
 from hpcgnn.store import files
 from hpcgnn.store.book import BlockOwnership
 from hpcgnn.store.partition import TemporalPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpcgnn.choices import check_choices
-from hpcgnn.sample.config import PLANNERS
+from hpcgnn.loop.placement import PLANNERS
 
 WHOLE = "whole"
 MODES = ("uniform", "replace", "weighted", "full", "labor", WHOLE)

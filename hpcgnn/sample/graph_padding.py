@@ -14,9 +14,9 @@ from itertools import pairwise
 import torch
 
 from hpcgnn.comm.route import Route
+from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.nn.message_blocks import Adjacency, Block
 from hpcgnn.sample.graph_plan import GraphPlan
-from hpcgnn.sample.padding import padded_length
 
 EDGES_A_NODE = 32  # of padding: long lists would keep a kernel waiting
 

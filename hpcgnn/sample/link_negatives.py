@@ -15,12 +15,12 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.sample.known_edges import KnownAnswers
 from hpcgnn.sample.permutation import permute
 from hpcgnn.sample.seeds import SeedBatches
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.book import BlockOwnership
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"

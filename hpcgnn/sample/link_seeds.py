@@ -13,11 +13,11 @@ import numpy as np
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.sample.batches import exchange_columns
+from hpcgnn.graph.spill import exchange_columns
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.sample.directory import NodeDirectory
 from hpcgnn.sample.known_edges import KnownAnswers
 from hpcgnn.sample.seeds import SeedPool, make_pool
-from hpcgnn.sample.splits import SPLITS
 from hpcgnn.store.graph_partition import GraphPartition, Relation
 
 TRAIN, NONE = 0, "none"

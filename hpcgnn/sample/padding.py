@@ -12,18 +12,9 @@ from dataclasses import replace
 import torch
 
 from hpcgnn.comm.route import Route
+from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.plan import Announcement, StepPlan, WritePlan
-
-SMALLEST = 64
-PER_OCTAVE = 4
-
-
-def padded_length(length: int) -> int:
-    """The next size that is not smaller; 0 stays 0."""
-    octave = 1 << max(1, length - 1).bit_length() - 1
-    quantum = max(SMALLEST, octave // PER_OCTAVE)
-    return -(-length // quantum) * quantum
 
 
 def pad_plan(plan: StepPlan) -> StepPlan:

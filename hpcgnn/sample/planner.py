@@ -7,14 +7,15 @@ from functools import partial
 
 import torch
 
-from hpcgnn.native.dispatch import on_cuda
+from hpcgnn.loop.placement import leaves_room, other_device
+from hpcgnn.native.dispatch import Uploads
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.draw import BlockSampler
 from hpcgnn.sample.graph_config import GraphSamplingConfig
 from hpcgnn.sample.graph_neighbors import NeighborSampler
 from hpcgnn.sample.resident import ResidentSampler
 from hpcgnn.sample.resident_draw import ResidentDraw, resident_bytes
-from hpcgnn.sample.resident_graph import Uploads, graph_bytes
+from hpcgnn.sample.resident_graph import graph_bytes
 from hpcgnn.sample.temporal import Needs, Placement, TemporalSampler
 from hpcgnn.store.partition import TemporalPartition
 
@@ -30,7 +31,7 @@ def choose_sampler(
     if hindrance and config.planner == "device":
         raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
     size = graph_bytes(partition, place.dtype.itemsize)
-    if hindrance or (config.planner == "auto" and not _leaves_room(size, place.device)):
+    if hindrance or (config.planner == "auto" and not leaves_room(size, place.device)):
         return TemporalSampler
     return partial(ResidentSampler, upload=Uploads(place.device))
 
@@ -40,31 +41,20 @@ def choose_draw(
 ) -> BlockSampler | ResidentDraw:
     """The draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot draw."""
     if config.planner != "host":
-        hindrance = _other_device(device) or neighbors.needs_host
+        hindrance = other_device(device) or neighbors.needs_host
         if hindrance and config.planner == "device":
             raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
-        if not hindrance and (config.planner == "device" or _leaves_room(resident_bytes(neighbors), device)):
+        if not hindrance and (config.planner == "device" or leaves_room(resident_bytes(neighbors), device)):
             return ResidentDraw(neighbors, config, seed, device)
     return BlockSampler(neighbors, config, seed)
 
 
-def _other_device(device: torch.device) -> str:
-    if on_cuda(torch.empty(0, device=device)):
-        return ""
-    return f"comm.device is {device.type}, plans are made on CUDA devices"
-
-
 def _hindrance(needs: Needs, place: Placement) -> str:
     """Why plans cannot be made on the device; empty where they can."""
-    if _other_device(place.device):
-        return _other_device(place.device)
+    if other_device(place.device):
+        return other_device(place.device)
     if place.plan_channel.size > 1:
         return f"{place.plan_channel.size} ranks hold the graph, a device can plan for one"
     if needs.mailing is not None and not needs.mailing.simple:
         return "mails go to neighbours, or are more than the newest one"
     return ""
-
-
-def _leaves_room(size: int, device: torch.device) -> bool:
-    """Whether half of the device's free memory takes so many bytes."""
-    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2

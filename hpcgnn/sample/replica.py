@@ -14,7 +14,7 @@ import numpy as np
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.shared import SharedRows, free_memory
 from hpcgnn.comm.world import World
-from hpcgnn.sample.batches import exchange_columns
+from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.sample.exclusion import Exclusion, InLists
 from hpcgnn.sample.graph_config import AUTO, SHARDED
 from hpcgnn.sample.graph_neighbors import NeighborSampler, edges_below, make_lists

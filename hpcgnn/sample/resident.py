@@ -14,6 +14,7 @@ import torch
 from hpcgnn import native, native_cuda
 from hpcgnn.comm.route import Route
 from hpcgnn.native import AttentionPlan, Random, Stream
+from hpcgnn.native.dispatch import Uploads
 from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
@@ -22,7 +23,7 @@ from hpcgnn.sample.neighbors import KINDS
 from hpcgnn.sample.padding import pad_plan
 from hpcgnn.sample.plan import StepPlan, WritePlan
 from hpcgnn.sample.plan_stream import PlanStream
-from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph, Uploads
+from hpcgnn.sample.resident_graph import ResidentEvents, ResidentGraph
 from hpcgnn.sample.temporal import Needs, Placement
 from hpcgnn.store.partition import History, TemporalPartition
 

@@ -13,11 +13,11 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.native import Random, Stream
+from hpcgnn.native.dispatch import Uploads
 from hpcgnn.nn.message_blocks import Adjacency, Block
 from hpcgnn.sample.draw import Drawn, Groups, Steps, fanouts_by_hop
 from hpcgnn.sample.graph_config import GraphSamplingConfig
 from hpcgnn.sample.graph_neighbors import NeighborSampler
-from hpcgnn.sample.resident_graph import Uploads
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
-from hpcgnn.native import Random, Stream
-from hpcgnn.sample.batches import exchange_columns, spill
+from hpcgnn.graph.spill import exchange_columns, spill
+from hpcgnn.native import Random
 from hpcgnn.sample.directory import places_of
 from hpcgnn.sample.permutation import permute
 
@@ -77,8 +77,3 @@ def make_seed_batches(
         columns, position = [column[order] for column in columns], position[order]
     indptr = np.searchsorted(position // batch_size, np.arange(len(sizes) + 1))
     return SeedBatches(pool.name, dict(zip(names, columns, strict=True)), position, indptr, sizes)
-
-
-def epoch_shuffle(seed: int, epoch: int) -> Random:
-    """The key of an epoch's order of seeds."""
-    return Random(seed, Stream.SHUFFLE, epoch=epoch)

@@ -13,9 +13,9 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.native import EdgeLists
 from hpcgnn.nn.neighborhood import Edges, Neighborhood
-from hpcgnn.sample.batches import exchange_columns
 from hpcgnn.store.snapshot_partition import SnapshotEdges, SnapshotPartition
 
 WEIGHT = "weight"

@@ -18,8 +18,6 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.store.partition import History, TemporalPartition, open_partition
 from hpcgnn.store.stage import stage_path
 
-SPLITS = ("train", "val", "test")
-
 
 @dataclass
 class DataConfig:

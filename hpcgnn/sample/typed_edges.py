@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
-from hpcgnn.sample.batches import exchange_columns
+from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.store.graph_partition import GraphPartition, InEdges, Relation
 
 STORED, TYPED, BOTH = "stored", "typed", "both"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-LINK, NODE, EDGE, EDGE_REGRESSION = "link", "node", "edge", "edge_regression"
-KINDS = (LINK, NODE, EDGE, EDGE_REGRESSION)
-CLASSIFYING = (NODE, EDGE)
+from hpcgnn.task.kinds import CLASSIFYING, KINDS, LINK
 
 
 @dataclass

@@ -15,9 +15,9 @@ from hpcgnn.nn.graph_models import GraphModel
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.sample.full_graph import FullGraph
 from hpcgnn.store.embeddings import EmbeddingStore
+from hpcgnn.task.labels import LabelScores
 from hpcgnn.tasks.full_graph_pass import FullGraphPass
 from hpcgnn.tasks.graph_node import node_loss
-from hpcgnn.tasks.temporal_label import LabelScores
 from hpcgnn.timers import Timers
 
 

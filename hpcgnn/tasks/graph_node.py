@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from hpcgnn.sample.graph_plan import GraphPlan
+from hpcgnn.task.labels import LabelScores
 from hpcgnn.tasks.graph_task import GraphTask
-from hpcgnn.tasks.temporal_label import LabelScores
 
 
 class GraphNodeTask(GraphTask):

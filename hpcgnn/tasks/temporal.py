@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 
 from hpcgnn import native
@@ -21,6 +20,7 @@ from hpcgnn.native_layers import KeyedDropout
 from hpcgnn.nn.temporal import TemporalModel
 from hpcgnn.sample.plan import Announcement, Delivery, StepPlan, WritePlan
 from hpcgnn.store.memory import NodeMemory
+from hpcgnn.task.collect import StepScores
 from hpcgnn.tasks.step_graphs import StepTask
 from hpcgnn.timers import Timers
 
@@ -34,16 +34,6 @@ class Reading:
     served: torch.Tensor | Any
     last: torch.Tensor | None
     feature: torch.Tensor | None
-
-
-class StepScores(Protocol):
-    """What a step says of its b events."""
-
-    def detach(self) -> StepScores:
-        """Without their gradients."""
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """By name, one row an event: [b, ...]."""
 
 
 class TemporalTask(StepTask):

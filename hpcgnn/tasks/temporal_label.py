@@ -7,40 +7,20 @@ see both endpoints and the event's features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 from hpcgnn import native
-from hpcgnn.comm.world import World
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.nn.head import Head
 from hpcgnn.sample.plan import StepPlan
-from hpcgnn.tasks import metrics
-from hpcgnn.tasks.config import EDGE_REGRESSION, NODE
-from hpcgnn.tasks.labels import MISSING, is_known
+from hpcgnn.task.kinds import EDGE_REGRESSION, NODE
+from hpcgnn.task.labels import LabelScores
+from hpcgnn.tasks.labels import MISSING
 from hpcgnn.tasks.temporal import TemporalTask, by_role
 
 HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart from the embedding's
-
-
-@dataclass(slots=True)
-class LabelScores:
-    """One step: output [b, C] logits, or [b, 1] predicted numbers; label [b] as ``read_labels`` makes them."""
-
-    output: torch.Tensor
-    label: torch.Tensor
-
-    def detach(self) -> LabelScores:
-        """Without their gradients."""
-        return LabelScores(self.output.detach(), self.label)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """output [b, C] float64, label [b] int64 or float64."""
-        return {"output": self.output.double().cpu().numpy(), "label": self.label.cpu().numpy()}
 
 
 def make_head(kind: str, model: ModelConfig, edge_width: int, classes: int) -> Head:
@@ -80,19 +60,3 @@ class TemporalLabelTask(TemporalTask):
             return error.square().sum() / max(1, batch_size)
         loss = cross_entropy(scores.output, scores.label, self._weights, ignore_index=MISSING, reduction="sum")
         return loss / max(1, batch_size)
-
-
-def metric_names(kind: str, classes: int) -> tuple[str, ...]:
-    """Names of ``label_metrics``, the most telling one first."""
-    if kind == EDGE_REGRESSION:
-        return metrics.REGRESSION_NAMES
-    return metrics.BINARY_NAMES if classes == 2 else metrics.MULTICLASS_NAMES
-
-
-def label_metrics(output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Metrics of outputs [n, C] against labels [n] of this rank, those that are missing left out; numbers
-    have C = 1."""
-    known = is_known(label)
-    if output.shape[1] == 1:
-        return metrics.regression_metrics(output[known, 0], label[known], world)
-    return metrics.classification_metrics(output[known], label[known], world)

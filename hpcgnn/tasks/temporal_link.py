@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from hpcgnn.nn.link_step import LinkStep, make_link_step
 from hpcgnn.sample.plan import StepPlan
+from hpcgnn.task.links import Scores
 from hpcgnn.tasks.temporal import TemporalTask, by_role
-
-
-@dataclass(slots=True)
-class Scores:
-    """Logits of one step: positive [b], negative [k, b]."""
-
-    positive: torch.Tensor
-    negative: torch.Tensor
-
-    def detach(self) -> Scores:
-        """Without their gradients."""
-        return Scores(self.positive.detach(), self.negative.detach())
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """positive [b], negative [b, k], float64."""
-        columns = {"positive": self.positive, "negative": self.negative.T}
-        return {name: values.double().cpu().numpy() for name, values in columns.items()}
 
 
 class TemporalLinkTask(TemporalTask):

@@ -1,0 +1,47 @@
+"""Spills the roots of a step that exceed a rank's share to other ranks, by a rule that all ranks can compute.
+
+S steps, R ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
+
+
+def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The fixed rule. counts [S, R] events by owner, sizes [S].
+
+    Returns capacity [S], surplus_start [S, R] (number of the rank's first surplus event within its step) and room_end
+    [S, R] (a surplus event numbered j goes to the first rank whose room_end is above j).
+    """
+    size = counts.shape[1]
+    capacity = -(-sizes // size)
+    surplus = np.maximum(counts - capacity[:, None], 0)
+    room = np.maximum(capacity[:, None] - counts, 0)
+    return capacity, np.cumsum(surplus, axis=1) - surplus, np.cumsum(room, axis=1)
+
+
+def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
+    """Collective. The rank [n] that handles each of this rank's roots of steps ``step`` [n], increasing: itself up to
+    the capacity, then by the fixed rule."""
+    mine = np.bincount(step, minlength=len(sizes)).astype(np.int64)
+    counts = world.allgather_array(mine).T
+    capacity, surplus_start, room_end = spill_targets(counts, sizes)
+    place = np.arange(len(step)) - (np.cumsum(mine) - mine)[step]
+    surplus = np.flatnonzero(place >= capacity[step])
+    at = step[surplus]
+    number = surplus_start[at, world.rank] + place[surplus] - capacity[at]
+    target = np.full(len(step), world.rank)
+    target[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
+    return target
+
+
+def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
+    """Collective. Rows of ``columns`` [n, ...] handed to the ranks ``target`` [n]."""
+    order = np.argsort(target, kind="stable")
+    send = np.bincount(target, minlength=channel.size).astype(np.int64)
+    receive = channel.counts(send)
+    return [channel.array(column[order], send, receive) for column in columns]

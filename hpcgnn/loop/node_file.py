@@ -1,0 +1,104 @@
+"""Writes columns of nodes, which are spread over the ranks, into one csv or npz file."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.store import files
+
+SLAB = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class NodeColumns:
+    """This rank's nodes in order of their row [n] in the graph file, of ``total`` N nodes; columns [n, ...] by name."""
+
+    row: np.ndarray
+    total: int
+    columns: dict[str, np.ndarray]
+
+    def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
+        """Collective. A column of the nodes first .. first + SLAB - 1, in order of row, on rank 0 (None elsewhere)."""
+        mine = slice(*np.searchsorted(self.row, (first, first + SLAB)))
+        rows, values = world.gather_rows(self.row[mine]), world.gather_rows(self.columns[name][mine])
+        return None if rows is None else values[np.argsort(rows)]
+
+
+def text(ids: np.ndarray) -> np.ndarray:
+    """Bytes as text, of a width that is the same on all ranks."""
+    return np.char.decode(ids, "utf-8").astype(f"U{ids.dtype.itemsize}") if ids.dtype.kind == "S" else ids
+
+
+def write_nodes(path: str, nodes: NodeColumns, world: World) -> None:
+    """Collective. Rank 0 writes the nodes in order of row, under a temporary name first: arrays for a path that ends in
+    .npz, else CSV with a column for each entry of a vector. It never holds more than a slab of them."""
+    temporary = Path(path + ".tmp")
+    (_write_npz if path.endswith(".npz") else _write_csv)(temporary, nodes, world)
+    with together(world, f"write {path}"):
+        if world.rank == 0:
+            files.commit(temporary, Path(path))
+
+
+def _write_csv(path: Path, nodes: NodeColumns, world: World) -> None:
+    """Collective."""
+    with _on_rank_0(world, lambda: open(path, "w", newline="")) as file:
+        writer = csv.writer(file) if file else None
+        for first in range(0, max(1, nodes.total), SLAB):
+            found = {name: nodes.slab(name, first, world) for name in nodes.columns}
+            with together(world, f"write {path}"):
+                if writer:
+                    if first == 0:
+                        writer.writerow([name for key, column in found.items() for name in _headings(key, column)])
+                    writer.writerows(_lines(list(found.values())))
+
+
+def _headings(name: str, column: np.ndarray) -> list[str]:
+    return [name] if column.ndim == 1 else [f"{name}_{place}" for place in range(column.shape[1])]
+
+
+def _lines(columns: list[np.ndarray]) -> Iterator[list[str]]:
+    """Texts of one node after the other."""
+    for values in zip(*columns, strict=True):
+        yield [str(entry) for value in values for entry in np.atleast_1d(value)]
+
+
+def _write_npz(path: Path, nodes: NodeColumns, world: World) -> None:
+    """Collective. One array after the other, as its slabs come."""
+    with _on_rank_0(world, lambda: zipfile.ZipFile(path, "w")) as archive:
+        for name, column in nodes.columns.items():
+            opened = lambda name=name: archive.open(f"{name}.npy", "w", force_zip64=True)  # noqa: E731
+            with _on_rank_0(world, opened) as file:
+                with together(world, f"write {path}"):
+                    if file:
+                        np.lib.format.write_array_header_2_0(file, {
+                            "descr": np.lib.format.dtype_to_descr(column.dtype), "fortran_order": False,
+                            "shape": (nodes.total, *column.shape[1:]),
+                        })  # fmt: skip
+                for first in range(0, nodes.total, SLAB):
+                    values = nodes.slab(name, first, world)
+                    with together(world, f"write {path}"):
+                        if file:
+                            file.write(np.ascontiguousarray(values).tobytes())
+
+
+@contextmanager
+def _on_rank_0(world: World, make) -> Iterator:
+    """Collective. What ``make()`` opens on rank 0, None elsewhere; closed at the end, or left together."""
+    opened = None
+    with together(world, "write the nodes"):
+        opened = make() if world.rank == 0 else None
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            opened.close()

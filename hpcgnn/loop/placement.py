@@ -1,0 +1,21 @@
+"""Where plans are made: on the host, or on a device that can hold the graph."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.native.dispatch import on_cuda
+
+PLANNERS = ("auto", "host", "device")
+
+
+def other_device(device: torch.device) -> str:
+    """Why a device cannot make plans; empty: it can."""
+    if on_cuda(torch.empty(0, device=device)):
+        return ""
+    return f"comm.device is {device.type}, plans are made on CUDA devices"
+
+
+def leaves_room(size: int, device: torch.device) -> bool:
+    """Whether half of the device's free memory takes so many bytes."""
+    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2
