@@ -15,8 +15,8 @@ from static_runs import make_static_parts, open_graph_session, static_config, ty
 from training_runs import on_rank_0
 
 from hpcgnn import config as configuration
+from hpcgnn.loop import node_file
 from hpcgnn.loop.node_file import write_nodes
-from hpcgnn.run import graph_predict
 from hpcgnn.run.graph_inference import infer, last_rows
 from hpcgnn.run.graph_predict import predict_nodes
 
@@ -44,7 +44,7 @@ def read_csv(path) -> tuple[list[str], list[str], np.ndarray]:
 @pytest.mark.parametrize("name", ["nodes.csv", "nodes.npz"])
 def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path, monkeypatch, name, embeddings):
     """In slabs of a few nodes, and what is in it is what inference says."""
-    monkeypatch.setattr(graph_predict, "SLAB", 50)
+    monkeypatch.setattr(node_file, "SLAB", 50)
     parts = make_static_parts(comm, with_ids, mpi_tmp_path)
     config = static_config(model__residual=True, model__hidden=4)
 

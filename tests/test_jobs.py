@@ -21,6 +21,11 @@ def steps_of(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def heed_interrupts() -> None:
+    """A shell starts background commands with SIGINT ignored, and a script cannot trap what its parent ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(mpirun, tmp_path):
     """A callable that starts the stub's job script as `bash script` does; what is left of it is killed at the end."""
@@ -37,6 +42,7 @@ def start(mpirun, tmp_path):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
         started.append(process)
         return process
