@@ -21,9 +21,8 @@ from hpcgnn.run.logs import without_nan
 from hpcgnn.run.replay import command_parser, load_best, open_session, parse
 from hpcgnn.run.scoring import split_metrics
 from hpcgnn.run.session import Session
-from hpcgnn.sample.eval_negatives import KINDS
-from hpcgnn.tasks import edgebank
-from hpcgnn.tasks.edgebank import BaselineConfig
+from hpcgnn.sample.eval_negatives import NEGATIVE_KINDS
+from hpcgnn.tasks.edgebank import BASELINES, BaselineConfig
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -39,9 +38,11 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parser() -> jsonargparse.ArgumentParser:
     parser = command_parser("python -m hpcgnn.evaluate", __doc__)
-    parser.add_argument("--eval", choices=("", "tgb", *KINDS), default="", help="another protocol, or other negatives")
+    parser.add_argument(
+        "--eval", choices=("", "tgb", *NEGATIVE_KINDS), default="", help="another protocol, or other negatives"
+    )
     parser.add_argument("--negatives_file", type=str, default="", help="fixed negatives, for --eval file and tgb")
-    parser.add_argument("--baseline", choices=("", *edgebank.KINDS), default="", help="EdgeBank in place of the model")
+    parser.add_argument("--baseline", choices=("", *BASELINES), default="", help="EdgeBank in place of the model")
     return parser
 
 

@@ -8,7 +8,7 @@ from evaluation_setup import Evaluation, graph_and_parts, module_folder
 from training_runs import bipartite, homogeneous, on_rank_0, read_plain
 
 from hpcgnn.sample.eval_negatives import eval_negatives
-from hpcgnn.tasks.edgebank import KINDS, EdgeBank
+from hpcgnn.tasks.edgebank import BASELINES, EdgeBank
 
 BATCH = 40
 
@@ -39,7 +39,7 @@ def expected(plain, before: int, pairs: np.ndarray, since: float) -> np.ndarray:
     return np.array(known, float).reshape(pairs.shape[:-1])
 
 
-CASES = [(bipartite, kind, False) for kind in KINDS] + [(homogeneous, kind, True) for kind in KINDS]
+CASES = [(bipartite, kind, False) for kind in BASELINES] + [(homogeneous, kind, True) for kind in BASELINES]
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from snapshot_runs import assert_like_one_rank, make_config, open_session, rando
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, KINDS, NORMED_KINDS, WINDOWED_KINDS
+from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, MODEL_KINDS, NORMED_KINDS, WINDOWED_KINDS
 
 NODES, SNAPSHOTS = 20, 7
-CASES = [(kind, {}) for kind in KINDS] + [
+CASES = [(kind, {}) for kind in MODEL_KINDS] + [
     ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("tgcn_joint", {"layers": 2}), ("mpnn_lstm", {"layers": 2}),
     ("dcrnn", {"order": 3}),
     ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
@@ -141,7 +141,7 @@ def scores(session, steps):
     return torch.cat([session.task.score(plan).output for plan in plans])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WINDOWED_KINDS])
+@pytest.mark.parametrize("kind", [kind for kind in MODEL_KINDS if kind not in WINDOWED_KINDS])
 def test_state_goes_on_from_step_to_step(comm, parts, kind):
     """Four snapshots in four steps are four in one, the second time with kept sums of the inputs."""
     found = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpcgnn.choices import check_choices
 
 EMBEDDING = "embedding"
-KINDS = ("sage", "gcn", "gat", "rgcn", "rgat", EMBEDDING)
+MODEL_KINDS = ("sage", "gcn", "gat", "rgcn", "rgat", EMBEDDING)
 AGGREGATORS = ("mean", "sum", "max")
 ACTIVATIONS = ("relu", "gelu", "elu", "none")
 NORMS = ("none", "layer")
@@ -72,7 +72,7 @@ class GraphModelConfig:
 
     def __post_init__(self):
         check_choices("model", self, {
-            "kind": KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,
+            "kind": MODEL_KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,
         })  # fmt: skip
         if min(self.hidden, self.heads) < 1:
             raise ValueError("model.hidden and model.heads must be at least 1")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hpcgnn.choices import check_choices
 
-KINDS = (
+MODEL_KINDS = (
     "gcn", "sage", "gat", "tgcn", "tgcn_joint", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm",
     "evolvegcn_o", "evolvegcn_h", "roland", "dysat",
 )  # fmt: skip
@@ -54,7 +54,7 @@ class SnapshotModelConfig:
     norm: str = NONE
 
     def __post_init__(self):
-        check_choices("model", self, {"kind": KINDS, "update": (GRU, AVERAGE, CONCAT), "norm": (NONE, BATCH)})
+        check_choices("model", self, {"kind": MODEL_KINDS, "update": (GRU, AVERAGE, CONCAT), "norm": (NONE, BATCH)})
         if min(self.hidden, self.layers, self.order, self.heads) < 1:
             raise ValueError("model.hidden, model.layers, model.order and model.heads must be at least 1")
         if self.kind in ATTENTION_KINDS and self.hidden % self.heads:

@@ -22,7 +22,7 @@ from hpcgnn.sample.pair_history import PairHistory
 from hpcgnn.sample.splits import Splits
 from hpcgnn.store.partition import TemporalPartition
 
-KINDS = ("random", "historical", "inductive", "all", "file")
+NEGATIVE_KINDS = ("random", "historical", "inductive", "all", "file")
 ROUNDS = 8  # how often a pair of the batch is drawn again
 
 
@@ -60,7 +60,7 @@ def eval_negatives(
         return all_others(batches, source.pool)
     if kind == "file":
         return fixed_negatives(path, batches, source.splits, source.partition, source.world, source.channel)
-    raise ValueError(f"the kind of negatives must be one of {', '.join(KINDS)}, got {kind!r}")
+    raise ValueError(f"the kind of negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {kind!r}")
 
 
 def all_others(batches: Batches, pool: NodeDirectory) -> AllOthers:
@@ -137,7 +137,7 @@ class _Drawing:
 
     def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Collective. The pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""
-        random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=1 + KINDS.index(self.kind))
+        random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=1 + NEGATIVE_KINDS.index(self.kind))
         place = np.zeros((len(self.rows), per_event), np.int64)
         for step in np.unique(self.step[event]).tolist():
             at = slice(*np.searchsorted(self.step, (step, step + 1)))

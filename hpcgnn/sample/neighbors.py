@@ -17,7 +17,7 @@ from hpcgnn.store.partition import History, TemporalPartition
 
 REQUEST = np.dtype([("local", "i4"), ("time", "i8"), ("identity", "i8")])
 WINDOWED = np.dtype([*REQUEST.descr, ("since", "i8")])
-KINDS = 3  # of roots: source, destination, negative
+ROOT_KINDS = 3  # of roots: source, destination, negative
 
 
 @dataclass(slots=True)
@@ -40,8 +40,8 @@ def root_identity(rows: np.ndarray, numbers: np.ndarray, num_events: int) -> np.
     numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
     are looked at with it.
     """
-    endpoints = rows * KINDS + np.array([[0], [1]])
-    negatives = (numbers[:, None] * num_events + rows) * KINDS + 2
+    endpoints = rows * ROOT_KINDS + np.array([[0], [1]])
+    negatives = (numbers[:, None] * num_events + rows) * ROOT_KINDS + 2
     return np.concatenate([endpoints, negatives]).ravel()
 
 
@@ -108,8 +108,8 @@ class NeighborSource:
         reply = np.empty(len(request), reply_dtype(fanout, history.feature is not None and fanout > 0))
         reply["count"], reply["winner"] = 0, 0
         if writers:
-            endpoint = np.flatnonzero(identity % KINDS < 2)
-            reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // KINDS)
+            endpoint = np.flatnonzero(identity % ROOT_KINDS < 2)
+            reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // ROOT_KINDS)
         requester = np.repeat(np.arange(len(serve)), serve)
         if fanout == 0:
             return reply, requester, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpcgnn.sample.eval_negatives import KINDS
+from hpcgnn.sample.eval_negatives import NEGATIVE_KINDS
 
 PROTOCOLS = ("", "tgb")
 ONE_VS_MANY = ("all", "file")
@@ -32,8 +32,8 @@ class EvalConfig:
     def __post_init__(self):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"eval.protocol must be tgb or empty, got {self.protocol!r}")
-        if self.negatives not in KINDS:
-            raise ValueError(f"eval.negatives must be one of {', '.join(KINDS)}, got {self.negatives!r}")
+        if self.negatives not in NEGATIVE_KINDS:
+            raise ValueError(f"eval.negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {self.negatives!r}")
         if self.batch_size < 0 or self.chunk < 1:
             raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
         if self.negatives == "file" and not self.negatives_file:
@@ -72,7 +72,7 @@ def expand_eval(argv: list[str]) -> list[str]:
         name, _, value = argv[place].partition("=")
         follows = name == "--eval" and not value and place + 1 < len(argv)
         value = argv[place + 1] if follows else value
-        if name == "--eval" and value in (*PROTOCOLS[1:], *KINDS):
+        if name == "--eval" and value in (*PROTOCOLS[1:], *NEGATIVE_KINDS):
             expanded.append(f"--eval.{'protocol' if value in PROTOCOLS else 'negatives'}={value}")
             place += 1 + follows
         else:

@@ -19,7 +19,7 @@ from hpcgnn.nn.blocks import Level, Query
 from hpcgnn.sample.batches import Batches
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.negatives import AllOthers, Negatives
-from hpcgnn.sample.neighbors import KINDS
+from hpcgnn.sample.neighbors import ROOT_KINDS
 from hpcgnn.sample.padding import pad_plan
 from hpcgnn.sample.plan import StepPlan, WritePlan
 from hpcgnn.sample.plan_stream import PlanStream
@@ -123,8 +123,8 @@ class ResidentSampler:
 
     def _identity(self, row: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """As `root_identity`."""
-        negatives = (numbers[:, None] * self._num_events + row) * KINDS + 2
-        return torch.cat([row * KINDS, row * KINDS + 1, negatives.reshape(-1)])
+        negatives = (numbers[:, None] * self._num_events + row) * ROOT_KINDS + 2
+        return torch.cat([row * ROOT_KINDS, row * ROOT_KINDS + 1, negatives.reshape(-1)])
 
     def _windows(self, queries: DeviceQueries) -> DeviceQueries:
         """As `TemporalSampler`'s."""
@@ -145,7 +145,7 @@ class ResidentSampler:
             asked.append(queries)
             answers.append(answer)
             if hop + 1 < needs.hops:
-                queries = _below(queries, answer)
+                queries = _below_on_device(queries, answer)
         return asked, answers
 
     def _ask(self, queries: DeviceQueries, limit: int, random: Random, fanout: int) -> DeviceAnswer:
@@ -222,7 +222,7 @@ class ResidentSampler:
         return native.gather_rows(self._graph.features, row)
 
 
-def _below(queries: DeviceQueries, answer: DeviceAnswer) -> DeviceQueries:
+def _below_on_device(queries: DeviceQueries, answer: DeviceAnswer) -> DeviceQueries:
     """Queries of the next hop: the same nodes at the same times, then each neighbour at the time of its event."""
     root, slot = (answer.other >= 0).nonzero(as_tuple=True)
     nodes = torch.cat([queries.nodes, answer.other[root, slot]])

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 LINK, NODE, EDGE, EDGE_REGRESSION = "link", "node", "edge", "edge_regression"
-KINDS = (LINK, NODE, EDGE, EDGE_REGRESSION)
+TASK_KINDS = (LINK, NODE, EDGE, EDGE_REGRESSION)
 CLASSIFYING = (NODE, EDGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from hpcgnn.task.kinds import CLASSIFYING, KINDS, LINK
+from hpcgnn.task.kinds import CLASSIFYING, LINK, TASK_KINDS
 
 
 @dataclass
@@ -30,8 +30,8 @@ class TaskConfig:
     init: str = ""
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"task.kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.kind not in TASK_KINDS:
+            raise ValueError(f"task.kind must be one of {', '.join(TASK_KINDS)}, got {self.kind!r}")
         if self.classes < 0 or self.classes == 1:
             raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
         if self.freeze and not self.init:

@@ -17,7 +17,7 @@ from hpcgnn.sample.pair_history import PairHistory
 from hpcgnn.sample.splits import Splits, event_times
 from hpcgnn.store.partition import TemporalPartition
 
-KINDS = ("unlimited", "time_window", "fixed_window")
+BASELINES = ("unlimited", "time_window", "fixed_window")
 
 
 @dataclass
@@ -33,8 +33,8 @@ class BaselineConfig:
     share: float = 0.0
 
     def __post_init__(self):
-        if self.kind not in ("", *KINDS):
-            raise ValueError(f"baseline.kind must be one of {', '.join(KINDS)}, or empty, got {self.kind!r}")
+        if self.kind not in ("", *BASELINES):
+            raise ValueError(f"baseline.kind must be one of {', '.join(BASELINES)}, or empty, got {self.kind!r}")
         if not 0 <= self.share <= 1:
             raise ValueError(f"baseline.share must be in [0, 1], got {self.share}")
 
@@ -64,8 +64,8 @@ class EdgeBank:
         earlier_in_batch: bool = False,
     ):
         """Raises ValueError for an unknown kind or a share outside (0, 1]."""
-        if kind not in KINDS:
-            raise ValueError(f"the kind of EdgeBank must be one of {', '.join(KINDS)}, got {kind!r}")
+        if kind not in BASELINES:
+            raise ValueError(f"the kind of EdgeBank must be one of {', '.join(BASELINES)}, got {kind!r}")
         train_end, test_begin, end = (int(bound) for bound in splits.bounds[1:])
         share = (end - test_begin) / max(1, end) if share is None else share
         if kind != "unlimited" and not 0 < share <= 1:

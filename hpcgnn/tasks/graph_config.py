@@ -11,7 +11,7 @@ from hpcgnn.sample.link_negatives import EDGE, SOURCES
 from hpcgnn.sample.typed_edges import MESSAGES, STORED
 
 NODE, LINK = "node", "link"
-KINDS = (NODE, LINK)
+TASK_KINDS = (NODE, LINK)
 LOSSES = ("binary", "margin", "softmax")
 
 
@@ -64,7 +64,7 @@ class GraphTaskConfig:
 
     def __post_init__(self):
         check_choices("task", self, {
-            "kind": KINDS, "decoder": DECODERS, "loss": LOSSES, "candidates": SOURCES, "messages": MESSAGES,
+            "kind": TASK_KINDS, "decoder": DECODERS, "loss": LOSSES, "candidates": SOURCES, "messages": MESSAGES,
         })  # fmt: skip
         if self.classes < 0 or self.classes == 1:
             raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")

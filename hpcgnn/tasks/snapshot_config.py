@@ -9,7 +9,7 @@ from hpcgnn.choices import check_choices
 from hpcgnn.nn.graph_decoders import DECODERS, TYPED
 
 REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION = "regression", "node", "link", "edge", "edge_regression"
-KINDS = (REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION)
+TASK_KINDS = (REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION)
 DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
 DESTINATION, BOTH = "destination", "both"
 TIME, NODES = "time", "nodes"
@@ -77,7 +77,7 @@ class SnapshotTaskConfig:
 
     def __post_init__(self):
         check_choices("task", self, {
-            "kind": KINDS, "decoder": DECODERS, "negative_ends": (DESTINATION, BOTH), "split": (TIME, NODES),
+            "kind": TASK_KINDS, "decoder": DECODERS, "negative_ends": (DESTINATION, BOTH), "split": (TIME, NODES),
             "eval_pairs": (DRAWN, ALL, FILTERED),
         })  # fmt: skip
         self.loss = self.loss or LOSSES[self.kind][0]
