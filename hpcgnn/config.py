@@ -116,7 +116,7 @@ class RunConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        _check_time_parallel(self.comm)
+        check_time_parallel(self.comm)
         if self.comm.sampler_ranks:
             raise ValueError(
                 "comm.sampler_ranks is for static graphs: ranks of a temporal run sample where they keep node memory; "
@@ -150,8 +150,8 @@ class StaticConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        _check_time_parallel(self.comm)
-        _check_epoch_parallel(self.train)
+        check_time_parallel(self.comm)
+        check_epoch_parallel(self.train)
         if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
             raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
         if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
@@ -187,7 +187,7 @@ class SnapshotConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        _check_epoch_parallel(self.train)
+        check_epoch_parallel(self.train)
         if self.train.cuda_graphs:
             raise ValueError("train.cuda_graphs: steps of snapshots are launched kernel by kernel; leave it false")
         if self.comm.sampler_ranks:
@@ -201,12 +201,14 @@ class SnapshotConfig(Sections):
 KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig, SnapshotConfig)}
 
 
-def _check_time_parallel(comm: CommConfig) -> None:
+def check_time_parallel(comm: CommConfig) -> None:
+    """Refuse groups of ranks by time where nothing is split so. Raises ValueError."""
     if comm.time_parallel > 1:
         raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
 
 
-def _check_epoch_parallel(train: TrainConfig) -> None:
+def check_epoch_parallel(train: TrainConfig) -> None:
+    """Refuse epochs trained at once where that is not possible. Raises ValueError."""
     if train.epoch_parallel > 1:
         raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
 

@@ -7,7 +7,7 @@ other; W width of a layer's rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,18 +20,15 @@ from hpcgnn.store.features import FEATURE
 from hpcgnn.store.graph_partition import GraphPartition
 from hpcgnn.store.input_rows import GatheredTable
 
-if TYPE_CHECKING:
-    from hpcgnn.run.graph_session import GraphSession
-
 
 @torch.no_grad()
-def infer(session: GraphSession) -> torch.Tensor:
+def infer(session: Any) -> torch.Tensor:
     """Collective. Outputs of all local nodes [n, C], in order of local row."""
     return session.model.last(last_rows(session))
 
 
 @torch.no_grad()
-def last_rows(session: GraphSession) -> torch.Tensor:
+def last_rows(session: Any) -> torch.Tensor:
     """Collective. Rows of all local nodes [n, W] after the last layer, in order of local row: what the output layer
     takes, or, in models without one, the outputs."""
     model, partition = session.model, session.partition
@@ -45,7 +42,7 @@ def last_rows(session: GraphSession) -> torch.Tensor:
     return rows
 
 
-def _inputs(session: GraphSession, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
+def _inputs(session: Any, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
     """Input rows by type: of all local nodes, or, collectively, of the nodes with global ``ids``."""
     found: list[torch.Tensor] = []
     for kind, rows in enumerate(session.rows):
@@ -62,7 +59,7 @@ def _inputs(session: GraphSession, ids: list[np.ndarray] | None = None) -> list[
     return found
 
 
-def _layer(session: GraphSession, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
+def _layer(session: Any, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
     """Collective. One layer's rows of all local nodes, from those of the layer before, or, None, from their inputs."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)

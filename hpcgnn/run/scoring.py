@@ -10,8 +10,6 @@ import numpy as np
 
 from hpcgnn.comm.world import World
 from hpcgnn.run.base import BaseSession
-from hpcgnn.sample.batches import Batches
-from hpcgnn.sample.plan import StepPlan
 from hpcgnn.task.collect import StepScores
 from hpcgnn.task.labels import LabelScores, label_metrics
 from hpcgnn.task.links import Scores
@@ -42,7 +40,7 @@ class LinkCollected:
     ranks: list[np.ndarray] = field(default_factory=list)
     _pending: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, plan: StepPlan, scores: Scores) -> None:
+    def add(self, plan: Any, scores: Scores) -> None:
         """Take a plan's scores; the negatives of a step may come in several plans, of which the last is final."""
         positive, negative = scores.arrays().values()
         self._pending.append(negative)
@@ -59,7 +57,7 @@ class LinkCollected:
         else:
             self.negative.append(negative)
 
-    def metrics(self, batches: Batches, world: World) -> dict[str, float]:
+    def metrics(self, batches: Any, world: World) -> dict[str, float]:
         """Collective. AP and AUC, or MRR and hits@10 for one-vs-many."""
         if self.ranking:
             return ranking_metrics(np.concatenate(self.ranks), batches.inductive, world)
