@@ -17,7 +17,7 @@ import numpy as np
 from data_tools.npz_arrays import NpzArrays, open_npy
 from data_tools.spool import forget
 from data_tools.values import Raw
-from hpcgnn.store.files import FileFormatError, slabs
+from hpcgnn.graph.files import FileFormatError, slabs
 
 REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
 SLAB_BYTES = 16 << 20

@@ -38,7 +38,7 @@ from data_tools.dgl_partitions import find_book, unpack
 from data_tools.schema import items
 from data_tools.source_spec import SourceSpec
 from data_tools.spec_file import build_spec
-from hpcgnn.store.decode import decode_json, decode_yaml
+from hpcgnn.graph.decode import decode_json, decode_yaml
 
 NAMES = ("metadata.yaml", "metadata.yml", "metadata.json")
 LAYOUT = {"format": "format", "delimiter": "delimiter", "header": "header", "comment": "comment", "rows": "rows"}

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from data_tools.npz_arrays import open_npy
 from data_tools.schema import items, one_of
 from data_tools.spec_file import RESERVED
-from hpcgnn.store.files import FileFormatError, relation_name
+from hpcgnn.graph.files import FileFormatError, relation_name
 
 FORMATS = {"csv": "text", "numpy": "npy", "parquet": "parquet"}
 MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}

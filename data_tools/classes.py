@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_tools.values import Raw, parse_names, single, to_arrow
-from hpcgnn.store.files import FileFormatError, slabs
+from hpcgnn.graph.files import FileFormatError, slabs
 
 
 class Classes:

@@ -19,7 +19,7 @@ from data_tools.npz_arrays import loaded_bytes, open_npy
 from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from data_tools.tables import SUFFIXES
 from data_tools.text_stream import Source
-from hpcgnn.store.files import FileFormatError, split_relation
+from hpcgnn.graph.files import FileFormatError, split_relation
 
 # What the interpreter, its libraries and a slab of every stream take, as measured.
 FIXED_BYTES = 320 << 20

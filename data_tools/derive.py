@@ -27,8 +27,8 @@ from data_tools.cli import run_command
 from data_tools.file_spec import SPLITS
 from data_tools.rewrite import find_table, integer_column, rewriting
 from data_tools.spool import Spool
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 SLAB_ROWS = 1 << 20
 PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may make

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 TENSORS, GRAPHS, TENSOR = 0xDD5A9FBE3FA2443F, 0xDD2E4FF046B4A13F, 0xDD5E40F096B4A13F
 HETERO, META, UNIT = 0xDD589FBE35224ABF, 0xDD3C5FFE20046ABF, 0xDD2E60F0F6B4A127

@@ -18,8 +18,8 @@ from data_tools.dgl_files import PartGraph, read_graph, read_tensors
 from data_tools.file_spec import SPLITS
 from data_tools.schema import items
 from data_tools.spec_file import RESERVED
-from hpcgnn.store.decode import decode_json
-from hpcgnn.store.files import FileFormatError, relation_name
+from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.files import FileFormatError, relation_name
 
 ONLY_TYPE, ONLY_RELATION = "_N", "_N:_E:_N"
 

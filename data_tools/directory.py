@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_tools.team import Team
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 
 @dataclass(frozen=True, slots=True)

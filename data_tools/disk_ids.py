@@ -18,7 +18,7 @@ from data_tools.id_spaces import unknown_id
 from data_tools.segments import ArraySegments, IdSegments, hash_text, mix, text_parts, to_buckets
 from data_tools.spool import Spool, forget
 from data_tools.values import Raw, parse_ids, parse_names
-from hpcgnn.store.files import slabs
+from hpcgnn.graph.files import slabs
 
 LOOKUP_ROWS = 1 << 18
 BLOCK_ROWS = 1 << 14

@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.relation_types import EdgeTable
 from data_tools.segments import ArraySegments, hash_rows, to_buckets
 from data_tools.spool import forget
-from hpcgnn.store.files import FileFormatError, slabs, split_relation
+from hpcgnn.graph.files import FileFormatError, slabs, split_relation
 
 SCAN_ROWS = 1 << 19
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from data_tools.cli import run_command
 from data_tools.export_formats import FORMATS
 from data_tools.export_tables import graph_tables, part_tables
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 
 def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | None = None) -> list[str]:

@@ -15,7 +15,7 @@ import yaml
 
 from data_tools.export_tables import Column, Table, Tables
 from data_tools.file_spec import DTYPES
-from hpcgnn.store.files import row_bytes, slabs, split_relation
+from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18
 PYG_NAMES = {"feat": "x", "label": "y"}

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import h5py
 import numpy as np
 
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Looked"
 REMEDY = "write it anew, or check it with data_tools.verify"

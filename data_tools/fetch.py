@@ -22,8 +22,8 @@ from data_tools.cli import run_command
 from data_tools.download import Patience, discard, download, part_path, version_path
 from data_tools.schema import build, items
 from data_tools.text_stream import open_binary
-from hpcgnn.store.decode import decode_yaml
-from hpcgnn.store.files import FileFormatError, commit
+from hpcgnn.graph.decode import decode_yaml
+from hpcgnn.graph.files import FileFormatError, commit
 
 CATALOG = pathlib.Path(__file__).parent / "catalog.yaml"
 

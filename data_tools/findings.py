@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.team import Team
-from hpcgnn.store.files import DAMAGE
+from hpcgnn.graph.files import DAMAGE
 
 ROWS_SHOWN = 3
 

@@ -18,7 +18,7 @@ from data_tools.scatter import scattered
 from data_tools.source_reader import NodeTable
 from data_tools.source_spec import SourceSpec
 from data_tools.spool import forget
-from hpcgnn.store.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
+from hpcgnn.graph.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
 
 NO_SPLIT = -1
 ATTRIBUTE_BYTES = 60_000  # HDF5 keeps 64 KiB in an attribute

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_tools.spool import forget
 from data_tools.values import Raw, parse_ids, parse_names
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 MERGE_AT = 1 << 22
 MAP_ROWS = 1 << 20

@@ -24,7 +24,7 @@ from data_tools.part_plot import plot_set
 from data_tools.partition_options import fanouts
 from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
 from data_tools.step_bytes import predict, render_step
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 Lines = list[str]
 REMEDY = "run data_tools.verify, or write it anew"

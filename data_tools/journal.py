@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 NAME, ASSIGNMENT = "partition.json", "partition.npy"
 

@@ -11,8 +11,8 @@ from data_tools.file_spec import FileSpec, Reference
 from data_tools.selection import pick, select_all
 from data_tools.text_stream import CleanText, Source
 from data_tools.values import Raw
-from hpcgnn.store.decode import decode_json
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.files import FileFormatError
 
 MOST = 1 << 62  # that a number of a row or column may be
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from data_tools.pair_graph import build_pair_graph
 from data_tools.partition_source import NodeType, Relation, Source, endpoint_slabs
-from hpcgnn.store.files import BY_DESTINATION, FileFormatError
+from hpcgnn.graph.files import BY_DESTINATION, FileFormatError
 
 CONSTRAINTS = ("nodes", "events", "degree", "train", "val", "time")
 STATIC_CONSTRAINTS = ("nodes", "edges", "degree", "train", "val")

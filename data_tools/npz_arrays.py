@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hpcgnn.store.files import MOST_PACKED
+from hpcgnn.graph.files import MOST_PACKED
 
 MAPPED_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20

@@ -20,7 +20,7 @@ from data_tools.npz_arrays import NpzArrays
 from data_tools.schema import one_of
 from data_tools.source_spec import SourceSpec
 from data_tools.spec_file import build_spec
-from hpcgnn.store.files import FileFormatError, relation_name
+from hpcgnn.graph.files import FileFormatError, relation_name
 
 TASKS = ("ogb-nodeprop", "ogb-linkprop")
 SETTINGS = ("folder", "split", "undirected")

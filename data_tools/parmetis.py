@@ -17,7 +17,7 @@ import numpy as np
 
 from data_tools.pair_graph import PairGraph
 from data_tools.team import Ranks
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 OK = 1
 TOLERANCE = 1.03

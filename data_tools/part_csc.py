@@ -21,7 +21,7 @@ from data_tools import partition_source
 from data_tools.part_layout import Layout
 from data_tools.part_writer import PartGroup, shape_of
 from data_tools.partition_source import Relation, Source
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from data_tools.part_layout import Layout
 from data_tools.part_writer import PartGroup, carry_attributes, open_group, part_groups, write_node_columns
 from data_tools.partition_options import StaticOptions
 from data_tools.partition_source import NodeType, Source
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def write_static_parts(source: Source, layout: Layout, journal: Journal, options: StaticOptions) -> dict:

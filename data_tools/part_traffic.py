@@ -16,7 +16,7 @@ from data_tools.findings import Findings
 from data_tools.part_access import end_probability
 from data_tools.quality import rank_of_parts
 from data_tools.verify_book import BookRelation, BookView, read_book
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 REMEDY = "run data_tools.verify, or partition again"
 

@@ -20,7 +20,7 @@ from data_tools.journal import Journal
 from data_tools.part_layout import Layout
 from data_tools.partition_source import Relation, Source, endpoint_slabs
 from data_tools.runs import run_starts
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
 PARTS_AT_ONCE = 64  # part files open together; each may hold a few MiB of chunk cache

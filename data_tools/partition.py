@@ -40,7 +40,7 @@ from data_tools.partition_source import Source, open_source
 from data_tools.quality import summary, unmet
 from data_tools.rebalance import TARGET
 from data_tools.team import Ranks, Team, run_team
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 DEFAULT_BALANCE = ("events", "time")
 METIS, HOTNESS = "metis", "hotness"

@@ -19,7 +19,7 @@ from data_tools.partition_options import Options
 from data_tools.partition_source import Source
 from data_tools.snapshot_quality import measure_layout
 from data_tools.source_checks import validate
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def make_set_id(source_hash: str, options: Options) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are in memory together
 STAMPS = {"temporal": ("time",), "snapshots": ("first",)}  # columns of edges that a kind needs

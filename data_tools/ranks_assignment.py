@@ -26,7 +26,7 @@ from data_tools.ranks_spool import RowGraph, build_row_graph
 from data_tools.ranks_stream import part_numbers, stream_rows
 from data_tools.ranks_weights import block_weights
 from data_tools.team import Ranks, Team
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 
 @dataclass(slots=True)

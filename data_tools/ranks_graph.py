@@ -14,8 +14,8 @@ from data_tools.pair_graph import MERGE_AT_LEAST, PairGraph, add_duplicates, mer
 from data_tools.pair_spool import entry_dtype
 from data_tools.partition_source import Relation, Source
 from data_tools.team import Team
-from hpcgnn.store import files
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph import files
+from hpcgnn.graph.book import BlockOwnership
 
 LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
 

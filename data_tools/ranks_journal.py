@@ -12,8 +12,8 @@ import numpy as np
 
 from data_tools.journal import ASSIGNMENT, NAME, Journal, read_notes
 from data_tools.team import Team
-from hpcgnn.store import files
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph import files
+from hpcgnn.graph.book import BlockOwnership
 
 
 class SharedJournal(Journal):

@@ -14,7 +14,7 @@ from data_tools.directory import Directory
 from data_tools.part_layout import Layout
 from data_tools.partition_source import Source
 from data_tools.team import Team
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 
 class PartOfId:

@@ -23,7 +23,7 @@ from data_tools.ranks_rebalance import CELLS
 from data_tools.ranks_shuffle import WINDOW_SLABS
 from data_tools.ranks_spool import ENTRY_BYTES
 from data_tools.team import Team
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 PARTS_AT_ONCE = 16  # part files of a rank that are open together, and noted when they are finished
 PAIR_BYTES = {4: 64, 8: 120}  # of an adjacency entry, by the bytes of its integers: the graph, and what ParMETIS makes

@@ -30,7 +30,7 @@ from data_tools.ranks_quality import block_loads, measure_shared
 from data_tools.ranks_shuffle import KeptSource, shuffle
 from data_tools.source_checks import validate
 from data_tools.team import Team
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def partition_shared(

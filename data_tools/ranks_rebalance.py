@@ -16,7 +16,7 @@ from data_tools.rebalance import PENALTY, RISE, SLACK, TARGET
 from data_tools.streaming import new_numbers
 from data_tools.swap_nodes import COARSE, swap_nodes
 from data_tools.team import Team
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 ROUNDS = 80  # of moves, before nodes are exchanged
 LASTING = 20  # rounds after which one without moves ends them

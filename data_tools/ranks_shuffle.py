@@ -21,7 +21,7 @@ from data_tools import partition_source
 from data_tools.part_layout import Layout
 from data_tools.partition_source import NodeType, Relation, Source
 from data_tools.ranks_layout import SharedLayout
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 WINDOW_SLABS = 4  # a window has so many slabs of bytes, over all ranks together
 

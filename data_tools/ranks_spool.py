@@ -14,7 +14,7 @@ from data_tools.partition_source import Source
 from data_tools.ranks_graph import shared_slabs
 from data_tools.ranks_rows import RowSlabs, number_rows
 from data_tools.team import Team
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 ENTRY_BYTES = 100  # of memory for an entry of a slab, while it is sorted or streamed
 LEAST_ENTRIES = 1 << 12  # of a slab: smaller ones would take many exchanges

@@ -15,8 +15,8 @@ import numpy as np
 
 from data_tools.ranks_spool import RowGraph
 from data_tools.streaming import CAPACITY, EVENING_PASSES, LIMIT, fennel_price, new_numbers
-from hpcgnn import native_parts
-from hpcgnn.native_parts import PartLoads, StreamNodes
+from hpcgnn.native import parts as native_parts
+from hpcgnn.native.parts import PartLoads, StreamNodes
 
 
 class Slab:

@@ -15,8 +15,8 @@ from data_tools.partition_options import check_choice
 from data_tools.partition_source import Relation, Source
 from data_tools.ranks_graph import shared_slabs
 from data_tools.team import Team
-from hpcgnn.store.book import BlockOwnership
-from hpcgnn.store.files import BY_DESTINATION
+from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.graph.files import BY_DESTINATION
 
 QUARTER_NAMES = [f"time{quarter}" for quarter in range(QUARTERS)]
 COUNTED = {True: ("edges", *QUARTER_NAMES), False: ("events", *STRETCHES, *QUARTER_NAMES)}  # by whether it is static

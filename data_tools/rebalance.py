@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.pair_graph import PairGraph
 from data_tools.part_limits import load_limits, part_distance, spread_giants
 from data_tools.swap_nodes import swap_nodes
-from hpcgnn.native_parts import PartProblem, balance_parts
+from hpcgnn.native.parts import PartProblem, balance_parts
 
 TARGET = 1.05  # what a part may have of the mean
 SLACK = 0.005  # how far below that the penalty begins

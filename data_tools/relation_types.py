@@ -12,7 +12,7 @@ import numpy as np
 
 from data_tools.source_spec import EdgeSpec
 from data_tools.spool import Spool
-from hpcgnn.store.files import FileFormatError, row_bytes, slabs
+from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 
 
 class Origin:

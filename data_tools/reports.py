@@ -6,7 +6,7 @@ import pathlib
 
 import h5py
 
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 Report = dict
 

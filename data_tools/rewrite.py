@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 
 import h5py
 
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_tools.segments import ArraySegments, sorted_buckets
 from data_tools.spool import forget
-from hpcgnn.store.files import row_bytes, slabs
+from hpcgnn.graph.files import row_bytes, slabs
 
 SLAB_BYTES = 16 << 20
 

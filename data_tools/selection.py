@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from data_tools.file_spec import Reference
 from data_tools.values import Raw
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from data_tools.snapshot_graph import SnapshotGraph
 from data_tools.snapshot_text import count_snapshots, read_columns, text_layout
 from data_tools.text_stream import Source
 from data_tools.values import parse_ids
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 SETS = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}
 FACT = ("subject", "relation", "object", "time")

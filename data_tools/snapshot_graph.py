@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import h5py
 import numpy as np
 
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 NODE, RELATION = "node", "node.to.node"
 STAMP = np.int32

@@ -14,8 +14,8 @@ import numpy as np
 
 from data_tools.snapshot_graph import SnapshotGraph
 from data_tools.text_stream import Source
-from hpcgnn.store.decode import decode_json
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.files import FileFormatError
 
 FLOAT, TARGET = np.float32, "target"
 SMALLEST_DEVIATION = 1e-10

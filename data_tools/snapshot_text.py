@@ -22,7 +22,7 @@ from data_tools.snapshot_graph import SnapshotGraph
 from data_tools.tables import open_table
 from data_tools.text_stream import CleanText, Source
 from data_tools.values import Raw, parse_ids, parse_numbers
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
 SPEED, TARGET = np.dtype(np.float32), "target"

@@ -13,8 +13,8 @@ import numpy as np
 
 from data_tools.parallel_edges import REDUCE, merge_parallel
 from data_tools.snapshot_graph import SnapshotGraph
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from data_tools.snapshot_graph import SnapshotGraph, write_snapshots
 from data_tools.snapshot_json import read_json
 from data_tools.snapshot_text import both_directions, read_contacts, read_lists, read_speeds
 from data_tools.snapshot_windows import WindowOptions, read_windows
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def make_parser() -> argparse.ArgumentParser:

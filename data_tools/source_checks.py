@@ -9,8 +9,8 @@ import numpy as np
 
 from data_tools import partition_source
 from data_tools.partition_source import NodeType, Source
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 FINITE_COLUMNS = ("feat", "weight")
 

@@ -21,7 +21,7 @@ from data_tools.source_spec import SourceSpec, table_files
 from data_tools.spool import Spool
 from data_tools.tables import is_empty, open_table
 from data_tools.values import Place, Raw, parse_numbers, parse_times
-from hpcgnn.store.files import FileFormatError, row_bytes, slabs
+from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 
 Convert = Callable[[Raw, str, int], np.ndarray]
 

@@ -17,7 +17,7 @@ from data_tools.source_columns import Field, OrderedTimes, column_fields, number
 from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from data_tools.tables import read_array
 from data_tools.values import parse_ids
-from hpcgnn.store.files import FileFormatError, split_relation
+from hpcgnn.graph.files import FileFormatError, split_relation
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ from dataclasses import dataclass, field
 
 from data_tools.file_spec import POLICIES, SPLITS, ColumnSpec, FileColumn, FileSpec, Reference, TableFile
 from data_tools.schema import one_of
-from hpcgnn.store.files import relation_name, split_relation
+from hpcgnn.graph.files import relation_name, split_relation
 
 KINDS = ("temporal", "static")
 

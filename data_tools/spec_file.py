@@ -13,7 +13,7 @@ from typing import Any
 from data_tools.file_spec import ColumnSpec, FileColumn, FileSpec
 from data_tools.schema import build, items, one_of
 from data_tools.source_spec import EdgeSpec, NodeSpec, SourceSpec
-from hpcgnn.store.decode import decode_yaml
+from hpcgnn.graph.decode import decode_yaml
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
 DEFAULT_DTYPES = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}

@@ -28,8 +28,8 @@ from data_tools.cli import run_command
 from data_tools.file_spec import SPLITS
 from data_tools.order_statistic import select_keys
 from data_tools.rewrite import find_table, integer_column, rewriting
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 SLAB_ROWS = 1 << 20
 SIGN = np.uint64(1 << 63)

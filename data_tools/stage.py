@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     parser.add_argument("stage_to", help="folder on a disk of the node")
     args = parser.parse_args(argv)
     from hpcgnn.comm.group import DistributedError
-    from hpcgnn.store.stage import stage
+    from hpcgnn.graph.stage import stage
 
     ranks = team if isinstance(team, Ranks) else Ranks()
     try:

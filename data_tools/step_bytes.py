@@ -14,8 +14,8 @@ from data_tools.partition_options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
 from data_tools.quality import rank_of_parts
 from data_tools.reports import Report
 from data_tools.verify_book import BookView
+from hpcgnn.graph import files
 from hpcgnn.native import sample_recent
-from hpcgnn.store import files
 
 WIDTH = 100  # float32 numbers of a row without features: a learnable vector, the memory of a node, hidden values
 TRAIN, FANOUT = 0.7, 10  # of temporal graphs: the share of events that train, neighbours of a root

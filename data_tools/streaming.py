@@ -15,7 +15,7 @@ import numpy as np
 
 from data_tools.pair_spool import SpooledGraph
 from data_tools.part_order import bisect
-from hpcgnn import native_parts
+from hpcgnn.native import parts as native_parts
 
 CAPACITY = 1.03  # a part takes so much of the mean of every constraint while nodes are assigned
 LIMIT = 1.04  # and may have so much at the end

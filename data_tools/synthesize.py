@@ -23,7 +23,7 @@ from data_tools.synthetic_rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 # Events are drawn in blocks of this size, each with its own random stream: part of the definition of the graph.
 BLOCK = 1 << 17

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 GROUPS, KINDS = 8, 3
 WITHIN = 0.85  # links that lead where their kind says

@@ -17,7 +17,7 @@ import numpy as np
 
 from data_tools.synthetic_static import LINK_BLOCK, LINKS, SIGNAL, TABLES, blocks, write_node_columns
 from data_tools.synthetic_tables import random_stream, write_nodes
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 QUARTERS = (0.57, 0.19, 0.19, 0.05)  # a, b, c, d as in Graph500
 FACTOR = 0x9E3779B97F4A7C15  # odd: multiplying by it permutes the numbers below a power of two

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 # Nodes and links are drawn in blocks of these sizes: part of the definition of the graph.
 NODE_BLOCK, LINK_BLOCK = 1 << 14, 1 << 18

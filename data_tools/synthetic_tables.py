@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 ID_START, ID_STEP = 1000, 3
 

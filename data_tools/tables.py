@@ -24,7 +24,7 @@ from data_tools.text_stream import CleanText, Source
 from data_tools.triples import TriplesTable
 from data_tools.turtle import TurtleTable
 from data_tools.values import Raw
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 PARQUET_ROWS = 1 << 17
 SUFFIXES = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_tools.cli import run_command
 from hpcgnn.comm.launch import launched_tasks
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 
 class SharedError(Exception):

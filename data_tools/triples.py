@@ -17,7 +17,7 @@ from data_tools.file_spec import Reference
 from data_tools.selection import pick, select_all
 from data_tools.text_stream import CleanText, Source
 from data_tools.values import Raw
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 COLUMNS = ["subject", "predicate", "object"]
 NODE = rb"<([^<>\s]+)>|(_:[^\s<>\"]+)"

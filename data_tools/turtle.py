@@ -19,7 +19,7 @@ from data_tools.selection import pick, select_all
 from data_tools.text_stream import Source
 from data_tools.triples import COLUMNS, WRITTEN, shorten
 from data_tools.values import Raw
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 BATCH = 1 << 16
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"

@@ -24,7 +24,7 @@ from data_tools.verify_part import Layout, check_part, layout_of, part_layouts
 from data_tools.verify_rows import compare_edges, compare_nodes
 from data_tools.verify_snapshots import check_snapshot_part, check_told, measured_snapshots
 from data_tools.verify_static import check_static_part, further_layouts
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 OWN_COLUMNS = {
     "temporal": {"nodes": ("row",), "edges": ("row", "src", "dst")},

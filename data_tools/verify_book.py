@@ -13,8 +13,8 @@ import numpy as np
 
 from data_tools.findings import Findings, each
 from data_tools.team import Team
-from hpcgnn.store import files
-from hpcgnn.store.decode import decode_json
+from hpcgnn.graph import files
+from hpcgnn.graph.decode import decode_json
 
 ATTRIBUTES = ("kind", "num_parts", "set_id", "seed", "method", "options", "source_name", "source_hash", "quality")
 

@@ -18,7 +18,7 @@ from data_tools.verify_part import Layout
 from data_tools.verify_rows import same_rows, short
 from data_tools.verify_spool import HEAD, PART, POSITION, Spool, spool_parts
 from data_tools.verify_static import sides
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 MAX_WINDOWS = 200  # scratch files open together
 

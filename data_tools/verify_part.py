@@ -10,7 +10,7 @@ import numpy as np
 
 from data_tools.findings import Findings
 from data_tools.verify_book import BookRelation, BookType, BookView
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]  # column -> (dtype, trailing shape)
 

@@ -17,7 +17,7 @@ import numpy as np
 from data_tools.findings import Findings, each
 from data_tools.team import Team
 from data_tools.verify_book import BookRelation, BookType, BookView
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:

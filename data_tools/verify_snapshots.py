@@ -14,7 +14,7 @@ from data_tools.team import Team
 from data_tools.verify_book import BookView
 from data_tools.verify_part import Layout
 from data_tools.verify_static import check_static_part
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 TOLD = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
 

@@ -13,7 +13,7 @@ import numpy as np
 from data_tools.findings import Findings, put_together
 from data_tools.team import Team
 from data_tools.verify_book import BookRelation, BookView
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 PART, POSITION = "#part", "#position"  # fields of a record that no column can be named like
 HEAD = [("row", "<i8"), (PART, "<i4"), (POSITION, "<i8"), ("src", "<i8"), ("dst", "<i8")]

@@ -11,7 +11,7 @@ import numpy as np
 from data_tools.findings import Findings
 from data_tools.verify_book import BookRelation, BookType, BookView
 from data_tools.verify_part import Layout, check_indptr, check_layouts, check_lengths, check_nodes
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 INT64 = ("<i8", ())
 OUT = {"indptr": INT64, "dst": INT64, "row": INT64}

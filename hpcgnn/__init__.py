@@ -2,6 +2,8 @@
 
 import os
 
+from hpcgnn import former_names
+
 __version__ = "0.1.0"
 
 # How long idle OpenMP threads spin before they sleep. The default (milliseconds) takes the core from the planning
@@ -9,3 +11,5 @@ __version__ = "0.1.0"
 # The OpenMP runtime reads this once, when torch loads it, so it cannot wait for the configuration; a value set by the
 # user stays.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+former_names.install()

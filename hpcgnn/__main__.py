@@ -70,7 +70,7 @@ def _answer(text: str) -> int:
     if launched_tasks()[1] == 1:
         print(text)
         return 0
-    from hpcgnn.run import launch
+    from hpcgnn.loop import launch
 
     return launch.run(lambda world, _: launch.on_first_rank(world, "command line", lambda: print(text)) or 0)
 
@@ -81,7 +81,7 @@ def _refuse(message: str) -> int:
         print(f"error: {message}", file=sys.stderr)
         return 2
     # Together: a launcher ends all ranks when the first one leaves with an error, maybe before rank 0 has said why.
-    from hpcgnn.run import launch
+    from hpcgnn.loop import launch
 
     def refuse():
         raise ValueError(message)

@@ -13,16 +13,14 @@ from functools import partial
 import jsonargparse
 
 from hpcgnn.comm.world import World
-from hpcgnn.config import RunConfig, Sections
-from hpcgnn.run import launch
-from hpcgnn.run.base import BaseSession
-from hpcgnn.run.baseline import baseline_metrics
-from hpcgnn.run.logs import without_nan
-from hpcgnn.run.replay import command_parser, load_best, open_session, parse
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.run.session import Session
-from hpcgnn.sample.eval_negatives import NEGATIVE_KINDS
-from hpcgnn.tasks.edgebank import BASELINES, BaselineConfig
+from hpcgnn.loop import launch
+from hpcgnn.loop.logs import without_nan
+from hpcgnn.loop.session import BaseSession, split_metrics
+from hpcgnn.loop.settings import Sections
+from hpcgnn.reopen import command_parser, load_best, open_session, parse
+from hpcgnn.temporal.baseline import baseline_metrics
+from hpcgnn.temporal.config import BASELINES, NEGATIVE_KINDS, BaselineConfig, RunConfig
+from hpcgnn.temporal.session import Session
 
 
 def main(world: World, argv: list[str]) -> int:

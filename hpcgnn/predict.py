@@ -25,19 +25,26 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.config import Sections, SnapshotConfig, StaticConfig
+from hpcgnn.loop import launch
 from hpcgnn.loop.node_file import write_nodes
-from hpcgnn.run import launch
-from hpcgnn.run.graph_predict import predict_nodes
-from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
-from hpcgnn.run.pairs import read_pairs, score_pairs, write_scores
-from hpcgnn.run.replay import command_parser, open_run, parse, replay
-from hpcgnn.run.session import Session
-from hpcgnn.run.snapshot_predict import forecast_nodes
-from hpcgnn.run.snapshot_session import SnapshotSession
-from hpcgnn.run.static_session import StaticSession
-from hpcgnn.sample.graph_config import SHARDED
-from hpcgnn.sample.splits import event_times
+from hpcgnn.loop.settings import Sections
+from hpcgnn.reopen import command_parser, open_run, parse
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.snapshots.session import SnapshotSession, forecast_nodes
+from hpcgnn.static.config import SHARDED, StaticConfig
+from hpcgnn.static.predict import predict_nodes
+from hpcgnn.static.session import StaticSession
+from hpcgnn.temporal.predict import (
+    embed_nodes,
+    read_nodes,
+    read_pairs,
+    replay,
+    score_pairs,
+    write_embeddings,
+    write_scores,
+)
+from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.splits import event_times
 
 
 def main(world: World, argv: list[str]) -> int:

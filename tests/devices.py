@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from hpcgnn import native_cuda
+from hpcgnn.native import cuda as native_cuda
 
 ON_DEVICE, EMULATED = "cuda", "emulated"
 

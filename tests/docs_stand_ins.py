@@ -19,7 +19,7 @@ from training_runs import bipartite
 
 from data_tools.partition import partition
 from data_tools.synthetic_snapshots import synthesize_snapshots
-from hpcgnn.run.synthetic import make_synthetic_graph
+from hpcgnn.kinds import make_synthetic_graph
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
 SHOP, LEARNT_SHOP = "shop", "shop with a split"

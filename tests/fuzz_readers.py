@@ -34,15 +34,15 @@ from data_tools import convert, inspect, partition, verify
 from data_tools.synthetic_snapshots import synthesize_snapshots
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import World
+from hpcgnn.graph import files
+from hpcgnn.graph.partition import open_graph_partition
+from hpcgnn.info import describe_run
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.report import __main__ as report
-from hpcgnn.run import checkpoint
-from hpcgnn.run.checkpoint import Progress
-from hpcgnn.run.describe import describe_run
-from hpcgnn.sample.negative_file import open_negatives
-from hpcgnn.store import files
-from hpcgnn.store.graph_partition import open_graph_partition
-from hpcgnn.store.partition import open_partition
-from hpcgnn.store.snapshot_partition import open_snapshot_partition
+from hpcgnn.snapshots.graph import open_snapshot_partition
+from hpcgnn.temporal.graph import open_partition
+from hpcgnn.temporal.negative_file import open_negatives
 
 HDF5_SECONDS = 10
 OPENERS = {"temporal": open_partition, "static": open_graph_partition, "snapshots": open_snapshot_partition}

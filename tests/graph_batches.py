@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.nn.message_blocks import Adjacency, Batch, Block
+from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 
 
 @dataclass

@@ -16,11 +16,11 @@ from unittest import mock
 
 from hpcgnn import train
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.run import checkpoint_writer, launch
-from hpcgnn.run.logs import MetricsFile
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store import files
-from hpcgnn.tasks.temporal_link import TemporalLinkTask
+from hpcgnn.graph import files
+from hpcgnn.loop import checkpoint_writer, launch
+from hpcgnn.loop.logs import MetricsFile
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.step import TemporalLinkTask
 
 MEETS = "this rank meets"
 BLOCK = 8 << 20  # bytes

@@ -16,7 +16,7 @@ import time
 from data_tools import part_writer
 from data_tools.journal import NAME, read_notes
 from data_tools.partition import partition
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 part_writer.PARTS_AT_ONCE = 2
 

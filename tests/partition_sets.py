@@ -7,7 +7,7 @@ import contextlib
 import h5py
 import numpy as np
 
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def content(folder, num_parts):

@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hpcgnn import native_cuda
 from hpcgnn.comm.world import World
-from hpcgnn.store import input_rows
+from hpcgnn.graph import columns as input_rows
+from hpcgnn.native import cuda as native_cuda
 
 DEVICE = torch.device("cuda", 0)
 ACROSS = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::detach")  # may have tensors of both sides

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 def write_graph(path, node_columns: dict, edges: dict, kind: str = "temporal"):

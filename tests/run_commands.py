@@ -20,7 +20,7 @@ from data_tools import partition, stage, verify
 from data_tools.team import Ranks
 from hpcgnn import evaluate, info, predict, train
 from hpcgnn.bench import __main__ as bench
-from hpcgnn.run import launch
+from hpcgnn.loop import launch
 
 
 def change_folder(world, argv: list[str]) -> int:

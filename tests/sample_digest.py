@@ -8,8 +8,8 @@ from training_runs import describe, gather_by_row
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.config import RunConfig
-from hpcgnn.run.session import Session
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 
 def main(world: World, arguments: list[str]) -> int:

@@ -14,9 +14,9 @@ from data_tools.synthetic_snapshots import synthesize_snapshots
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import SnapshotConfig
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.run.snapshot_session import SnapshotSession
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.snapshots.session import SnapshotSession
 
 PARTS = 8
 

@@ -12,12 +12,11 @@ from training_runs import on_rank_0
 from data_tools.partition import partition
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import StaticConfig
-from hpcgnn.run.launch import EXIT_REQUEUE
-from hpcgnn.run.replay import make_session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.static_session import StaticSession
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.kinds import make_session
+from hpcgnn.loop.launch import EXIT_REQUEUE, StopRequest
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.static.config import StaticConfig
+from hpcgnn.static.session import StaticSession
 
 
 def typed(path, seed: int = 3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpcgnn.nn import affine
+from hpcgnn.snapshots.model import recurrent as affine
 
 pytestmark = pytest.mark.serial
 

@@ -19,7 +19,7 @@ from run_commands import run
 from training_runs import bipartite
 
 from data_tools.partition import partition
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.launcher
 

@@ -8,13 +8,12 @@ import torch
 from snapshot_runs import assert_like_one_rank, make_config, make_parts, one_step, one_thread, open_session
 from test_snapshot_resume import StopAfter, lines, run
 
-from hpcgnn.comm.everyone import RankRows
-from hpcgnn.comm.halo import HaloChain
-from hpcgnn.nn.batch_norm import MOMENTUM, BatchNorm
-from hpcgnn.nn.snapshot import Frame, Snapshot
-from hpcgnn.run import checkpoint
-from hpcgnn.run.restore import load
-from hpcgnn.run.scoring import split_metrics
+from hpcgnn.comm.halo import HaloChain, RankRows
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.checkpoint_writer import load
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.snapshots.model.batch_norm import MOMENTUM, BatchNorm
+from hpcgnn.snapshots.model.frame import Frame, Snapshot
 
 NODES, WIDTH = 11, 3
 SHAPES = [2, 1, 3]  # snapshots of the frames

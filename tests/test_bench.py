@@ -17,8 +17,8 @@ from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
 from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
 from hpcgnn.bench.machine import open_alone
 from hpcgnn.bench.scale import Options, make_report
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
 
 CASES = {
     "plain": (bipartite, {}, {}),

@@ -5,9 +5,9 @@ import torch
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.nn.best_rows import best_rows
-from hpcgnn.nn.snapshot import Frame, Snapshot
-from hpcgnn.tasks.snapshot_task import RankRows
+from hpcgnn.snapshots.model.evolving import best_rows
+from hpcgnn.snapshots.model.frame import Frame, Snapshot
+from hpcgnn.snapshots.step import RankRows
 
 FRAMES, SEQUENCES, WIDTH = 3, 2, 4
 

@@ -9,7 +9,7 @@ from random_graphs import random_graph, random_static
 from data_tools.partition import partition
 from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.verify import verify
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
 FLIPS = {"temporal": 70, "static": 70, "snapshots": 60}

@@ -5,10 +5,8 @@ import pytest
 import torch
 from snapshot_runs import make_parts, one_thread
 
-from hpcgnn.nn.neighborhood import propagate
-from hpcgnn.sample.boundary import Boundary
-from hpcgnn.sample.snapshot_blocks import Builder
-from hpcgnn.store.snapshot_partition import open_snapshot_partition
+from hpcgnn.snapshots.graph import open_snapshot_partition
+from hpcgnn.snapshots.neighborhood import Boundary, Builder, propagate
 
 
 class Ghosts:

@@ -12,14 +12,15 @@ from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.run import checkpoint, checkpoint_writer, signals
-from hpcgnn.run.checkpoint import Progress, State
-from hpcgnn.run.checkpoint_writer import CheckpointWriter
-from hpcgnn.run.describe import describe_run
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store.saved_rows import SavedRows
+from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.info import describe_run
+from hpcgnn.loop import checkpoint, checkpoint_writer
+from hpcgnn.loop import launch as signals
+from hpcgnn.loop.checkpoint import Progress, State
+from hpcgnn.loop.checkpoint_writer import CheckpointWriter
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.train import _save_config
 
 

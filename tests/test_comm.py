@@ -17,7 +17,7 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe
 from hpcgnn.comm.world import CommConfig, DistributedError, World, cuda_query
-from hpcgnn.store.book import BlockOwnership, Book
+from hpcgnn.graph.book import BlockOwnership, Book
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
 

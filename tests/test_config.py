@@ -3,8 +3,7 @@
 import pytest
 
 from hpcgnn import config as configuration
-from hpcgnn.config import RunConfig
-from hpcgnn.sample.protocol import EvalConfig
+from hpcgnn.temporal.config import EvalConfig, RunConfig
 
 pytestmark = pytest.mark.serial
 

@@ -12,7 +12,7 @@ import pytest
 from convert_sources import contents, random_table, refused, run_preset, run_spec, spec_for, write_text
 
 from data_tools import text_stream
-from hpcgnn.store.files import file_hash, node_types, relations
+from hpcgnn.graph.files import file_hash, node_types, relations
 
 pytestmark = pytest.mark.serial
 

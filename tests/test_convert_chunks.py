@@ -21,7 +21,7 @@ from data_tools.convert import convert, main
 from data_tools.convert_memory import plan_conversion
 from data_tools.export import export
 from data_tools.spec_file import PRESETS, load_spec, with_sorting
-from hpcgnn.store.files import file_hash
+from hpcgnn.graph.files import file_hash
 
 pytestmark = pytest.mark.serial
 

@@ -9,7 +9,7 @@ import yaml
 from convert_sources import EDGE, SPEC_BY_NAME, random_table, refused, refused_text, run_spec, spec_for, write_text
 
 from data_tools.values import Raw, parse_times
-from hpcgnn.store.files import FileFormatError, create_column
+from hpcgnn.graph.files import FileFormatError, create_column
 
 pytestmark = pytest.mark.serial
 

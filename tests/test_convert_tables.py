@@ -11,7 +11,7 @@ import pytest
 import yaml
 from convert_sources import refused, run_spec, spec_for
 
-from hpcgnn.store.files import relations
+from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial
 

@@ -8,7 +8,7 @@ from random_graphs import write_graph
 from data_tools import derive as derive_module
 from data_tools.convert import main as convert
 from data_tools.derive import Options, cut, derive, main
-from hpcgnn.store.files import relations
+from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial
 

@@ -21,7 +21,7 @@ from static_runs import make_static_parts, plain, static_config, typed
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import World
-from hpcgnn.nn.snapshot_config import WINDOWED_KINDS
+from hpcgnn.snapshots.config import WINDOWED_KINDS
 
 TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model__learn_phase": True})} | {
     name: test_temporal_models.CASES[name]

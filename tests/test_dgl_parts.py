@@ -12,7 +12,7 @@ from convert_sources import contents, refused
 
 from data_tools.convert import main
 from data_tools.dgl_files import read_graph, read_tensors
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
 

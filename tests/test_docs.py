@@ -20,12 +20,12 @@ from data_tools.export import export
 from data_tools.partition import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.graph_loader import StaticGraph
-from hpcgnn.loader import TemporalGraph, TemporalLoader
-from hpcgnn.nn.graph_config import GraphModelConfig
-from hpcgnn.nn.graph_models import GraphSizes, make_model
-from hpcgnn.sample.config import SamplingConfig
-from hpcgnn.store.book import read_offsets
+from hpcgnn.graph.book import read_offsets
+from hpcgnn.static.config import GraphModelConfig
+from hpcgnn.static.loader import StaticGraph
+from hpcgnn.static.model.models import GraphSizes, make_model
+from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCKS = {"library": 3, "own_model": 1, "partition": 1, "data": 1}  # of Python, by page; each has a test here

@@ -9,8 +9,9 @@ import sys
 import pytest
 from conftest import REPOSITORY
 
-from hpcgnn.config import RunConfig, StaticConfig
-from hpcgnn.store import files
+from hpcgnn.graph import files
+from hpcgnn.static.config import StaticConfig
+from hpcgnn.temporal.config import RunConfig
 
 TOOLS = REPOSITORY / "docs" / "_tools"
 pytestmark = pytest.mark.serial

@@ -7,8 +7,9 @@ import pytest
 from evaluation_setup import Evaluation, graph_and_parts, module_folder
 from training_runs import bipartite, homogeneous, on_rank_0, read_plain
 
-from hpcgnn.sample.eval_negatives import eval_negatives
-from hpcgnn.tasks.edgebank import BASELINES, EdgeBank
+from hpcgnn.temporal.config import BASELINES
+from hpcgnn.temporal.edgebank import EdgeBank
+from hpcgnn.temporal.eval_negatives import eval_negatives
 
 BATCH = 40
 

@@ -14,12 +14,12 @@ from training_runs import bipartite, by_flat_row, make_config, make_parts, on_ra
 from data_tools.partition import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.config import RunConfig
-from hpcgnn.run.optimizer import learning_rate
-from hpcgnn.run.settings import TrainConfig
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample import splits
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.optimizer import learning_rate
+from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal import splits
+from hpcgnn.temporal.config import RunConfig
 
 TIMES = ("train_seconds", "events_per_second")
 STILL = 1e-30  # a learning rate that leaves the weights where they are

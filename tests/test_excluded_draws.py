@@ -10,7 +10,7 @@ import pytest
 from test_neighbors import KEY, assert_chi_square
 
 from hpcgnn.native import sample_neighbors
-from hpcgnn.sample.exclusion import InLists, splice, without
+from hpcgnn.static.neighbors import InLists, splice, without
 
 pytestmark = pytest.mark.serial
 

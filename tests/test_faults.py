@@ -42,7 +42,7 @@ def test_row(lab, reference, tmp_path, name):
 def test_the_end_does_not_wait_for_ever():
     """What is left to do once a command has ended, such as MPI's end, is bounded."""
     program = (
-        "import atexit, time; from hpcgnn.run import launch; launch.LEAVE_SECONDS = 1; "
+        "import atexit, time; from hpcgnn.loop import launch; launch.LEAVE_SECONDS = 1; "
         "atexit.register(time.sleep, 600); launch.leave(0)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == -signal.SIGALRM

@@ -11,14 +11,13 @@ from mpi4py import MPI
 from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
 
 from hpcgnn import native
-from hpcgnn.run.graph_inference import infer
-from hpcgnn.sample.draw import BlockSampler
-from hpcgnn.sample.graph_neighbors import NeighborSampler
-from hpcgnn.sample.graph_plan import NODE_COLUMNS, GraphSampler
-from hpcgnn.sample.node_tables import hot_rows
-from hpcgnn.store import files
-from hpcgnn.store.input_rows import PinnedTable, seen_from
-from hpcgnn.store.stored_column import Piece, RowReader, StoredColumn
+from hpcgnn.graph import files
+from hpcgnn.graph.columns import Piece, PinnedTable, RowReader, StoredColumn, seen_from
+from hpcgnn.static.draw import BlockSampler
+from hpcgnn.static.features import hot_rows
+from hpcgnn.static.inference import infer
+from hpcgnn.static.neighbors import NeighborSampler
+from hpcgnn.static.plan import NODE_COLUMNS, GraphSampler
 
 MIB = 1 << 20
 
@@ -156,7 +155,7 @@ from pathlib import Path
 from mpi4py import MPI
 sys.path.insert(0, {tests!r})
 from static_runs import open_graph_trainer, static_config
-from hpcgnn.run.graph_inference import infer
+from hpcgnn.static.inference import infer
 
 def run(folder, storage):
     config = static_config(features__storage=storage, features__cache_ratio=0.02, train__precision="float32",

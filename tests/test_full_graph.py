@@ -24,10 +24,10 @@ from test_multilabel import several
 from data_tools import convert
 from hpcgnn.comm.route import Pull, Route
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.run.graph_predict import predict_nodes
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.store.graph_partition import open_graph_partition
-from hpcgnn.tasks.full_graph_pass import RowHalo
+from hpcgnn.graph.partition import open_graph_partition
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.predict import predict_nodes
+from hpcgnn.static.whole import RowHalo
 
 EPOCHS = 3
 SAMPLED = {"sampling__mode": "full", "eval__exact": True, "train__batch_size": 10_000}
@@ -255,7 +255,7 @@ class Flat(torch.nn.Module):
 def test_a_model_of_ones_own(comm, mpi_tmp_path):
     """It is run layer by layer, or refused."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    own = {"model__class_path": "hpcgnn.nn.graph_models.ResidualModel"}
+    own = {"model__class_path": "hpcgnn.static.model.models.ResidualModel"}
     assert_whole_is_sampled(comm, parts, mpi_tmp_path, own | DROPOUT)
     with pytest.raises(DistributedError, match="lacks num_hops, first, step, last"):
         open_graph_session(comm, parts, static_config(sampling__mode="whole", model__class_path=f"{__name__}.Flat"))

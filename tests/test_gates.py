@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from hpcgnn.nn.affine import affine, relu
-from hpcgnn.nn.gates import GatedCell
+from hpcgnn.snapshots.model.recurrent import GatedCell, affine, relu
 
 pytestmark = pytest.mark.serial
 

@@ -25,11 +25,11 @@ from data_tools import convert, inspect, partition
 from data_tools.verify import verify
 from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.run import checkpoint
-from hpcgnn.run.describe import describe_run
-from hpcgnn.store import files
-from hpcgnn.store.graph_partition import GraphPartition, open_graph_partition
-from hpcgnn.store.partition import open_partition
+from hpcgnn.graph import files
+from hpcgnn.graph.partition import GraphPartition, open_graph_partition
+from hpcgnn.info import describe_run
+from hpcgnn.loop import checkpoint
+from hpcgnn.temporal.graph import open_partition
 
 pytestmark = pytest.mark.serial
 

@@ -15,9 +15,9 @@ from test_graph_loader import FANOUTS, open_graph, union
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.graph_loader import NeighborLoader, StaticGraph
-from hpcgnn.static_graph import induced_subgraph
-from hpcgnn.store import files
+from hpcgnn.graph import files
+from hpcgnn.static.graph import StaticGraph, induced_subgraph
+from hpcgnn.static.loader import NeighborLoader
 
 COLUMNS = {"edge_columns": ("feat", "weight")}
 TOPOLOGIES = ["sharded", "replicated"]

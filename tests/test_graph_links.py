@@ -14,8 +14,8 @@ from static_runs import make_static_parts, open_graph_session, static_config
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.run.graph_inference import infer
-from hpcgnn.run.scoring import split_metrics
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.inference import infer
 
 FRIENDS, BUYS, SOLD = "node.meets.node", "user.buys.item", "item.sold_to.user"
 

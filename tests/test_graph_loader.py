@@ -11,9 +11,11 @@ from mpi4py import MPI
 from static_runs import make_static_parts, plain, typed
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.graph_loader import NeighborBatch, NeighborLoader, StaticGraph
-from hpcgnn.sample.graph_neighbors import NeighborSampler
-from hpcgnn.store.features import FeatureConfig
+from hpcgnn.static.batches import NeighborBatch
+from hpcgnn.static.config import FeatureConfig
+from hpcgnn.static.graph import StaticGraph
+from hpcgnn.static.loader import NeighborLoader
+from hpcgnn.static.neighbors import NeighborSampler
 
 FANOUTS = [3, 2]
 

@@ -8,11 +8,11 @@ import torch
 from graph_batches import input_rows, random_graph, sample_batch
 from test_native_layers import assert_alike, gradients
 
-from hpcgnn.nn import graph_decoders
-from hpcgnn.nn.convolutions import SageConv, aggregate
-from hpcgnn.nn.graph_config import GraphModelConfig
-from hpcgnn.nn.graph_models import GraphSizes, make_model
-from hpcgnn.nn.message_blocks import Adjacency, Block, IndexedRows
+from hpcgnn.static.config import GraphModelConfig
+from hpcgnn.static.model.blocks import Adjacency, Block, IndexedRows
+from hpcgnn.static.model.convolutions import SageConv, aggregate
+from hpcgnn.static.model.models import GraphSizes, make_model
+from hpcgnn.task import links as graph_decoders
 
 pytestmark = pytest.mark.serial
 

@@ -17,8 +17,8 @@ from training_runs import on_rank_0
 from hpcgnn import config as configuration
 from hpcgnn.loop import node_file
 from hpcgnn.loop.node_file import write_nodes
-from hpcgnn.run.graph_inference import infer, last_rows
-from hpcgnn.run.graph_predict import predict_nodes
+from hpcgnn.static.inference import infer, last_rows
+from hpcgnn.static.predict import predict_nodes
 
 OPTIONS = ["--kind=static", "--train.epochs=2", "--train.precision=float64", "--sampling.fanouts=[3,2]",
            "--model.layers=2", "--model.hidden=8", "--train.batch_size=32", "--eval.exact=true",

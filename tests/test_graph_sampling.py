@@ -8,12 +8,12 @@ import pytest
 from static_runs import make_static_parts, open_graph_session, static_config, typed
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.graph import files
+from hpcgnn.graph.directory import permute, permute_back
 from hpcgnn.native import Random, Stream
-from hpcgnn.sample.draw import BlockSampler
-from hpcgnn.sample.graph_neighbors import NeighborSampler
-from hpcgnn.sample.graph_plan import GraphSampler
-from hpcgnn.sample.permutation import permute, permute_back
-from hpcgnn.store import files
+from hpcgnn.static.draw import BlockSampler
+from hpcgnn.static.neighbors import NeighborSampler
+from hpcgnn.static.plan import GraphSampler
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])

@@ -24,9 +24,9 @@ from static_runs import (
 )
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.run.graph_inference import infer
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.store.embeddings import EmbeddingConfig, SparseEmbedding
+from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.inference import infer
 
 TIMES = ("train_seconds", "seeds_per_second")
 
@@ -201,7 +201,7 @@ def test_sparse_adam_is_adam_where_every_row_is_looked_at():
     """Against torch.optim.Adam, all rows in every step; rows that are not looked at stay."""
     from hpcgnn.comm.exchange import Channel
     from hpcgnn.comm.route import Route
-    from hpcgnn.store.book import BlockOwnership
+    from hpcgnn.graph.book import BlockOwnership
 
     rows = np.arange(6, dtype=np.int64)
     shared = (rows, 4, EmbeddingConfig(), 0.1, 7, torch.float64, torch.device("cpu"))

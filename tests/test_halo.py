@@ -9,7 +9,7 @@ import torch
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.store.book import BlockOwnership
+from hpcgnn.graph.book import BlockOwnership
 
 NODES, WIDTH, LAYERS, GRAPHS = 23, 5, 3, 4
 

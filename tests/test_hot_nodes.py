@@ -21,11 +21,12 @@ from training_runs import (
     train_steps,
 )
 
-from hpcgnn.config import RunConfig, check_resumable
-from hpcgnn.run.session import Session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store.hot import hottest
+from hpcgnn.config import check_resumable
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.memory import hottest
+from hpcgnn.temporal.session import Session
 
 RICH = {"edge_width": 3, "node_width": 4}
 

@@ -16,9 +16,9 @@ import torch
 from convert_sources import refused
 from safetensors.torch import save_file
 
-from hpcgnn.run import checkpoint
-from hpcgnn.store import files
-from hpcgnn.store.decode import decode_json, decode_yaml
+from hpcgnn.graph import files
+from hpcgnn.graph.decode import decode_json, decode_yaml
+from hpcgnn.loop import checkpoint
 
 pytestmark = pytest.mark.serial
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ import torch
 from link_graphs import friends
 from static_runs import make_static_parts, open_graph_trainer, plain, static_config, typed
 
-from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.loop.prefetch import Prefetcher
 
 LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40}
 GRAPHS = {

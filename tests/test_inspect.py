@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_tools.inspect import main
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
 

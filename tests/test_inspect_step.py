@@ -16,7 +16,7 @@ from data_tools.partition_source import open_source
 from data_tools.quality import rank_of_parts
 from data_tools.step_bytes import histories, read_events
 from data_tools.synthetic_snapshots import synthesize_snapshots
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
 PARTS = 5

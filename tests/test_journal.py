@@ -12,7 +12,7 @@ from random_graphs import random_graph, random_static
 from data_tools import journal, part_csc, part_static, part_writer, partition_set
 from data_tools.assignment import METHODS
 from data_tools.partition import partition
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
 KILLED = pathlib.Path(__file__).with_name("killed_partition.py")

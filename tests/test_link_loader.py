@@ -17,9 +17,9 @@ from test_graph_loader import FANOUTS, open_graph, union
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.link_loader import LinkNeighborLoader
-from hpcgnn.nn.graph_config import GraphModelConfig
-from hpcgnn.nn.graph_models import GraphSizes, make_model
+from hpcgnn.static.config import GraphModelConfig
+from hpcgnn.static.link_loader import LinkNeighborLoader
+from hpcgnn.static.model.models import GraphSizes, make_model
 
 GRAPHS = {"friends": (friends, FRIENDS, FRIENDS), "shop": (shop, BUYS, SOLD)}
 NEGATIVES = [{}, {"neg_sampling": "binary", "negatives": 2}, {"neg_sampling": "triplet", "negatives": 3}]

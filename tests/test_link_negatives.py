@@ -15,7 +15,7 @@ from static_runs import make_static_parts, open_graph_session, open_graph_traine
 from test_graph_links import link_config, relation_rows
 from test_graph_training import assert_same_records, run_both
 
-from hpcgnn.nn.graph_decoders import softmax_loss
+from hpcgnn.task.links import softmax_loss
 
 BARE = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
 BATCH = {"task__candidates": "batch"}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, open_session, record_epoch
 
-from hpcgnn.nn.link_step import make_link_step
-from hpcgnn.tasks import temporal_link
+from hpcgnn.temporal import step as temporal_link
+from hpcgnn.temporal.model.native_step import make_link_step
 
 RICH = {"edge_width": 3}
 BY_HAND = {

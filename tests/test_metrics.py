@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.tasks.metrics import classification_metrics, link_metrics, ranking_metrics, ranks_of, regression_metrics
+from hpcgnn.task.metrics import classification_metrics, link_metrics, ranking_metrics, ranks_of, regression_metrics
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from static_runs import make_static_parts, open_graph_session, open_graph_traine
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.run.graph_inference import infer
-from hpcgnn.run.graph_predict import predict_nodes
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.tasks.labels import has_label, node_labels
-from hpcgnn.tasks.metrics import MULTILABEL_NAMES, node_metrics
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.inference import infer
+from hpcgnn.static.predict import predict_nodes
+from hpcgnn.task.labels import has_label, node_labels
+from hpcgnn.task.metrics import MULTILABEL_NAMES, node_metrics
 
 CLASSES = 4
 

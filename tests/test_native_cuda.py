@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn import native, native_cuda
+from hpcgnn import native
 from hpcgnn.native import Random, Stream
+from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.dispatch import download, upload
 
 OPERATIONS = (

@@ -6,11 +6,11 @@ from torch import nn
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan, Random
-from hpcgnn.native_layers import KeyedDropout
-from hpcgnn.nn.attention import TemporalAttentionLayer
+from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.time_encoding import TimeEncoding
-from hpcgnn.nn.updater import GruUpdater, RnnUpdater
+from hpcgnn.temporal.model.attention import TemporalAttentionLayer
+from hpcgnn.temporal.model.updater import GruUpdater, RnnUpdater
 
 pytestmark = pytest.mark.serial
 

@@ -14,11 +14,11 @@ from scipy.stats import chisquare
 from training_runs import bipartite, homogeneous, make_parts, on_rank_0, read_plain
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.sample.directory import Directory
-from hpcgnn.sample.eval_negatives import eval_negatives
-from hpcgnn.sample.negative_file import open_negatives
-from hpcgnn.sample.pair_history import PairHistory
-from hpcgnn.store import files
+from hpcgnn.graph import files
+from hpcgnn.graph.directory import Directory
+from hpcgnn.temporal.eval_negatives import eval_negatives
+from hpcgnn.temporal.negative_file import open_negatives
+from hpcgnn.temporal.negatives import PairHistory
 
 BATCH, ITEMS = 40, 15
 

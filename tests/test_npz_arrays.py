@@ -7,7 +7,7 @@ import pytest
 
 from data_tools import npz_arrays
 from data_tools.arrays import ArraysTable, load_arrays
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
 

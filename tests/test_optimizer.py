@@ -14,13 +14,13 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.config import RunConfig
-from hpcgnn.run.optimizer import FlatOptimizer, clip, learning_rate, squared_norm
-from hpcgnn.run.settings import TrainConfig
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.train_scores import TrainScores
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.optimizer import FlatOptimizer, clip, learning_rate, squared_norm
+from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.task.collect import TrainScores
 from hpcgnn.task.links import Scores
+from hpcgnn.temporal.config import RunConfig
 
 LR, PER_EPOCH, EPOCHS, WARMUP = 0.1, 5, 4, 6
 TIMES = ("train_seconds", "events_per_second")

@@ -6,7 +6,7 @@ from evaluation_setup import Evaluation
 from random_graphs import write_graph
 from training_runs import make_parts, on_rank_0
 
-from hpcgnn.sample.original_ids import OriginalIds
+from hpcgnn.temporal.negative_file import OriginalIds
 
 NUMBERS, NAMES = 1000 + 3 * np.arange(7), np.array([f"n{i}é" for i in range(7)])
 

@@ -14,8 +14,8 @@ from data_tools import part_writer, partition_source
 from data_tools.partition import main, partition
 from data_tools.quality import unmet
 from data_tools.synthesize import synthesize_events
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
 

@@ -13,8 +13,8 @@ from data_tools import part_access, part_writer, partition_source, quality
 from data_tools.part_csc import bucket_starts
 from data_tools.partition import main, partition
 from data_tools.quality import unmet
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hpcgnn.sample.prefetch import Prefetcher
+from hpcgnn.loop.prefetch import Prefetcher
 
 pytestmark = pytest.mark.serial
 

@@ -12,9 +12,8 @@ from test_resident import emulated  # noqa: F401
 
 from data_tools.partition import partition
 from hpcgnn.native.products import choose_products, multiply
-from hpcgnn.nn.affine import affine, perceptron
-from hpcgnn.nn.gates import GatedCell
 from hpcgnn.nn.linear import linear
+from hpcgnn.snapshots.model.recurrent import GatedCell, affine, perceptron
 
 pytestmark = pytest.mark.serial
 NEAR = {"bf16": 2e-2, "tf32": 2e-3}  # of the largest value

@@ -17,7 +17,7 @@ from data_tools.ranks_journal import SharedJournal
 from data_tools.ranks_partition import missing_groups, partition_shared
 from data_tools.team import Ranks, Team
 from hpcgnn.comm.group import Group
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 KILLED = Path(__file__).with_name("killed_ranks.py")
 PARTS = 6

@@ -23,7 +23,7 @@ from data_tools.team import Ranks, SharedError, Team
 from data_tools.verify import verify
 from hpcgnn.comm import foreign
 from hpcgnn.comm.group import Group
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 
 @pytest.fixture

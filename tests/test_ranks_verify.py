@@ -16,7 +16,7 @@ from data_tools.synthesize import main as synthesize
 from data_tools.team import Ranks, SharedError, Team
 from data_tools.verify import main, verify
 from hpcgnn.comm.group import Group
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 NUM_PARTS = 5
 KINDS = ("temporal", "static", "snapshots")

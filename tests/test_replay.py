@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.run.replay import replay
-from hpcgnn.run.scoring import split_metrics
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.temporal.predict import replay
 
 SPLITS = ("val", "test")
 UNIFORM = {"sampling__strategy": "uniform", "sampling__fanout": 3}

@@ -17,10 +17,10 @@ from test_graph_training import run_both
 from hpcgnn.comm.shared import SharedRows, free_memory
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import check_resumable
+from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.sample import replica
-from hpcgnn.sample.replica import Replica, topology_bytes
-from hpcgnn.store.graph_partition import open_graph_partition
+from hpcgnn.static import replica
+from hpcgnn.static.replica import Replica, topology_bytes
 
 LINKS = {"task__kind": "link", "train__batch_size": 24}
 CASES = {

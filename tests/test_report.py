@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.report import svg
 from hpcgnn.report.__main__ import main
 from hpcgnn.report.records import read_run
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

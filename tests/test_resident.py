@@ -13,12 +13,11 @@ from mpi4py import MPI
 from training_runs import bipartite, homogeneous, make_config, open_session
 
 from data_tools.partition import partition
-from hpcgnn import native_cuda
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.dispatch import Uploads
-from hpcgnn.nn.blocks import Level
-from hpcgnn.sample.resident import ResidentSampler
-from hpcgnn.sample.temporal import TemporalSampler
+from hpcgnn.temporal.plan import Level
+from hpcgnn.temporal.sampler import ResidentSampler, TemporalSampler
 
 pytestmark = pytest.mark.serial
 

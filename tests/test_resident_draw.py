@@ -10,8 +10,7 @@ from static_runs import make_static_parts, open_graph_session, plain, static_con
 from test_resident import compare_plans, emulated  # noqa: F401
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.sample.draw import BlockSampler
-from hpcgnn.sample.resident_draw import ResidentDraw
+from hpcgnn.static.draw import BlockSampler, ResidentDraw
 
 pytestmark = pytest.mark.serial
 CASES = {name: (typed, changes) for name, changes in test_graph_training.TYPED.items()}

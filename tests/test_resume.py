@@ -11,7 +11,7 @@ import pytest
 from training_runs import bipartite
 
 from data_tools.partition import partition
-from hpcgnn.run.checkpoint import load_state
+from hpcgnn.loop.checkpoint import load_state
 
 pytestmark = pytest.mark.launcher
 

@@ -17,15 +17,22 @@ from test_graph_training import assert_same_records
 from hpcgnn.comm.crew import Crew, Lane, Mapping
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.config import RunConfig
-from hpcgnn.nn.message_blocks import Adjacency, Block
-from hpcgnn.run.graph_session import GraphSession
-from hpcgnn.run.replay import command_parser, parse
-from hpcgnn.run.sampler_rank import SamplerRank, beside_samplers
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample.draw import Drawn
-from hpcgnn.sample.remote_draw import Leave, Request, pack_drawn, read_drawn, read_request
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.reopen import command_parser, parse
+from hpcgnn.static.draw import Drawn
+from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.sampler_ranks import (
+    Leave,
+    Request,
+    SamplerRank,
+    beside_samplers,
+    pack_drawn,
+    read_drawn,
+    read_request,
+)
+from hpcgnn.static.session import GraphSession
+from hpcgnn.temporal.config import RunConfig
 
 SIDES = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # samplers, trainers
 LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40, "train__epochs": 1}
@@ -240,7 +247,7 @@ def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp
     def fail(*_, **__):
         raise OSError("part-3.h5: cannot be read")
 
-    monkeypatch.setattr("hpcgnn.run.sampler_rank.open_graph_partition", fail)
+    monkeypatch.setattr("hpcgnn.static.sampler_ranks.open_graph_partition", fail)
     with pytest.raises(DistributedError, match=r"part-3\.h5: cannot be read"):
         run_crew(part, samplers, parts, mpi_tmp_path, static_config())
 

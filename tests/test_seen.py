@@ -12,16 +12,16 @@ import pytest
 import torch
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.run import step_progress
-from hpcgnn.run.logs import RunLog, read_lines
-from hpcgnn.run.session import Session
-from hpcgnn.run.settings import TrainConfig
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.step_progress import ERASE, StepProgress
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.timers import Timers
+from hpcgnn.loop import records as step_progress
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog, read_lines
+from hpcgnn.loop.records import ERASE, StepProgress
+from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.session import Session
 from hpcgnn.train import PROFILED, _parse
 
 

@@ -7,8 +7,8 @@ from snapshot_runs import random_graph
 from data_tools.partition import partition
 from data_tools.snapshot_graph import SnapshotGraph, as_intervals, write_snapshots
 from data_tools.verify import verify
-from hpcgnn.store.files import FileFormatError
-from hpcgnn.store.snapshot_partition import open_snapshot_partition
+from hpcgnn.graph.files import FileFormatError
+from hpcgnn.snapshots.graph import open_snapshot_partition
 
 pytestmark = pytest.mark.serial
 

@@ -7,8 +7,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, run_epochs, write_parts
 
 from hpcgnn.comm.world import World
-from hpcgnn.nn.graph_decoders import make_decoder
-from hpcgnn.tasks.pair_metrics import count_levels
+from hpcgnn.task.links import make_decoder
+from hpcgnn.task.metrics import count_levels
 
 LINK = {"task__kind": "link", "train__batch_size": 3, "inputs__degrees": "log"}
 VARIANTS = {

@@ -10,7 +10,7 @@ from snapshot_runs import assert_like_one_rank, make_config, open_session, rando
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.nn.snapshot_config import ATTENTION_KINDS, MODEL_KINDS, NORMED_KINDS, WINDOWED_KINDS
+from hpcgnn.snapshots.config import ATTENTION_KINDS, MODEL_KINDS, NORMED_KINDS, WINDOWED_KINDS
 
 NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in MODEL_KINDS] + [

@@ -7,7 +7,7 @@ import pytest
 import torch
 from dense_models import DENSE
 
-from hpcgnn.nn.snapshot_config import SnapshotModelConfig
+from hpcgnn.snapshots.config import SnapshotModelConfig
 
 peers = pytest.importorskip("torch_geometric_temporal.nn.recurrent", reason="needs torch_geometric_temporal")
 

@@ -7,13 +7,13 @@ import pytest
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 
 from hpcgnn.comm.world import DistributedError, World
-from hpcgnn.run import checkpoint
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.restore import load
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.snapshot_predict import forecast_nodes
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.checkpoint_writer import load
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.snapshots.session import forecast_nodes
 
 KINDS = {"carried": {}, "windows": {"sampling__history": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from snapshot_runs import make_config, make_parts, open_session
 
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
 
 KINDS = {
     "carried": {"train__batch_size": 2, "inputs__embedding": 3},

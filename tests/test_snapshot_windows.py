@@ -12,8 +12,8 @@ from data_tools.snapshot_graph import as_rows
 from data_tools.snapshot_windows import WindowOptions, read_windows, window_bounds
 from data_tools.snapshots import main
 from data_tools.synthesize import synthesize_events
-from hpcgnn.store import files
-from hpcgnn.store.files import FileFormatError
+from hpcgnn.graph import files
+from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
 OPTIONS = [

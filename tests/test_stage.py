@@ -16,8 +16,8 @@ from data_tools.stage import main
 from data_tools.team import Ranks
 from data_tools.verify import verify
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.store import files
-from hpcgnn.store.stage import stage
+from hpcgnn.graph import files
+from hpcgnn.graph.stage import stage
 
 
 def world_of(comm) -> World:
@@ -89,7 +89,7 @@ def test_what_is_there_and_right_is_not_copied_again(comm, parts, mpi_tmp_path):
 def test_damage_and_lack_of_room_are_refused_on_all_ranks(comm, parts, mpi_tmp_path, monkeypatch):
     world, target = world_of(comm), mpi_tmp_path / "local"
     with monkeypatch.context() as patch:
-        patch.setattr("hpcgnn.store.stage.shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
+        patch.setattr("hpcgnn.graph.stage.shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
         with pytest.raises(DistributedError, match="100 are free"):
             stage(parts, str(target), world)
     on_rank_0(comm, lambda: shutil.copy(files.part_path(parts, 1), files.part_path(parts, 0)) and None)

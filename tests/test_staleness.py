@@ -23,10 +23,11 @@ from training_runs import (
 )
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.config import RunConfig, check_resumable
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store.memory import COLUMNS, NodeMemory
+from hpcgnn.config import check_resumable
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.memory import COLUMNS, NodeMemory
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -233,6 +234,6 @@ def test_a_resumed_run_keeps_its_staleness():
 def test_a_model_of_ones_own_without_memory_is_refused(comm, parts, monkeypatch):
     config = stale_config(1, model__class_path="forgetful.Model")
     forgetful = type("Forgetful", (), {"has_memory": False})
-    monkeypatch.setattr("hpcgnn.run.session.resolve_model", lambda _: lambda *_: forgetful())
+    monkeypatch.setattr("hpcgnn.temporal.session.resolve_model", lambda _: lambda *_: forgetful())
     with pytest.raises(DistributedError, match=r"Forgetful has no node memory: leave memory\.staleness 0"):
         open_session(comm, parts(), config)

@@ -11,7 +11,7 @@ import pytest
 from convert_sources import counts
 
 from data_tools.spec_file import preset_names
-from hpcgnn.store.files import relations
+from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial
 

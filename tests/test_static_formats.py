@@ -15,7 +15,7 @@ import scipy.sparse
 from convert_sources import assignments, contents, counts, refused, run_spec
 
 from data_tools.convert import main
-from hpcgnn.store.files import relations
+from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial
 

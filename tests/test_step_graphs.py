@@ -28,16 +28,15 @@ from data_tools.partition import partition
 from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.config import SnapshotConfig
-from hpcgnn.loop.step_graphs import padded_length
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.prefetch import tensors_of
+from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.loop.step_graphs import StepGraphs, padded_length
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream, random
-from hpcgnn.run import graph_session
-from hpcgnn.run import session as session_module
-from hpcgnn.run.settings import TrainConfig
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample.plan_tensors import tensors_of
-from hpcgnn.tasks.step_graphs import StepGraphs
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.static import session as graph_session
+from hpcgnn.temporal import session as session_module
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.serial
@@ -262,7 +261,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
     for changes, message in (
         ({"sampling__planner": "host"}, "plans are made on the host"),
         ({"memory__staleness": 1}, "set memory.staleness 0"),
-        ({"model__class_path": "hpcgnn.nn.temporal.TemporalModel"}, "a model of one's own"),
+        ({"model__class_path": "hpcgnn.temporal.model.model.TemporalModel"}, "a model of one's own"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True, **changes))

@@ -15,7 +15,7 @@ from data_tools.streaming import order_streamed, stream
 from data_tools.synthetic_snapshots import synthesize_snapshots
 from data_tools.synthetic_static import synthesize_static
 from data_tools.verify import main as verify
-from hpcgnn import native_parts
+from hpcgnn.native import parts as native_parts
 
 pytestmark = pytest.mark.serial
 

@@ -16,15 +16,13 @@ from sklearn.metrics import f1_score, roc_auc_score
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, train_steps
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.config import RunConfig
-from hpcgnn.run import checkpoint
-from hpcgnn.run.node_embeddings import embed_nodes, read_nodes, write_embeddings
-from hpcgnn.run.pairs import Pairs, score_pairs
-from hpcgnn.run.scoring import split_metrics
-from hpcgnn.run.session import Session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.tasks.config import TaskConfig
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.config import RunConfig, TaskConfig
+from hpcgnn.temporal.predict import Pairs, embed_nodes, read_nodes, score_pairs, write_embeddings
+from hpcgnn.temporal.session import Session
 
 RICH = {"edge_width": 3, "node_width": 4}
 

@@ -28,10 +28,10 @@ from training_runs import (
 from data_tools.synthesize import synthesize_events
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph.spill import spill_targets
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store.partition import open_partition
-from hpcgnn.tasks.metrics import link_metrics
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.task.metrics import link_metrics
+from hpcgnn.temporal.graph import open_partition
 
 PLAIN, TIES, RICH = {}, {"ticks": 60}, {"edge_width": 3, "node_width": 4}
 

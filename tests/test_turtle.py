@@ -8,7 +8,7 @@ from convert_sources import refused
 from data_tools.convert import main
 from data_tools.file_spec import FileSpec
 from data_tools.tables import open_table
-from hpcgnn.store.files import FileFormatError, relations
+from hpcgnn.graph.files import FileFormatError, relations
 
 pytestmark = pytest.mark.serial
 

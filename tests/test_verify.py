@@ -14,7 +14,7 @@ from data_tools import verify_rows
 from data_tools.partition import partition
 from data_tools.synthesize import synthesize_events
 from data_tools.verify import main, verify
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
 

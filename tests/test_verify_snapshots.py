@@ -14,8 +14,8 @@ from data_tools.partition import partition
 from data_tools.snapshot_graph import SnapshotGraph, as_rows, write_snapshots
 from data_tools.snapshot_quality import union_length
 from data_tools.verify import verify
-from hpcgnn.store import files
-from hpcgnn.store.snapshot_partition import open_snapshot_partition
+from hpcgnn.graph import files
+from hpcgnn.snapshots.graph import open_snapshot_partition
 
 pytestmark = pytest.mark.serial
 PARTS, SNAPSHOTS = 4, 12

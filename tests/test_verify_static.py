@@ -13,7 +13,7 @@ from data_tools import verify_edges
 from data_tools.inspect import main as inspect
 from data_tools.partition import partition
 from data_tools.verify import main, verify
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
 

@@ -14,13 +14,13 @@ from data_tools.partition import partition
 from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import RunConfig
+from hpcgnn.graph import files
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream
-from hpcgnn.run.scoring import split_scores
-from hpcgnn.run.session import Session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store import files
+from hpcgnn.task.collect import split_scores
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 ROW_SCALE = 1024  # column 0 of the event features is the event's row id divided by this: exact in float32
 

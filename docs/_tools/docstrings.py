@@ -12,16 +12,16 @@ WIDTH = 100  # of a line of code
 # What a training loop or a model of one's own is made of.
 MODULES = {
     "Graphs and loaders": (
-        "hpcgnn.loader", "hpcgnn.static_graph", "hpcgnn.graph_loader", "hpcgnn.link_loader", "hpcgnn.planned_loader",
-        "hpcgnn.pyg",
+        "hpcgnn.temporal.loader", "hpcgnn.static.graph", "hpcgnn.static.loader", "hpcgnn.static.link_loader",
+        "hpcgnn.static.batches", "hpcgnn.static.pyg",
     ),
     "Ranks and exchanges": ("hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together"),
-    "What a rank holds": ("hpcgnn.store.memory", "hpcgnn.store.book", "hpcgnn.store.features"),
+    "What a rank holds": ("hpcgnn.temporal.memory", "hpcgnn.graph.book", "hpcgnn.static.rows"),
     "Models": (
-        "hpcgnn.nn.temporal", "hpcgnn.nn.graph_models", "hpcgnn.nn.sequence_model", "hpcgnn.nn.batch_norm",
-        "hpcgnn.nn.message_blocks",
+        "hpcgnn.temporal.model.model", "hpcgnn.static.model.models", "hpcgnn.static.model.blocks",
+        "hpcgnn.snapshots.model.frame", "hpcgnn.snapshots.model.batch_norm",
     ),
-    "Configuration": ("hpcgnn.config", "hpcgnn.run.settings"),
+    "Configuration": ("hpcgnn.config", "hpcgnn.loop.settings"),
 }  # fmt: skip
 
 HEAD = """# Python interface

@@ -1,6 +1,6 @@
 """What mkdocs calls: pages that are made from the source, and docstrings that pages quote.
 
-A line ``<!-- docstring: hpcgnn.store.files -->`` becomes that module's docstring.
+A line ``<!-- docstring: hpcgnn.graph.files -->`` becomes that module's docstring.
 """
 
 from __future__ import annotations

@@ -15,13 +15,15 @@ GAP = "…"
 INTERNAL = {"AssertionError", "KeyError", "NotImplementedError", "UnpicklingError", "ImportError"}
 
 AREAS = {
-    "hpcgnn.config": "Configuration", "hpcgnn.nn": "Configuration", "hpcgnn.choices": "Configuration",
-    "hpcgnn.recipes": "Configuration", "hpcgnn.jobs": "Runs and checkpoints",
-    "hpcgnn.tasks": "Tasks and labels", "hpcgnn.sample": "Sampling, splits and negatives",
-    "hpcgnn.store": "Partition sets and features", "hpcgnn.comm": "Ranks, launchers and devices",
-    "hpcgnn.run": "Runs and checkpoints", "hpcgnn.train": "Runs and checkpoints",
-    "hpcgnn.evaluate": "Runs and checkpoints", "hpcgnn.predict": "Runs and checkpoints",
-    "hpcgnn.report": "Runs and checkpoints", "hpcgnn.bench": "Benchmarks",
+    **{f"hpcgnn.{module}": "Configuration" for module in (
+        "config", "choices", "recipes", "nn", "loop.settings", "temporal.config", "temporal.model", "static.config",
+        "static.model", "snapshots.config", "snapshots.model")},
+    "hpcgnn.task": "Tasks and labels",
+    **{f"hpcgnn.{wing}": "Sampling, splits and negatives" for wing in ("temporal", "static", "snapshots")},
+    "hpcgnn.graph": "Partition sets and features", "hpcgnn.comm": "Ranks, launchers and devices",
+    **{f"hpcgnn.{module}": "Runs and checkpoints" for module in (
+        "loop", "kinds", "reopen", "train", "evaluate", "predict", "report", "jobs")},
+    "hpcgnn.bench": "Benchmarks",
     "hpcgnn": "Loaders and kernels", "hpcgnn_native": "Loaders and kernels", "data_tools": "Data tools",
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import sys
 
 from hpcgnn.bench import epoch, gpu, neighbors, sage, scale, snapshots
 from hpcgnn.comm.world import World
-from hpcgnn.run import launch
+from hpcgnn.loop import launch
 
 COMMANDS = {"epoch": epoch.main, "scale": scale.main, "sample": neighbors.main, "sage": sage.main,
             "snapshots": snapshots.main, "gpu": gpu.main}  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.run import launch
+from hpcgnn.loop import launch
 
 
 @dataclass(frozen=True, slots=True)

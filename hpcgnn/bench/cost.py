@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hpcgnn.bench.exchanges import Exchange
 from hpcgnn.bench.laws import Demand
-from hpcgnn.config import RunConfig
+from hpcgnn.temporal.config import RunConfig
 
 COUNT_BYTES = 8  # of each row count that two ranks agree on
 BACKWARD = 2  # a product's gradients are two products of its size

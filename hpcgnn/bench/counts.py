@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpcgnn import native
+from hpcgnn.graph.book import Book
 from hpcgnn.graph.spill import spill_targets
 from hpcgnn.native import Random, Stream
-from hpcgnn.run.session import Session
-from hpcgnn.sample.neighbors import root_identity
-from hpcgnn.store.book import Book
-from hpcgnn.store.hot import hottest
+from hpcgnn.temporal.memory import hottest
+from hpcgnn.temporal.neighbors import root_identity
+from hpcgnn.temporal.session import Session
 
 # requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory their owner writes.
 KINDS = ("requests", "rows", "features", "mails")

@@ -19,13 +19,13 @@ from hpcgnn.bench import command, peer_pyg
 from hpcgnn.bench.command import Options
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.config import RunConfig
-from hpcgnn.run import launch
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.session import Session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.synthetic import make_synthetic
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.kinds import make_synthetic
+from hpcgnn.loop import launch
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.bench.counts import Counts
-from hpcgnn.config import RunConfig
-from hpcgnn.run.session import Session
-from hpcgnn.sample import neighbors
-from hpcgnn.sample.delivery import TOLD_BYTES
+from hpcgnn.temporal import neighbors
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.mail import TOLD_BYTES
+from hpcgnn.temporal.session import Session
 
 FEATURE_BYTES, ROW_ID_BYTES = 4, 4  # float32 event features; int32 rows in a route's requests
 EXTRAS = 2  # loss and stop flag travel with the gradients

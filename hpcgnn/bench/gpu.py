@@ -20,7 +20,7 @@ from hpcgnn.bench import command
 from hpcgnn.bench.kernels import Case, Problems, Sizes
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, World, mpi_is_cuda_aware
-from hpcgnn.run import launch
+from hpcgnn.loop import launch
 
 COPY_BYTES, PRODUCT_SIZE, FLUSH_BYTES = 1 << 30, 8192, 256 << 20
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn import native, native_cuda
+from hpcgnn import native
 from hpcgnn.native import AttentionPlan, EdgeLists, Random, Stream
+from hpcgnn.native import cuda as native_cuda
 
 SECTOR = 32
 KEY = Random(1, Stream.SAMPLE)

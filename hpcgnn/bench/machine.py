@@ -16,11 +16,11 @@ from hpcgnn.bench.laws import Demand, counted_demand
 from hpcgnn.comm.gradients import GradientSum
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import RunConfig
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.session import Session
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.trainer import Trainer
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 # Where one rank can measure no network: a common 100 Gb/s fabric.
 ASSUMED = {"latency": 2e-6, "bandwidth": 12.5e9}

@@ -18,8 +18,8 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.loop import launch
 from hpcgnn.native import Random, Relabel, Stream, sample_layers
-from hpcgnn.run import launch
 
 MODES = ("uniform", "replace", "full", "labor")
 

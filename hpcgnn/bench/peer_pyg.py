@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from hpcgnn.config import RunConfig
-from hpcgnn.run.session import Session
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 WARM_UP_STEPS = 5
 

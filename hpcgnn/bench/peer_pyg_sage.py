@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcgnn.run.graph_session import GraphSession
-from hpcgnn.store.features import FEATURE
+from hpcgnn.static.rows import FEATURE
+from hpcgnn.static.session import GraphSession
 
 STEPS = 3
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hpcgnn.config import SnapshotConfig
-from hpcgnn.run.snapshot_session import SnapshotSession
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.snapshots.session import SnapshotSession
 
 NEEDED = ("torch_geometric_temporal", "torch_geometric")
 

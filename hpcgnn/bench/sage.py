@@ -20,15 +20,14 @@ from hpcgnn.bench import command, peer_pyg_sage
 from hpcgnn.bench.command import Options
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.config import StaticConfig
-from hpcgnn.run import launch
-from hpcgnn.run.graph_session import GraphSession
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.synthetic import make_synthetic_graph
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.sample.graph_config import WHOLE
-from hpcgnn.store.features import FEATURE
+from hpcgnn.kinds import make_synthetic_graph
+from hpcgnn.loop import launch
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.static.config import WHOLE, StaticConfig
+from hpcgnn.static.rows import FEATURE
+from hpcgnn.static.session import GraphSession
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]

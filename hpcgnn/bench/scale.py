@@ -25,10 +25,10 @@ from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes, se
 from hpcgnn.bench.laws import Laws, counted_demand
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.config import RunConfig
-from hpcgnn.run import launch
-from hpcgnn.run.session import Session
-from hpcgnn.run.synthetic import make_synthetic
+from hpcgnn.kinds import make_synthetic
+from hpcgnn.loop import launch
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.session import Session
 
 SMALL = 8  # every number of ranks up to here, then powers of two
 GIVEN = {

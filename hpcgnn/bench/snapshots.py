@@ -20,14 +20,14 @@ from hpcgnn.bench.command import Options
 from hpcgnn.comm.halo import HALO_WAIT
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.config import SnapshotConfig
-from hpcgnn.run import launch
-from hpcgnn.run.logs import RunLog
-from hpcgnn.run.signals import StopRequest
-from hpcgnn.run.snapshot_session import SnapshotSession
-from hpcgnn.run.synthetic import make_synthetic_snapshots
-from hpcgnn.run.trainer import Trainer
-from hpcgnn.store.snapshot_partition import SnapshotPartition
+from hpcgnn.kinds import make_synthetic_snapshots
+from hpcgnn.loop import launch
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.snapshots.graph import SnapshotPartition
+from hpcgnn.snapshots.session import SnapshotSession
 
 STAGES = ("compute", HALO_WAIT, "gradient sum", "optimizer")
 # Kinds whose hidden rows travel once for every convolution but the first, forward and backward.

@@ -1,10 +1,149 @@
-"""Keys of the orders in which an epoch takes its seeds."""
+"""Sorted lists spread over ranks, and keyed permutations, by which ranks shuffle such lists without communication.
+
+A permutation of [0, n) is a Feistel network over the next even number of bits, walked until it falls below n (Black and
+Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002); every place is computed by itself.
+"""
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.world import World
+from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.native import Random, Stream
+
+BINS_PER_RANK = 256
+Self = TypeVar("Self", bound="Directory")
+
+
+def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:
+    """Collective. Place [n] of this rank's unique keys [n] int64 in [0, num_keys) among those of all ranks in order,
+    and how many there are."""
+    owner, _ = _even_shares(keys, num_keys, world).locate(keys)
+    order = np.argsort(owner, kind="stable")
+    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+    receive = channel.counts(send)
+    moved = channel.array(keys[order], send, receive)
+    counts = world.allgather_array(np.array([len(moved)], np.int64)).ravel()
+    place = np.empty(len(moved), np.int64)
+    place[np.argsort(moved, kind="stable")] = counts[: world.rank].sum() + np.arange(len(moved))
+    result = np.empty(len(keys), np.int64)
+    result[order] = channel.array(place, receive, send)
+    return result, int(counts.sum())
+
+
+class Directory:
+    """Rows of integers in order of a key that no partition changes, in blocks of nearly equal length. ``size`` is their
+    number."""
+
+    def __init__(self, world: World, channel: Channel, keys: np.ndarray, rows: np.ndarray, num_keys: int):
+        """Collective. keys [n] int64 in [0, num_keys), unique over all ranks; rows [n, w] int64: this rank's
+        members."""
+        owner, _ = _even_shares(keys, num_keys, world).locate(keys)
+        order = np.argsort(owner, kind="stable")
+        send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+        moved = channel.array(np.column_stack([keys, rows])[order], send, channel.counts(send))
+        self._rows = torch.from_numpy(moved[np.argsort(moved[:, 0], kind="stable"), 1:].copy())
+        counts = world.allgather_array(np.array([len(moved)], np.int64)).ravel()
+        self._ownership = BlockOwnership(np.concatenate(([0], np.cumsum(counts))))
+        self._channel = channel
+        self.size = int(counts.sum())
+
+    def over(self: Self, channel: Channel) -> Self:
+        """The same, asked over another channel."""
+        twin = copy.copy(self)
+        twin._channel = channel
+        return twin
+
+    def rows(self, places: np.ndarray) -> np.ndarray:
+        """Collective. Rows [..., w] at ``places`` [...] in [0, size)."""
+        unique, inverse = np.unique(places, return_inverse=True)
+        (rows,) = Route.plan(self._ownership, unique, self._channel).pull(self._rows)
+        return rows.numpy()[inverse.reshape(places.shape)]
+
+
+class NodeDirectory(Directory):
+    """Nodes in order of flat row id. Over all nodes of a graph the place of a node is its flat row id."""
+
+    def __init__(self, world: World, channel: Channel, flat_rows: np.ndarray, global_ids: np.ndarray, num_nodes: int):
+        """Collective. flat_rows, global_ids [n] int64: this rank's members, of ``num_nodes`` nodes in the graph."""
+        super().__init__(world, channel, flat_rows, global_ids[:, None], num_nodes)
+
+    def lookup(self, places: np.ndarray) -> np.ndarray:
+        """Collective. Global ids of the nodes at ``places`` in [0, size), of the same shape."""
+        return self.rows(places)[..., 0]
+
+
+def _even_shares(keys: np.ndarray, num_keys: int, world: World) -> BlockOwnership:
+    """Collective. Ranges of keys with nearly equally many members: keys may lie densely in one place (the pairs of a
+    graph mostly begin early), so the cuts follow a histogram."""
+    bins = max(1, min(num_keys, BINS_PER_RANK * world.size))
+    edges = np.arange(bins + 1, dtype=np.int64) * num_keys // bins
+    mine = np.bincount(np.searchsorted(edges, keys, side="right") - 1, minlength=bins)
+    below = np.cumsum(world.reduce_array(mine.astype(np.int64)))
+    cuts = np.searchsorted(below, np.arange(1, world.size) * below[-1] // world.size)
+    return BlockOwnership(np.concatenate(([0], edges[cuts], [num_keys])))
 
 
 def epoch_shuffle(seed: int, epoch: int) -> Random:
     """The key of an epoch's order of seeds."""
     return Random(seed, Stream.SHUFFLE, epoch=epoch)
+
+
+ROUNDS = 8
+
+
+def permute(places: np.ndarray, size: int, random: Random) -> np.ndarray:
+    """Where a permutation of [0, size) puts ``places`` [n] int64. A function of the random key alone."""
+    return _walk(_network, places, size, random)
+
+
+def permute_back(places: np.ndarray, size: int, random: Random) -> np.ndarray:
+    """The inverse of ``permute``."""
+    return _walk(_network_back, places, size, random)
+
+
+def _walk(network, places: np.ndarray, size: int, random: Random) -> np.ndarray:
+    half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
+    keys = native.random_integers(random, np.arange(ROUNDS), 2, (1 << 32) - 1).astype(np.uint64)
+    out = places.astype(np.uint64)
+    outside = np.arange(len(out))
+    while len(outside):
+        out[outside] = network(out[outside], np.uint64(half), keys)
+        outside = outside[out[outside] >= size]
+    return out.astype(np.int64)
+
+
+def _network(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys:
+        left, right = right, left ^ _round(right, key, mask)
+    return (left << half) | right
+
+
+def _network_back(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys[::-1]:
+        left, right = right ^ _round(left, key, mask), left
+    return (left << half) | right
+
+
+def _round(values: np.ndarray, key: np.ndarray, mask: np.uint64) -> np.ndarray:
+    add, multiply = key
+    return _mix(values + (add << np.uint64(32)) + multiply) & mask
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """A 64-bit finalizer (Stafford's variant 13 of MurmurHash3's)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

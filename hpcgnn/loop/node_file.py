@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.store import files
+from hpcgnn.graph import files
 
 SLAB = 1 << 16
 

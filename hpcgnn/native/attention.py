@@ -1,5 +1,5 @@
 """Temporal attention between the products before and after it: fused on CUDA, else in plain torch. On the CPU
-hpcgnn.native_layers has the whole layer.
+hpcgnn.native.layers has the whole layer.
 
 N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn import native_cuda
+from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.encode import time_encode_reference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn import native_cuda
+from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.build import _native
 
 SLAB_BYTES = 32 << 20

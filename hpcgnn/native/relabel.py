@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn import native_cuda
+from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.build import _native
 from hpcgnn.native.dispatch import on_cuda
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcgnn import native_layers
+from hpcgnn.native import layers as native_layers
 from hpcgnn.nn.linear import linear
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.run.logs import read_lines
+from hpcgnn.loop.logs import read_lines
 
 LOSS = "loss"
 NO_METRICS = ("kind", "epoch", "step", "lr", "train_seconds")

@@ -1,4 +1,8 @@
-"""Scores and metrics of tasks that predict labels: classes or numbers. b roots of a step, C classes."""
+"""Labels of nodes, edges and events: what may stand in a column, their head, their scores and metrics.
+
+A missing label is -1 (any negative number in the data) where labels are classes, NaN where they are numbers: numbers
+may be negative. b roots of a step, e of this rank, C classes.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,100 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from hpcgnn.comm.world import World
+from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.nn.linear import linear
+from hpcgnn.task import metrics
 from hpcgnn.task.kinds import EDGE_REGRESSION
-from hpcgnn.tasks import metrics
-from hpcgnn.tasks.labels import is_known
+
+MISSING = -1
+MOST_CLASSES = 1 << 16
+
+
+def is_known(label: np.ndarray) -> np.ndarray:
+    """Whether labels as ``read_labels`` makes them are there, [e] bool."""
+    return ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
+
+
+def count_classes(label: np.ndarray, wanted: int, world: World) -> int:
+    """Collective. The number of classes C: ``wanted``, or, for 0, one more than the largest label, at least 2; of
+    labels [n, C] their width."""
+    if label.ndim == 2:
+        return label.shape[1]
+    return wanted or max(2, 1 + int(max(world.allgather(int(label.max(initial=MISSING))))))
+
+
+def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels int64 and splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type. Labels are [n]
+    classes, -1 where missing, or, several a node, [n, C] of 0 and 1, a row of -1 where missing.
+
+    Raises ValueError where they are missing or cannot be used.
+    """
+    for name in ("label", "split"):
+        if name not in columns:
+            raise ValueError(
+                f"node type {node_type} has no column {name}: convert the source again with one"
+                + (", or run data_tools.split" if name == "split" else "")
+            )
+    label = columns["label"]
+    if label.ndim > 2 or label.dtype.kind not in "iub":
+        raise ValueError(
+            f"the label of {node_type} must be one integer a node, or a row of 0 and 1, got {label.dtype} "
+            f"{label.shape[1:]}"
+        )
+    label, split = label.astype(np.int64), columns["split"].astype(np.int64)
+    if label.ndim == 2:
+        return _label_rows(label, node_type, classes), split
+    limit = classes or MOST_CLASSES
+    if (label >= limit).any():
+        where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most"
+        raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
+    return np.where(label >= 0, label, MISSING), split
+
+
+def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
+    """[n, C]. Raises ValueError."""
+    if label.shape[1] < 2 or classes not in (0, label.shape[1]):
+        raise ValueError(f"node type {node_type}: labels of {label.shape[1]} columns, but task.classes = {classes}")
+    if (label > 1).any():
+        raise ValueError(f"node type {node_type}: labels in rows are 0 and 1, found {int(label.max())}")
+    return np.where((label >= 0).all(axis=1, keepdims=True), label, MISSING)
+
+
+def has_label(label: np.ndarray) -> np.ndarray:
+    """Whether nodes have labels as ``node_labels`` gives them, [n] bool."""
+    return (label if label.ndim == 1 else label[:, 0]) >= 0
+
+
+def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:
+    """The node type to learn the labels of: the one named by a setting, else the only one with labels. Raises
+    ValueError."""
+    labelled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
+    found = ", ".join(partition.types[kind] for kind in labelled) or "none"
+    if name:
+        kind = partition.type_of(name)
+        if kind not in labelled:
+            raise ValueError(f"{setting} {name} has no column label; types with labels: {found}")
+        return kind
+    if len(labelled) != 1:
+        raise ValueError(f"{setting} must name the type to learn labels of; types with labels: {found}")
+    return labelled[0]
+
+
+class Head(nn.Module):
+    """Linear, relu, linear. I inputs, O outputs."""
+
+    def __init__(self, width: int, hidden: int, outputs: int):
+        super().__init__()
+        self.width = width
+        self.hidden, self.out = nn.Linear(width, hidden), nn.Linear(hidden, outputs)
+
+    def forward(self, rows: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """rows [n, I], mask: dropout multipliers [n, hidden]; returns [n, O]."""
+        hidden = torch.relu(linear(rows, self.hidden.weight, self.hidden.bias))
+        return linear(hidden if mask is None else hidden * mask, self.out.weight, self.out.bias)
 
 
 @dataclass(slots=True)
@@ -43,3 +136,36 @@ def label_metrics(output: np.ndarray, label: np.ndarray, world: World) -> dict[s
     if output.shape[1] == 1:
         return metrics.regression_metrics(output[known, 0], label[known], world)
     return metrics.classification_metrics(output[known], label[known], world)
+
+
+def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:
+    """Classes int64 of a column [...], -1 where missing. Raises ValueError for what is none below ``classes`` (0: as
+    many as may be)."""
+    if label.dtype.kind not in "iufb":
+        raise ValueError(f"{name} must hold classes, integers from 0 on, got {label.dtype}")
+    known = label >= 0  # not so for NaN
+    wrong = known & (label >= (classes or MOST_CLASSES))
+    if label.dtype.kind == "f":
+        wrong |= known & (label != np.floor(label))
+    if wrong.any():
+        limit = f"task.classes = {classes}" if classes else f"{MOST_CLASSES}"
+        raise ValueError(f"{name}: {label[wrong][0]} is no class; classes are integers from 0 on, below {limit}")
+    return np.where(known, np.where(known, label, 0).astype(np.int64), MISSING)
+
+
+def read_numbers(label: np.ndarray, name: str, classes: int) -> np.ndarray:
+    """Numbers float64 of a column [r]. Raises ValueError for what is no number or infinite."""
+    if label.ndim != 1 or label.dtype.kind not in "iufb":
+        raise ValueError(f"{name} must hold a number each, got {label.dtype} {label.shape[1:]}")
+    if np.isinf(label).any():
+        raise ValueError(f"{name} has an infinite number")
+    return label.astype(np.float64)
+
+
+def class_weights(weights: list[float], classes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+    """[C], None: all 1. Raises ValueError."""
+    if not weights:
+        return None
+    if len(weights) != classes:
+        raise ValueError(f"task.class_weights has {len(weights)} numbers, the data {classes} classes")
+    return torch.tensor(weights, dtype=dtype, device=device)

@@ -17,7 +17,7 @@ from training_runs import bipartite
 
 from data_tools.partition import partition
 from faults.job import Job, Miss, start
-from hpcgnn.run.checkpoint import MANIFEST, check_files, read_manifest
+from hpcgnn.loop.checkpoint import MANIFEST, check_files, read_manifest
 
 CHILD = Path(__file__).parents[1] / "interrupted_train.py"
 HANGS = ("hang", "SIGSTOP")

@@ -16,13 +16,13 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 import torch
-
-from hpcgnn.comm.world import World
 from hpcgnn.graph_loader import NeighborLoader, StaticGraph
 from hpcgnn.link_loader import LinkNeighborLoader
 from hpcgnn.loader import TemporalGraph, TemporalLoader
 from hpcgnn.sample.config import SamplingConfig
 from hpcgnn.sample.delivery import Mailing
+
+from hpcgnn.comm.world import World
 
 RELATION = "node.to.node"  # of the synthetic static graph
 

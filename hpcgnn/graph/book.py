@@ -1,0 +1,142 @@
+"""The book says which part owns a global id and, for a number of ranks, which rank; how part files are opened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import h5py
+import numpy as np
+
+from hpcgnn.graph import files
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOwnership:
+    """Contiguous blocks: rank r owns ids starts[r] .. starts[r + 1] - 1; local row = id - starts[r]."""
+
+    starts: np.ndarray
+
+    @classmethod
+    def even(cls, total: int, size: int) -> BlockOwnership:
+        """``total`` ids in ``size`` blocks of nearly equal length."""
+        return cls(np.arange(size + 1, dtype=np.int64) * total // size)
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Owning rank and local row of every id, int64 [n]."""
+        owner = np.searchsorted(self.starts, ids, side="right") - 1
+        return owner, ids - self.starts[owner]
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Ownership of a partition set's nodes by R ranks.
+
+    offsets [T, P + 1]: absolute global ids, type after type, part after part. Rank r takes parts first_part[r] ..
+    first_part[r + 1] - 1. Local rows of a rank: its nodes type by type, in order of global id.
+    """
+
+    offsets: np.ndarray
+    size: int
+    node_types: tuple[str, ...]
+    first_part: np.ndarray = field(init=False)
+    _starts: np.ndarray = field(init=False)
+    _local_base: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        num_parts = self.offsets.shape[1] - 1
+        if self.size > num_parts:
+            raise ValueError(
+                f"{self.size} ranks but only {num_parts} parts: start at most {num_parts} ranks, or partition again "
+                f"with --parts {self.size} or more"
+            )
+        first_part = np.arange(self.size + 1) * num_parts // self.size
+        starts = self.offsets[:, first_part]  # [T, R + 1]
+        counts = np.diff(starts, axis=1)
+        object.__setattr__(self, "first_part", first_part)
+        object.__setattr__(self, "_starts", np.ascontiguousarray(starts[:, :-1]).reshape(-1))
+        object.__setattr__(self, "_local_base", (np.cumsum(counts, axis=0) - counts).reshape(-1))
+
+    @property
+    def blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First global id, owning rank and the owner's first local row of every block of consecutive ids, int64."""
+        return self._starts, np.arange(len(self._starts)) % self.size, self._local_base
+
+    @property
+    def num_nodes(self) -> int:
+        """All nodes of all types."""
+        return int(self.offsets[-1, -1])
+
+    def type_base(self) -> np.ndarray:
+        """First *flat* row id (and first global id) of every type, [T + 1]: flat row id = base + row id within the
+        type."""
+        return np.append(self.offsets[:, 0], self.num_nodes)
+
+    def of_type(self, node_type: int) -> BlockOwnership:
+        """Ownership of one type's global ids, with rows counted within the type."""
+        return BlockOwnership(self.offsets[node_type, self.first_part])
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Owning rank and the owner's local row of every global id, int64 [n]. Ids must be valid."""
+        if len(self._starts) == 1:
+            return np.zeros(len(ids), np.int64), ids
+        block = np.searchsorted(self._starts, ids, side="right") - 1
+        return block % self.size, ids - self._starts[block] + self._local_base[block]
+
+    def part_of(self, ids: np.ndarray) -> np.ndarray:
+        """Part of every global id, int64 of the shape of ``ids``."""
+        first = self.offsets[:, :-1].reshape(-1)
+        return (np.searchsorted(first, ids, side="right") - 1) % (self.offsets.shape[1] - 1)
+
+    def parts_of(self, rank: int) -> range:
+        """The parts of a rank."""
+        return range(int(self.first_part[rank]), int(self.first_part[rank + 1]))
+
+    def local_to_global(self, rank: int) -> np.ndarray:
+        """Global ids of a rank's local rows, int64 [n]."""
+        begin, end = self.first_part[rank], self.first_part[rank + 1]
+        ranges = [np.arange(row[begin], row[end]) for row in self.offsets]
+        return np.concatenate(ranges).astype(np.int64)
+
+
+def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Offsets [T, P + 1] and node types of a partition set's book. Raises FileFormatError."""
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
+        types = files.node_types(book)
+        offsets = np.stack([book["nodes"][name]["offsets"][()] for name in types]).astype(np.int64)
+        follow = offsets[0, 0] == 0 and np.array_equal(offsets[1:, 0], offsets[:-1, -1])
+        if offsets.shape[1] < 2 or not follow or (np.diff(offsets) < 0).any():
+            raise ValueError("the offsets of the node types must increase from 0 and follow each other")
+    return offsets, tuple(types)
+
+
+@contextlib.contextmanager
+def reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str | None) -> Iterator[h5py.File]:
+    """A part of the set ``set_id``, its bytes compared with ``digest`` (None: not at all) before HDF5, which damaged
+    files can hang, sees them. Raises FileFormatError."""
+    name = files.part_path(folder, part)
+    if digest is not None and name.is_file() and files.file_hash(name) != digest:
+        raise files.FileFormatError(
+            f"{name}: contents do not match the hash in the book: damaged, or a file of another partition set or "
+            "version; run data_tools.verify, or partition again into an empty folder"
+        )
+    with files.reading(name, files.PART, "run data_tools.verify, or partition again") as file:
+        found = str(file.attrs.get("set_id"))
+        if found != set_id or int(file.attrs.get("part", -1)) != part:
+            raise files.FileFormatError(
+                f"{name}: belongs to partition set {found[:12]}, part {file.attrs.get('part')}, but the book is of set "
+                f"{set_id[:12]}: files of different sets are mixed; partition again into an empty folder"
+            )
+        yield file
+
+
+def check_counts(name: os.PathLike, rows: Sequence[np.ndarray], expected: np.ndarray, types: Sequence[str]) -> None:
+    """A part must have the nodes that the book gives it, by type. Raises FileFormatError."""
+    for found, count, node_type in zip(rows, expected, types, strict=True):
+        if len(found) != count:
+            raise files.FileFormatError(
+                f"{name}: /nodes/{node_type}/row has {len(found)} rows, the book says {count}: part or book is "
+                "damaged; run data_tools.verify, or partition again"
+            )

@@ -1,0 +1,247 @@
+"""Columns of a rank's nodes: input rows in memory or in the host's memory for a device, and wide columns in part files.
+
+A column that stays in its part files is read in slabs, or row by row where the rows lie. n nodes at this rank, in the
+order of its parts; F width; k rows asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.graph import files
+
+REMEDY = "run data_tools.verify, or partition again"
+SLAB = 4 << 20  # bytes
+GAP, LONGEST = 1 << 12, 1 << 22  # bytes: rows as near as that are read at once, up to that many
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A dataset [rows, ...] of one part file, as a matrix."""
+
+    path: str
+    name: str
+    rows: int
+    width: int
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, dataset: h5py.Dataset) -> Piece:
+        """That of an open file."""
+        width = math.prod(dataset.shape[1:])
+        return cls(dataset.file.filename, dataset.name, len(dataset), width, dataset.dtype)
+
+
+class StoredColumn:
+    """The pieces one behind the other: a matrix [n, F]. Raises ValueError for pieces of different widths or dtypes."""
+
+    def __init__(self, pieces: list[Piece]):
+        first = pieces[0]
+        for piece in pieces:
+            if (piece.width, piece.dtype) != (first.width, first.dtype):
+                raise ValueError(
+                    f"{piece.path}: {piece.name} has {piece.width} columns of {piece.dtype}, that of {first.path} "
+                    f"{first.width} of {first.dtype}; {REMEDY}"
+                )
+        self.pieces, self.dtype = tuple(pieces), first.dtype
+        self.shape = (sum(piece.rows for piece in pieces), first.width)
+
+    def slabs(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All rows, piece by piece: number of the first one, rows [k, F]. Raises FileFormatError."""
+        first = 0
+        for piece in self.pieces:
+            with files.reading(piece.path, files.PART, REMEDY) as file:
+                dataset = file[piece.name]
+                for start, stop in files.slabs(piece.rows, files.row_bytes(dataset), SLAB):
+                    yield first + start, files.as_matrix(dataset[start:stop])
+            first += piece.rows
+
+    def reader(self) -> RowReader:
+        """Reads single rows. Raises FileFormatError."""
+        return RowReader(self)
+
+
+class RowReader:
+    """Rows of a column, read from the files' bytes: HDF5 says once where its chunks lie. The files stay open.
+
+    Raises FileFormatError for chunks that are packed (the partitioner packs none of such columns).
+    """
+
+    def __init__(self, column: StoredColumn):
+        self.shape, self.dtype = column.shape, column.dtype
+        self._bytes = self.shape[1] * self.dtype.itemsize
+        self._files, self._blocks = [], []
+        first = 0
+        for piece in column.pieces:
+            with files.reading(piece.path, files.PART, REMEDY) as file:
+                found = _blocks(file[piece.name])
+            self._files.append(open(piece.path, "rb", buffering=0))
+            self._blocks += [(first + row, len(self._files) - 1, offset) for row, offset in found]
+            first += piece.rows
+        table = np.array(self._blocks, np.int64).reshape(-1, 3)
+        self._first, self._file, self._offset = np.ascontiguousarray(table.T)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """The rows [k, F] of positions [k] int64, in any order. Raises FileFormatError for a file that ends early."""
+        out = np.empty((len(rows), self.shape[1]), self.dtype)
+        if out.size == 0:
+            return out
+        order = np.argsort(rows)
+        ordered = rows[order]
+        block = np.searchsorted(self._first, ordered, side="right") - 1
+        offset = self._offset[block] + (ordered - self._first[block]) * self._bytes
+        for begin, end in _runs(block, offset, self._bytes):
+            found = self._run(int(self._file[block[begin]]), int(offset[begin]), int(offset[end - 1]) + self._bytes)
+            out[order[begin:end]] = found[(offset[begin:end] - offset[begin]) // self._bytes]
+        return out
+
+    def _run(self, file: int, begin: int, end: int) -> np.ndarray:
+        """Neighbouring rows, the bytes begin .. end - 1 of a file."""
+        source = self._files[file]
+        content = os.pread(source.fileno(), end - begin, begin)
+        if len(content) != end - begin:
+            raise files.FileFormatError(f"{source.name}: ends at byte {begin + len(content)}; {REMEDY}")
+        return np.frombuffer(content, self.dtype).reshape(-1, self.shape[1])
+
+
+def _runs(block: np.ndarray, offset: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows, sorted, that are read at once: of one block, near each other, and not too many."""
+    apart = (np.diff(block) != 0) | (np.diff(offset) > size + GAP)
+    starts = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(block)]))
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        step = max(1, LONGEST // (size + GAP))
+        for place in range(begin, end, step):
+            yield place, min(place + step, end)
+
+
+def _blocks(dataset: h5py.Dataset) -> list[tuple[int, int]]:
+    """First row and first byte of every stretch of rows that lies in one place, in order. Raises ValueError."""
+    if dataset.size == 0:
+        return []
+    if dataset.chunks is None:
+        return [(0, dataset.id.get_offset())]
+    found: list[tuple[int, int]] = []
+    dataset.id.chunk_iter(lambda chunk: found.append((chunk.chunk_offset[0], chunk.byte_offset)))
+    whole = dataset.chunks[1:] == dataset.shape[1:] and len(found) == -(-len(dataset) // dataset.chunks[0])
+    if dataset.id.get_create_plist().get_nfilters() or not whole:
+        raise ValueError(f"{dataset.name} is packed or not in whole rows: use features.storage memory")
+    return sorted(found)
+
+
+class GatheredTable(ABC):
+    """Input rows [n, F] that are not read where they lie; they are gathered once a step."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device  # where gathered rows lie
+    held_bytes = 0  # in the memory of host and device
+
+    @abstractmethod
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows [k, F] of positions [k] int64, on the device."""
+
+
+class FileTable(GatheredTable):
+    """Input rows [n, F] that stay in the part files."""
+
+    def __init__(self, column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device):
+        self.shape, self.dtype, self.device = column.shape, dtype, device
+        self._reader, self._normalize = column.reader(), normalize
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """As for all."""
+        return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
+
+
+class PinnedTable(GatheredTable):
+    """Input rows [n, F] in the host's memory, which a device reads over the bus; those at positions hot [h] lie on the
+    device, too."""
+
+    def __init__(self, table: torch.Tensor, hot: np.ndarray):
+        """table: as the device sees it."""
+        self.shape, self.dtype, self.device, self._table = tuple(table.shape), table.dtype, table.device, table
+        hot_rows = torch.from_numpy(hot).to(table.device)
+        self._place = torch.full((len(table),), -1, dtype=torch.int32, device=table.device)
+        self._place[hot_rows] = torch.arange(len(hot), dtype=torch.int32, device=table.device)
+        self._hot = native.gather_rows(table, hot_rows)
+        held = (self._table, self._hot, self._place)
+        self.held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """As for all; nothing waits for the device."""
+        if not len(self._hot):
+            return native.gather_rows(self._table, rows)
+        place = self._place[rows].long()
+        is_cold = place < 0
+        cold = native.gather_rows(self._table, torch.where(is_cold, rows, -1))
+        return torch.where(is_cold[:, None], cold, native.gather_rows(self._hot, place))
+
+
+Table = torch.Tensor | GatheredTable
+
+
+def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
+    """All rows [n, F], read in slabs: nothing else is as large."""
+    return _fill(torch.empty(column.shape, dtype=dtype, device=device), column, normalize)
+
+
+def load_pinned(
+    column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, hot: np.ndarray
+) -> PinnedTable:  # fmt: skip
+    """All rows [n, F] in host memory, those at positions hot [h] int64 on the device, too."""
+    if device.type == "cpu" or 0 in column.shape:
+        return PinnedTable(load(column, dtype, normalize, device), hot)
+    table = load(column, dtype, normalize, torch.device("cpu"))
+    return PinnedTable(seen_from(device, table), hot)
+
+
+def _fill(table: torch.Tensor, column: StoredColumn, normalize: bool) -> torch.Tensor:
+    for first, rows in column.slabs():
+        table[first : first + len(rows)] = _convert(rows, table.dtype, normalize)
+    return table
+
+
+class _Mapped:
+    """A table [n, F] in pinned memory, as the CUDA array interface tells of it: its address is the same on all devices.
+    Pinned here, as PyTorch's own pinned memory is the next power of two."""
+
+    PORTABLE_AND_MAPPED = 3
+
+    def __init__(self, table: torch.Tensor):
+        self._table, self._is_pinned = table, False  # stays, and stays pinned, as long as tensors refer to it
+        size = table.numel() * table.element_size()
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(table.data_ptr(), size, self.PORTABLE_AND_MAPPED))
+        self._is_pinned = True
+        typestr = np.dtype(str(table.dtype).removeprefix("torch.")).str
+        self.__cuda_array_interface__ = {
+            "shape": tuple(table.shape), "typestr": typestr, "data": (table.data_ptr(), False), "version": 3,
+        }  # fmt: skip
+
+    def __del__(self):
+        if self._is_pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._table.data_ptr())
+
+
+def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:
+    """A table in the host's memory as a tensor of the device, without a copy; it is pinned for that."""
+    return torch.as_tensor(_Mapped(table), device=device)
+
+
+def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of any kind of table."""
+    return table.gather(rows) if isinstance(table, GatheredTable) else native.gather_rows(table, rows)
+
+
+def _convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
+    """Rows as the model takes them; each depends on itself alone."""
+    found = torch.from_numpy(rows).to(dtype)
+    return found / found.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else found

@@ -1,0 +1,162 @@
+"""Learnable rows of nodes without features, at their owners, moved by a sparse optimizer.
+
+n nodes at this rank, D width. Rows are drawn by flat row id, so that every partition starts alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.choices import check_choices
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.native import Random, Stream
+
+OPTIMIZERS = ("adam", "adagrad")
+BETAS, EPS, ADAGRAD_EPS = (0.9, 0.999), 1e-8, 1e-10
+RESOLUTION, SLAB = 1 << 24, 1 << 16
+
+
+@dataclass
+class EmbeddingConfig:
+    """Learnable rows of nodes.
+
+    Attributes:
+        types: node types that have them besides their features; those without features always do.
+        optimizer: "adam" or "adagrad"; both move only the rows that a step looked at.
+        lr: learning rate; 0: that of train.lr.
+        weight_decay: added to the gradient of a row that is looked at, times the row.
+        scale: rows start uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of unit length on average.
+    """
+
+    types: list[str] = field(default_factory=list)
+    optimizer: str = "adam"
+    lr: float = 0.0
+    weight_decay: float = 0.0
+    scale: float = 0.0
+
+    def __post_init__(self):
+        check_choices("embedding", self, {"optimizer": OPTIMIZERS})
+        for name in ("lr", "weight_decay", "scale"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"embedding.{name} must be at least 0, got {getattr(self, name)}")
+
+
+class SparseEmbedding:
+    """Rows [n, D] and the state of their optimizer. ``step`` of a row counts its own moves."""
+
+    def __init__(
+        self, flat_row: np.ndarray, width: int, config: EmbeddingConfig, lr: float, seed: int, dtype: torch.dtype,
+        device: torch.device,
+    ):  # fmt: skip
+        self._config, self._lr = config, config.lr or lr
+        self.weight = torch.empty((len(flat_row), width), dtype=dtype, device=device)
+        for first in range(0, len(flat_row), SLAB):
+            self.weight[first : first + SLAB] = _draw(flat_row[first : first + SLAB], width, config.scale, seed)
+        moments = ("exp_avg", "exp_avg_sq") if config.optimizer == "adam" else ("sum",)
+        self.state = {name: torch.zeros_like(self.weight) for name in moments}
+        if config.optimizer == "adam":
+            self.state["step"] = torch.zeros(len(flat_row), dtype=torch.int64, device=device)
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        """All that belongs to the rows, by name: what a checkpoint holds."""
+        return {"weight": self.weight, **self.state}
+
+    def apply(self, route: Route, gradient: torch.Tensor) -> None:
+        """Collective. Gradients [W, D] of the wanted rows: summed over users at their owners, which move each row
+        once."""
+        total, rows = route.push_sum(gradient.contiguous()), route.served
+        if len(rows) == 0:
+            return
+        weight, state = native.gather_rows(self.weight, rows), self._rows_of(rows)
+        total = total + self._config.weight_decay * weight if self._config.weight_decay else total
+        step = self._adam if self._config.optimizer == "adam" else self._adagrad
+        native.scatter_rows(self.weight, rows, weight - step(total, state))
+        for name, values in state.items():
+            native.scatter_rows(self.state[name], rows, values)
+
+    def move(self, gradient: torch.Tensor) -> None:
+        """Move all rows by their gradients [n, D]."""
+        weight, state = self.weight, self.state
+        total = gradient + self._config.weight_decay * weight if self._config.weight_decay else gradient
+        step = self._adam if self._config.optimizer == "adam" else self._adagrad
+        self.weight = weight - step(total, state)
+
+    def _rows_of(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: native.gather_rows(table, rows) for name, table in self.state.items()}
+
+    def _adam(self, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Adam (Kingma and Ba, 2015) on the rows at hand, with bias corrections of each row's own step."""
+        state["step"] += 1
+        state["exp_avg"].lerp_(gradient, 1 - BETAS[0])
+        state["exp_avg_sq"].mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+        step = state["step"].to(torch.float64).unsqueeze(1)
+        first, second = ((1 - beta**step).to(gradient.dtype) for beta in BETAS)
+        return self._lr * (state["exp_avg"] / first) / ((state["exp_avg_sq"] / second).sqrt() + EPS)
+
+    def _adagrad(self, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Adagrad (Duchi, Hazan, Singer, 2011)."""
+        state["sum"].addcmul_(gradient, gradient)
+        return self._lr * gradient / (state["sum"].sqrt() + ADAGRAD_EPS)
+
+
+def _draw(flat_row: np.ndarray, width: int, scale: float, seed: int) -> torch.Tensor:
+    """Uniform rows [n, width] float64, a function of seed and row id."""
+    draws = native.random_integers(Random(seed, Stream.EMBEDDING), flat_row, width, RESOLUTION)
+    unit = torch.from_numpy(draws).to(torch.float64).mul_(2 / RESOLUTION).sub_(1 - 1 / RESOLUTION)
+    return unit.mul_(scale or math.sqrt(3 / width))
+
+
+class EmbeddingStore:
+    """The learnable rows of some node types, all of one width, as the run loop saves and restores them.
+
+    tables: by node type; first_row: first local row of every type, as the partition counts them.
+    """
+
+    def __init__(self, tables: dict[int, SparseEmbedding], first_row: np.ndarray):
+        self.tables, self._first_row = tables, first_row
+
+    def reset(self) -> None:
+        """Epochs go on with what they find."""
+
+    def settle(self) -> None:
+        """Nothing waits."""
+
+    def saved(self) -> list[SavedRows]:
+        """All rows of this rank."""
+        if not self.tables:
+            return []
+        rows = [torch.arange(len(t.weight)) + int(self._first_row[kind]) for kind, t in self.tables.items()]
+        columns = [table.columns() for table in self.tables.values()]
+        return [SavedRows(torch.cat(rows), {name: torch.cat([c[name] for c in columns]) for name in columns[0]})]
+
+    def between_epochs(self) -> list[SavedRows]:
+        """All of it."""
+        return self.saved()
+
+    def prototype(self) -> dict[str, torch.Tensor]:
+        """The columns of no row."""
+        first = next(iter(self.tables.values()), None)
+        return {} if first is None else {name: column[:0] for name, column in first.columns().items()}
+
+    def put(self, saved: SavedRows) -> None:
+        """Set some of this rank's rows."""
+        rows = saved.rows.cpu()
+        for kind, table in self.tables.items():
+            place = rows - int(self._first_row[kind])
+            mine = (place >= 0) & (place < len(table.weight))
+            for name, column in table.columns().items():
+                column[place[mine]] = saved.columns[name][mine.to(column.device)]
+
+    def share(self, channel: Channel) -> None:
+        """No rank keeps copies."""
+
+    def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
+        """Never called: nothing waits, so nothing that waits is saved."""
+        raise ValueError("the checkpoint holds node memory, which a static graph has none of")

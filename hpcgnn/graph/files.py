@@ -1,0 +1,342 @@
+"""The two kinds of HDF5 file: the graph file and the partition set (``book.h5`` + ``part-<i>.h5``).
+
+This module is the one place that knows format names, versions and the layout's invariants; everything that reads or
+writes our files goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
+
+graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
+"static", "snapshots"), ``sources`` (JSON list); of a snapshot graph ``num_snapshots`` (S) and ``splits`` (JSON: first
+and last snapshot of train, val, test) where the source has any::
+
+    /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
+        id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
+        feat?, label?, split?, ...  [N, ...] any further column, first dimension N
+    /edges/<src>.<rel>.<dst>        attributes: num_edges, relation_id (0, 1, ... without gaps)
+        src, dst                    [E] row ids within their node type
+        time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
+        feat?, label?, weight?, split?, ...  [E, ...]
+    snapshots: one type, one relation; columns of nodes with attribute per_snapshot are [N, S, ...]; of edges
+        first                       [E] int32, non-decreasing: the first snapshot that has the edge
+        last?                       [E] int32: the last one; absent: an edge is in one snapshot only
+
+partition set, a folder; every file carries the same ``set_id``::
+
+    book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
+                 source_name, source_hash, quality (JSON), num_snapshots?, splits?; its first SEAL_BYTES (HDF5's user
+                 block) have the sha256 of all that follows, and are checked whenever it is opened
+        /nodes/<type>               attributes: num_nodes, type_id
+            offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
+                                    types follow each other in order of type_id
+        /edges/<src>.<rel>.<dst>    attributes: num_edges, relation_id, time_scale?
+            columns                 [C] names of the columns besides src and dst, UTF-8 bytes of fixed width
+        /parts/hash                 [P] sha256 of every part file, hex, dtype S64
+        /parts/bytes                [P]
+    part-<i>.h5  format="hpcgnn-part"; attributes: part, num_parts, set_id
+        /nodes/<type>
+            row                     [n] row ids, increasing; node j of the part has global id offsets[part] + j
+            id?, feat?, label?, ... as in the graph file
+        /edges/<src>.<rel>.<dst>    temporal: all events with an endpoint in this part, each once
+            row                     [m] edge row ids, increasing
+            src, dst                [m] *global* ids
+            time?, feat?, ...       as in the graph file
+        /history/<src>.<rel>.<dst>  temporal only; the part's nodes, types concatenated in order of type_id
+            indptr                  [n_all + 1]
+            event                   int32 or int64, positions in this part's edge table, increasing within a node;
+                                    a self-loop is one entry
+        /edges/<src>.<rel>.<dst>    static, snapshots: the in-edges of this part's nodes of type dst, as CSC
+            indptr                  [n_dst + 1] over these nodes in order of their global ids; packed (gzip) where there
+                                    are fewer edges than nodes
+            src                     [m] *global* ids
+            row                     [m] edge row ids, increasing within a node
+            weight?, feat?, ...     [m, ...] as in the graph file
+        /out/<src>.<rel>.<dst>      static, where asked for: the out-edges of this part's nodes of type src
+            indptr                  [n_src + 1]
+            dst, row                [m] *global* ids, edge row ids; row increasing within a node
+        /cache/<type>               static, where asked for: nodes of *other* parts that sampling from this part's
+                                    training seeds reaches most likely, the likeliest first
+            id                      [k] *global* ids, each once
+            probability             [k] float32, that a global batch reaches the node
+    Every part lists every type and relation; without an edge indptr is all zeros and the columns are empty. The book's
+    options tell whether /out (out_edges) and /cache (cache_ranking > 0) are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import math
+import os
+import pathlib
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+
+from hpcgnn import __version__
+from hpcgnn.graph.decode import decode_json
+
+VERSION = 1
+
+GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
+KINDS = ("temporal", "static", "snapshots")
+BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
+SLAB_BYTES = 64 << 20
+SEAL_BYTES = 512  # HDF5's user block of a book
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SMALL_BYTES = 256 << 20  # that a column may have in a file of any size
+MOST_SNAPSHOTS = 1 << 24
+# What h5py raises for damaged files, depending on which bytes are hit.
+DAMAGE = (
+    OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, OverflowError, MemoryError
+)  # fmt: skip
+MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
+
+
+class FileFormatError(ValueError):
+    """A file of ours (or one that should be) that cannot be used; the message names file, dataset, row and remedy."""
+
+
+def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
+    """Open an HDF5 file for reading after checking that it is one of ours.
+
+    Raises FileFormatError for a missing, truncated or foreign file, and for an unknown format or version.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileFormatError(f"{path}: no such file")
+    if expected == BOOK:
+        check_seal(path)
+    try:
+        file = h5py.File(path, "r", locking=False)
+    except OSError as error:
+        raise FileFormatError(
+            f"{path}: not a readable HDF5 file ({error}); truncated, or not written by hpcgnn?"
+        ) from error
+    try:
+        with naming(path, "write it anew"):
+            check_format(file, expected)
+            check_objects(file)
+    except FileFormatError:
+        file.close()
+        raise
+    return file
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike, expected: str, remedy: str) -> Iterator[h5py.File]:
+    """As open_checked, closed at the end, and what is raised in the block about damaged contents as `naming` tells."""
+    with naming(path, remedy), open_checked(path, expected) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Whatever HDF5 raises in the block about damaged contents (a dozen exceptions, most without a name in them)
+    becomes a FileFormatError that names the file and the remedy, but for those to ``keep``."""
+    try:
+        yield
+    except (FileFormatError, *keep):  # type: ignore[misc]
+        raise
+    except DAMAGE as error:
+        raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
+
+
+def check_objects(file: h5py.File) -> None:
+    """FileFormatError for links that lead out of the file or astray, and for columns larger than a file of its size can
+    hold, which nobody should try to read."""
+    most = max(SMALL_BYTES, MOST_PACKED * os.path.getsize(file.filename))
+    waiting, known = [file["/"]], set()
+    while waiting:
+        group = waiting.pop()
+        if group.id in known:
+            raise FileFormatError(f"{file.filename}: {group.name}: a group that holds itself: damaged")
+        known.add(group.id)
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise FileFormatError(f"{file.filename}: {group.name}: {name} is a link; store the object itself")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                waiting.append(item)
+            elif isinstance(item, h5py.Dataset):
+                check_dataset(item, most)
+
+
+def check_dataset(dataset: h5py.Dataset, most: int) -> None:
+    """FileFormatError for a dataset of more than ``most`` bytes, and for one that lies in other files."""
+    where = f"{dataset.file.filename}: {dataset.name}"
+    if dataset.nbytes > most:
+        raise FileFormatError(f"{where}: {dataset.nbytes:,} bytes in so small a file: damaged")
+    if dataset.external or dataset.is_virtual:
+        raise FileFormatError(f"{where}: lies in other files; store it in this one")
+
+
+def check_format(file: h5py.File, expected: str) -> None:
+    """Refuse, by name, a file of another format or version."""
+    found = file.attrs.get("format")
+    if found != expected:
+        raise FileFormatError(f"{file.filename}: format is {found!r}, expected {expected!r}")
+    version = int(file.attrs.get("format_version", -1))
+    if version != VERSION:
+        raise FileFormatError(
+            f"{file.filename}: {expected} version {version}, this hpcgnn {__version__} reads version {VERSION}; "
+            "write the file anew (convert or partition again) with the same hpcgnn that reads it"
+        )
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator[h5py.File]:
+    """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception.
+
+    A book is sealed: it has the hashes of the parts, but no other file has its own.
+    """
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        room = {"userblock_size": SEAL_BYTES} if file_format == BOOK else {}
+        with h5py.File(temporary, "w", locking=False, **room) as file:
+            file.attrs["format"] = file_format
+            file.attrs["format_version"] = VERSION
+            file.attrs["created_by"] = f"hpcgnn {__version__}"
+            for name, value in attributes.items():
+                file.attrs[name] = value
+            yield file
+        if file_format == BOOK:
+            seal(temporary)
+        commit(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
+    """fsync a finished temporary file and rename it to its final name, durably."""
+    fsync(temporary)
+    os.replace(temporary, path)
+    fsync(pathlib.Path(path).parent)
+
+
+def fsync(path: str | os.PathLike) -> None:
+    """fsync one file or folder; file systems that cannot sync a folder are let off."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def file_hash(path: str | os.PathLike, first: int = 0) -> str:
+    """sha256 of a whole file, or of its bytes from ``first`` on, hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        file.seek(first)
+        while block := file.read(8 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def seal_of(path: str | os.PathLike) -> bytes:
+    """What the first SEAL_BYTES of a book must be: they have the hash of all that follows."""
+    return f"{BOOK} sha256 {file_hash(path, SEAL_BYTES)}\n".encode().ljust(SEAL_BYTES, b"\0")
+
+
+def seal(path: str | os.PathLike) -> None:
+    """Write the hash of a closed book into its user block."""
+    text = seal_of(path)
+    with open(path, "r+b") as file:
+        file.write(text)
+
+
+def check_seal(path: str | os.PathLike) -> None:
+    """FileFormatError when a book is not what was sealed; one without a user block has no seal."""
+    with open(path, "rb") as file:
+        head = file.read(SEAL_BYTES)
+    if not head.startswith(HDF5_SIGNATURE) and head != seal_of(path):
+        raise FileFormatError(
+            f"{os.fspath(path)}: not a book, or damaged: it does not fit the hash in its first {SEAL_BYTES} bytes; "
+            "copy it again or partition again"
+        )
+
+
+def slabs(num_rows: int, row_bytes: int, limit: int = SLAB_BYTES) -> Iterator[tuple[int, int]]:
+    """Row ranges (start, stop) that cover ``num_rows`` rows in pieces of at most ``limit`` bytes (at least one row)."""
+    step = max(1, limit // max(1, row_bytes))
+    for start in range(0, num_rows, step):
+        yield start, min(start + step, num_rows)
+
+
+def row_bytes(dataset: h5py.Dataset) -> int:
+    """Bytes of one row (all trailing dimensions)."""
+    return int(dataset.dtype.itemsize * np.prod(dataset.shape[1:], dtype=np.int64))
+
+
+def as_matrix(column: np.ndarray) -> np.ndarray:
+    """A column [N, ...] as [N, width]; N may be 0, where ``reshape(0, -1)`` fails."""
+    return column.reshape(len(column), math.prod(column.shape[1:]))
+
+
+def create_column(group: h5py.Group, name: str, num_rows: int, tail: tuple[int, ...], dtype) -> h5py.Dataset:
+    """Create an empty chunked column [num_rows, *tail] (chunks of about 1 MiB). Raises FileFormatError for a name that
+    is none in HDF5."""
+    if name in ("", ".") or "/" in name or "\0" in name:
+        raise FileFormatError(f"{group.name}: a column cannot be called {name!r}: give it a name without '/'")
+    per_row = max(1, int(np.dtype(dtype).itemsize * np.prod(tail, dtype=np.int64)))
+    chunk = (max(1, min(num_rows, (1 << 20) // per_row)), *tail) if num_rows else None
+    return group.create_dataset(name, shape=(num_rows, *tail), dtype=dtype, chunks=chunk)
+
+
+def relation_name(source: str, relation: str, destination: str) -> str:
+    """Name of a relation's group: ``<src>.<rel>.<dst>``."""
+    for part in (source, relation, destination):
+        if not part or "." in part or "/" in part:
+            raise FileFormatError(f"node types and relations must be non-empty, without '.' and '/': {part!r}")
+    return f"{source}.{relation}.{destination}"
+
+
+def split_relation(name: str) -> tuple[str, str, str]:
+    """The three names of a relation group."""
+    if name.count(".") != 2:
+        raise FileFormatError(f"relation {name!r} is not of the form <src>.<rel>.<dst>")
+    source, relation, destination = name.split(".")
+    return source, relation, destination
+
+
+def ordered(group: h5py.Group, id_attribute: str) -> list[str]:
+    """Names of the subgroups in order of their integer id attribute (never in dict order)."""
+    ids = {name: int(sub.attrs[id_attribute]) for name, sub in group.items()}
+    names = sorted(ids, key=ids.__getitem__)
+    if [ids[name] for name in names] != list(range(len(names))):
+        raise FileFormatError(
+            f"{group.file.filename}: {group.name}: {id_attribute} must be 0, 1, ... without gaps, got {ids}"
+        )
+    return names
+
+
+def node_types(file: h5py.File) -> list[str]:
+    """Node types of a graph file or book, by type id."""
+    return ordered(file["nodes"], "type_id")
+
+
+def relations(file: h5py.File) -> list[str]:
+    """Relations of a graph file or book, by relation id."""
+    return ordered(file["edges"], "relation_id")
+
+
+def part_path(folder: str | os.PathLike, part: int) -> pathlib.Path:
+    """Path of one part file of a partition set."""
+    return pathlib.Path(folder) / f"part-{part}.h5"
+
+
+def book_path(folder: str | os.PathLike) -> pathlib.Path:
+    """Path of the book of a partition set."""
+    return pathlib.Path(folder) / "book.h5"
+
+
+def json_attribute(file: h5py.File, name: str):
+    """A JSON root attribute, decoded; None when absent."""
+    text = file.attrs.get(name)
+    return None if text is None else decode_json(text)

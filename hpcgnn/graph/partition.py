@@ -1,0 +1,275 @@
+"""What a rank holds of a static graph: its nodes with their columns, and all their in-edges (CSC) by relation.
+
+A rank reads the parts that the book gives it, but for the features, which whoever wants them reads from there. Local
+rows: the rank's nodes type by type, in order of global id. *Flat row id*: first flat id of the node's type + row id in
+the graph file; it identifies a node on any partition set.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.graph import files
+from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
+from hpcgnn.graph.columns import Piece, StoredColumn
+
+FEATURES = "feat"  # the column of nodes that is left in the files
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation: src_type and dst_type number the book's node types; num_edges in the whole graph."""
+
+    name: str
+    src_type: int
+    dst_type: int
+    num_edges: int
+
+
+@dataclass(frozen=True, slots=True)
+class InEdges:
+    """A relation's edges into this rank's n nodes of its destination type, as CSC: indptr [n + 1], src [m] global ids,
+    row [m] edge row ids, increasing within a node, all int64; columns: further columns [m, ...] by name."""
+
+    indptr: np.ndarray
+    src: np.ndarray
+    row: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    @property
+    def dst(self) -> np.ndarray:
+        """The node [m] of each edge, counted from this rank's first one of the type."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    def degrees_only(self) -> InEdges:
+        """Only how many edges each node has: src, row and columns are empty."""
+        none = np.empty(0, np.int64)
+        return InEdges(self.indptr, none, none, {})
+
+    def take(self, kept: np.ndarray) -> InEdges:
+        """Only the edges where kept [m] bool."""
+        below = np.concatenate(([0], np.cumsum(kept)))
+        columns = {name: column[kept] for name, column in self.columns.items()}
+        return InEdges(below[self.indptr], self.src[kept], self.row[kept], columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Remote nodes of a type that a rank is likely to want: id [k] global ids, unique; probability [k] float32,
+    decreasing. Empty where the parts were stored without one."""
+
+    id: np.ndarray
+    probability: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPartition:
+    """A rank's share. flat_row [n] int64 of every local node; type_start [T + 1]: first local row of every type;
+    columns: by type, name to [n of the type, ...], without the features: those [n of the type, F] are where the parts
+    lie, None for a type that has none; edges: one for each of ``relations``; ranking: by type, what the parts expect to
+    want of other parts; graph: hash of the graph file, the same for all its partition sets; out: where asked for, by
+    relation, the out-edges of this rank's nodes of its source type, with the destinations as ``src``."""
+
+    book: Book
+    graph: str
+    rank: int
+    relations: tuple[Relation, ...]
+    flat_row: np.ndarray
+    type_start: np.ndarray
+    columns: tuple[dict[str, np.ndarray], ...]
+    features: tuple[StoredColumn | None, ...]
+    edges: tuple[InEdges, ...]
+    ranking: tuple[Ranking, ...]
+    out: tuple[InEdges, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        """Local nodes, n."""
+        return len(self.flat_row)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the node types."""
+        return self.book.node_types
+
+    def of_type(self, node_type: int) -> slice:
+        """Local rows of a type."""
+        return slice(int(self.type_start[node_type]), int(self.type_start[node_type + 1]))
+
+    def global_ids(self, node_type: int) -> np.ndarray:
+        """Global ids of this rank's nodes of a type, int64."""
+        return self.book.local_to_global(self.rank)[self.of_type(node_type)]
+
+    def degrees_only(self) -> GraphPartition:
+        """The nodes, and how many edges each has."""
+        return replace(self, edges=tuple(edges.degrees_only() for edges in self.edges))
+
+    def in_degree(self) -> np.ndarray:
+        """In-edges of every local node over all relations, int64 [n]."""
+        degree = np.zeros(self.num_nodes, np.int64)
+        for relation, edges in zip(self.relations, self.edges, strict=True):
+            degree[self.of_type(relation.dst_type)] += np.diff(edges.indptr)
+        return degree
+
+    def relation_of(self, name: str) -> int:
+        """Number of a relation. Raises ValueError naming the relations there are."""
+        known = [relation.name for relation in self.relations]
+        if name not in known:
+            raise ValueError(f"no relation {name}; the graph has {', '.join(known)}")
+        return known.index(name)
+
+    def type_of(self, name: str) -> int:
+        """Number of a node type. Raises ValueError naming the types there are."""
+        if name not in self.types:
+            raise ValueError(f"no node type {name!r}; the graph has {', '.join(self.types)}")
+        return self.types.index(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Raw columns of one part file."""
+
+    rows: list[np.ndarray]
+    nodes: list[dict[str, np.ndarray]]
+    features: list[Piece | None]
+    edges: list[InEdges]
+    rankings: list[Ranking]
+    out: list[InEdges]
+
+
+def open_graph_partition(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
+    with_out: bool = False, kind: str = "static",
+) -> GraphPartition:  # fmt: skip
+    """Read the share of ``rank`` of ``size`` from a partition set of that kind. Without ``edges`` only how many a node
+    has (``degrees_only``), without ``columns`` none of the nodes' columns; with_out: out-edges too.
+
+    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
+    kind, or out-edges that are not stored, and ValueError for more ranks than parts.
+    """
+    # What NumPy raises where columns do not fit each other names no file.
+    with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
+        return _open(path, rank, size, check_hash, edges, columns, with_out, kind)
+
+
+def _open(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool, edges: bool, columns: bool, with_out: bool,
+    kind: str,
+) -> GraphPartition:  # fmt: skip
+    offsets, types = read_offsets(path)
+    book = Book(offsets, size, types)
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+        set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
+        if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
+            raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
+        hashes = [digest.decode() for digest in file["parts/hash"][()]]
+        relations = _read_relations(file, types, kind)
+    mine = book.parts_of(rank)
+    wanted = types, relations, edges, columns, with_out
+    parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *wanted) for p in mine]
+    for part, content in zip(mine, parts, strict=True):
+        check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
+    flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
+    return GraphPartition(
+        book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
+        np.cumsum([0, *(len(rows) for rows in flat)]),
+        tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
+        tuple(_merge_features([p.features[t] for p in parts]) for t in range(len(types))),
+        tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
+        tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
+        tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
+    )  # fmt: skip
+
+
+def _read_relations(file: h5py.File, types: tuple[str, ...], kind: str) -> tuple[Relation, ...]:
+    if file.attrs["kind"] != kind:
+        found = file.attrs["kind"]
+        raise files.FileFormatError(f"{file.filename}: kind is {found!r}, this task needs one of kind {kind!r}")
+    found = []
+    for name in files.relations(file):
+        src, _, dst = files.split_relation(name)
+        found.append(Relation(name, types.index(src), types.index(dst), int(file["edges"][name].attrs["num_edges"])))
+    return tuple(found)
+
+
+def _read_part(
+    path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns, with_out
+) -> _Part:  # fmt: skip
+    with reading_part(path, part, set_id, digest) as file:
+        wanted = lambda key: key == "row" or (with_columns and key != FEATURES)  # noqa: E731
+        nodes = [{key: column[()] for key, column in file["nodes"][t].items() if wanted(key)} for t in types]
+        features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
+        counts = [len(found["row"]) for found in nodes]
+        edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type]) for r in relations]
+        out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type]) for r in relations if with_out]
+        if not with_edges:
+            edges, out = ([lists.degrees_only() for lists in found] for found in (edges, out))
+        rows = [n.pop("row") for n in nodes]
+        return _Part(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out)
+
+
+def _find_features(group: h5py.Group) -> Piece | None:
+    """The features of a part's nodes of one type. Raises ValueError where they are not as many."""
+    if FEATURES not in group:
+        return None
+    piece = Piece.of(group[FEATURES])
+    if piece.rows != len(group["row"]):
+        raise ValueError(f"{piece.name} has {piece.rows} rows, {len(group['row'])} nodes")
+    return piece
+
+
+def _merge_features(pieces: list[Piece | Any]) -> StoredColumn | None:
+    """The parts' features as one column. Raises ValueError where some parts have none."""
+    if None not in pieces:
+        return StoredColumn(pieces)
+    if any(piece is not None for piece in pieces):
+        raise ValueError("some parts have features and some have none; run data_tools.verify, or partition again")
+    return None
+
+
+def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int) -> InEdges:
+    """The lists of ``num_nodes`` nodes, with the column of neighbours of that name."""
+    found = {key: column[()] for key, column in group.items()}
+    indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in ("indptr", neighbor, "row"))
+    if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
+        raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
+    return InEdges(indptr, src, row, found)
+
+
+def _read_ranking(file: h5py.File, node_type: str) -> Ranking:
+    path = f"cache/{node_type}"
+    if path not in file:
+        return Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
+    return Ranking(file[path]["id"][()].astype(np.int64), file[path]["probability"][()].astype(np.float32))
+
+
+def _merge_rankings(pieces: list[Ranking], book: Book, node_type: int, rank: int) -> Ranking:
+    """The parts' rankings as one, without the rank's own nodes; a node counts by the part that wants it most."""
+    ids = np.concatenate([piece.id for piece in pieces])
+    probability = np.concatenate([piece.probability for piece in pieces])
+    order = np.lexsort((ids, -probability))
+    order = order[book.of_type(node_type).locate(ids[order])[0] != rank]
+    _, first = np.unique(ids[order], return_index=True)
+    kept = order[np.sort(first)]
+    return Ranking(ids[kept], probability[kept])
+
+
+def _merge_columns(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _merge_edges(pieces: list[InEdges]) -> InEdges:
+    """The parts' edges one behind the other, which is the order of their nodes."""
+    starts = np.cumsum([0, *(piece.indptr[-1] for piece in pieces)])
+    shifted = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
+    return InEdges(
+        np.concatenate([*shifted, starts[-1:]]).astype(np.int64),
+        np.concatenate([piece.src for piece in pieces]),
+        np.concatenate([piece.row for piece in pieces]),
+        _merge_columns([piece.columns for piece in pieces]),
+    )

@@ -1,0 +1,302 @@
+"""Checkpoints: whole or none at all, read on any number of ranks; `checkpoint_writer` writes them.
+
+A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer), ``memory-<r>.safetensors``
+(node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (the same of the w-th write that
+reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and sha256, progress). Without
+a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
+
+Version 2 has the layout that version 1 had last, so those of version 1 are read by what they hold: the first ones kept
+``best_ap`` instead of ``best_metric``, and one mail a node (``has_mail``) instead of a mailbox. These are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from hpcgnn import __version__
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.graph import files
+from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner, SavedRows
+
+FORMAT, VERSION = "hpcgnn-checkpoint", 2
+STATE = "state.safetensors"
+MANIFEST = "manifest.json"
+FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
+
+
+class OtherVersionError(ValueError):
+    """A checkpoint that is whole but has another layout; the message names it, the version found and the remedy."""
+
+
+@dataclass
+class Progress:
+    """Where a run is. epoch and step are the next to do; step = steps of the epoch means that validation is next."""
+
+    epoch: int = 0
+    step: int = 0
+    global_step: int = 0
+    loss_sum: float = 0.0
+    train_seconds: float = 0.0
+    best_metric: float = -1.0
+    best_epoch: int = -1
+    bad_epochs: int = 0
+    metrics_bytes: int = 0
+
+
+@dataclass
+class State:
+    """What a checkpoint holds besides node memory."""
+
+    progress: Progress
+    tensors: dict[str, torch.Tensor]
+
+
+def find_latest(folder: Path) -> Path | None:
+    """The newest whole step checkpoint of a run's ``checkpoints`` folder."""
+    found = step_checkpoints(folder)
+    return found[-1] if found else None
+
+
+def step_checkpoints(folder: Path) -> list[Path]:
+    """The whole step checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path | None:
+    """Collective. The newest step checkpoint whose files are all as they were written; None where there is no
+    checkpoint. Says what it passes over. Raises DistributedError when every one is damaged, and when one that is newer
+    than all sound ones has another layout: an older one would lose work."""
+    found = world.broadcast(step_checkpoints(folder))
+    for path in reversed(found):
+        problem = find_damage(path, world)
+        if problem is None:
+            return path
+        log(f"{path.name} is damaged and passed over: {problem}")
+    if found:
+        raise DistributedError(f"{folder}: none of {len(found)} checkpoints is whole; see the log", user_error=True)
+    return None
+
+
+def find_damage(path: Path, world: World) -> str | None:
+    """Collective. What is wrong with the files of a checkpoint; the ranks share them out. Raises DistributedError for
+    another layout."""
+    problem, entries = None, []
+    with together(world, "read checkpoint"):
+        try:
+            entries = read_manifest(path)["files"]
+            check_files(path, entries[world.rank :: world.size])
+        except OtherVersionError:
+            raise
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    return next((text for text in world.allgather(problem) if text), None)
+
+
+def find_best(folder: Path) -> Path | None:
+    """The checkpoint of the best epoch, as the newest step checkpoint names it."""
+    latest = find_latest(folder)
+    if latest is None:
+        return None
+    best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
+    return best if (best / MANIFEST).is_file() else None
+
+
+def best_tag(epoch: int) -> str:
+    """Folder of the best checkpoint of an epoch."""
+    return f"best-{epoch:05d}"
+
+
+def step_tag(progress: Progress) -> str:
+    """Folder of a step checkpoint; no two states of a run share one, and they sort by age."""
+    return f"step-{progress.global_step:010d}-{progress.epoch:05d}-{progress.step:07d}"
+
+
+def read_manifest(path: Path) -> dict:
+    """The manifest of a checkpoint whose files are all there with their sizes. Raises ValueError, of another format,
+    version or layout OtherVersionError."""
+    try:
+        manifest = decode_json((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path / MANIFEST}: expected an object; not a whole checkpoint")
+    version = manifest.get("format_version")
+    if manifest.get("format") != FORMAT or version not in (1, VERSION):
+        _refuse_version(path, f"{manifest.get('format')} version {version}")
+    _check_manifest(path / MANIFEST, manifest)
+    for entry in manifest["files"]:
+        name = path / entry["name"]
+        if not name.is_file() or os.path.getsize(name) != entry["bytes"]:
+            raise ValueError(_damaged(name))
+    if version == 1 and (strange := _first_layout(path, manifest)):
+        _refuse_version(path, f"{FORMAT} version 1 with {strange}")
+    return manifest
+
+
+def _refuse_version(path: Path, found: str) -> NoReturn:
+    raise OtherVersionError(
+        f"{path}: {found}, this hpcgnn {__version__} reads {FORMAT} version {VERSION}; "
+        "resume with the hpcgnn that wrote it, or train anew into another folder"
+    )
+
+
+def _first_layout(path: Path, manifest: dict) -> str | None:
+    """What only the first layouts of version 1 have, where a checkpoint has it; its files are there. Raises ValueError
+    for node memory that cannot be read."""
+    if "best_ap" in manifest["progress"]:
+        return "best_ap in its manifest"
+    memory = [path / entry["name"] for entry in manifest["files"] if entry["name"].startswith("memory-")]
+    try:
+        for name in memory[:1]:  # those of all ranks have the same columns
+            with safe_open(name, "pt") as columns:
+                if "has_mail" in columns.keys():
+                    return "one mail a node"
+    except SafetensorError as error:
+        raise ValueError(f"{_damaged(name)}: {error}") from error
+    return None
+
+
+def _check_manifest(path: Path, manifest: dict) -> None:
+    """ValueError unless a manifest has all that is read of it, of the right types, and names files beside itself."""
+    listed: Any = manifest.get("files")
+    progress: Any = manifest.get("progress")
+    sound = [type(manifest.get(key)) for key in ("graph", "created_by")] == [str, str]
+    sound = (
+        sound
+        and isinstance(listed, list)
+        and all(
+            isinstance(entry, dict)
+            and [type(entry.get(key)) for key in ("name", "bytes", "sha256")] == [str, int, str]
+            and FILE_NAME.fullmatch(entry["name"])
+            for entry in listed
+        )
+    )
+    sound = sound and STATE in [entry["name"] for entry in listed]
+    sound = sound and isinstance(progress, dict) and progress.keys() >= {"epoch", "step", "best_epoch"}
+    if not sound or not all(type(value) in (int, float) for value in progress.values()):
+        raise ValueError(f"{path}: not as hpcgnn writes it; not a whole checkpoint")
+
+
+def _damaged(name: Path) -> str:
+    return f"{name}: missing or damaged"
+
+
+def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
+    name = path / entry["name"]
+    _check_hash(name, entry)
+    try:
+        return load_file(name)
+    except SafetensorError as error:
+        raise ValueError(f"{_damaged(name)}: {error}") from error
+
+
+def check_files(path: Path, entries: list[dict]) -> None:
+    """ValueError names the first of some files, entries of the manifest, that is not as it was written."""
+    for entry in entries:
+        _check_hash(path / entry["name"], entry)
+
+
+def _check_hash(name: Path, entry: dict) -> None:
+    if files.file_hash(name) != entry["sha256"]:
+        raise ValueError(_damaged(name))
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Weights by parameter, whatever graph they were trained on. Raises ValueError for a damaged checkpoint."""
+    entry = next(entry for entry in read_manifest(path)["files"] if entry["name"] == STATE)
+    return model_weights(_load_file(path, entry))
+
+
+def model_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights among a checkpoint's tensors, by parameter."""
+    prefix = "model."
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:
+    """Weights, optimizer and progress, and the manifest's entries of the files of node memory, then of every waiting
+    write, oldest first. Raises ValueError for a damaged checkpoint and for another graph's."""
+    manifest = read_manifest(path)
+    if manifest["graph"] != graph:
+        raise ValueError(f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]})")
+    state = next(entry for entry in manifest["files"] if entry["name"] == STATE)
+    tables: dict[int, list[dict]] = {0: []}
+    for entry in manifest["files"]:
+        kind, _, rest = entry["name"].partition("-")
+        if kind in ("memory", "write"):
+            tables.setdefault(int(rest.split("-")[0]) if kind == "write" else 0, []).append(entry)
+    memory = [tables[number] for number in sorted(tables)]
+    return State(_progress(path, manifest["progress"]), _load_file(path, state)), memory
+
+
+def _progress(path: Path, values: dict) -> Progress:
+    known = {field.name for field in fields(Progress)}
+    if values.keys() != known:
+        strange = ", ".join(sorted(values.keys() ^ known))
+        raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); go on with that version")
+    return Progress(**values)
+
+
+def load_memory(
+    path: Path, entries: list[list[dict]], memory: NodeRowStore, partition: RowOwner, world: World,
+    channel: Channel,
+) -> None:  # fmt: skip
+    """Collective. Node memory and waiting writes from the files of any number of ranks: each file is read once and its
+    rows go to their owners."""
+    memory.reset()
+    reader = _RowReader(path, memory.prototype(), partition, world, channel)
+    table, *writes = entries
+    for saved in reader.read(table):
+        memory.put(saved)
+    memory.share(channel)
+    for write in writes:
+        memory.put_write(list(reader.read(write)), channel)
+
+
+class _RowReader:
+    """Collective to create. Rows of nodes by flat row id; ``like``: their columns."""
+
+    def __init__(self, path: Path, like: dict[str, torch.Tensor], partition: RowOwner, world: World, channel: Channel):
+        self._path, self._like, self._book, self._world, self._channel = path, like, partition.book, world, channel
+        ids = partition.book.local_to_global(world.rank)
+        self._directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
+
+    def read(self, entries: list[dict]) -> Iterator[SavedRows]:
+        """Collective. What the files hold of this rank's nodes, as many files at a time as there are ranks."""
+        rank, size, device = self._world.rank, self._world.size, self._world.device
+        for first in range(0, len(entries), size):
+            mine = entries[first + rank] if first + rank < len(entries) else None
+            with together(self._world, "read checkpoint"):
+                content = self._checked(mine) if mine else {}
+            rows = content["flat_row"].numpy() if mine else np.empty(0, np.int64)
+            route = Route.plan(self._book, self._directory.lookup(rows), self._channel)
+            columns = {}
+            for name, table in self._like.items():
+                values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
+                columns[name] = route.push(values.to(table.dtype)).to(device)
+            yield SavedRows(route.requests.to(device), columns)
+
+    def _checked(self, entry: dict) -> dict[str, torch.Tensor]:
+        """A file's columns. ValueError unless they are those of this run's nodes."""
+        content = _load_file(self._path, entry)
+        rows = content.get("flat_row", torch.empty(0))
+        sound = rows.dtype == torch.int64 and rows.ndim == 1 and self._like.keys() <= content.keys()
+        sound = sound and all(content[name].shape == (len(rows), *like.shape[1:]) for name, like in self._like.items())
+        if not sound or not ((rows >= 0) & (rows < self._book.num_nodes)).all():
+            raise ValueError(f"{self._path / entry['name']}: not the node memory of the configured model and graph")
+        return content

@@ -1,0 +1,234 @@
+"""Writes checkpoints while training goes on, and loads them into a session.
+
+What belongs into a checkpoint is copied, a thread of every rank writes its files, and the manifest, which makes a
+folder a checkpoint, follows once all ranks have theirs on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from hpcgnn import __version__
+from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import World
+from hpcgnn.graph import files
+from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
+from hpcgnn.loop.session import BaseSession
+from hpcgnn.native.dispatch import download
+
+MOST_WAITING = 2  # copies of the run's state in memory; an epoch's end leaves two
+
+
+@dataclass(slots=True)
+class _Job:
+    """A checkpoint whose files are being written."""
+
+    target: Path
+    progress: Progress
+    is_step: bool
+    files: Future
+
+
+class CheckpointWriter:
+    """Collective but for ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph.
+
+    What a rank cannot write raises DistributedError on all of them, with the next ``add`` or ``settle``;
+    whole checkpoints are left as they are, those that wait are given up.
+    """
+
+    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog):
+        self._folder, self._graph, self._keep, self._world, self._watchdog = folder, graph, keep, world, watchdog
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._jobs: list[_Job] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this rank still writes."""
+        return any(not job.files.done() for job in self._jobs)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether files have been written, or will be, that make no checkpoint yet; the same on all ranks."""
+        return bool(self._jobs)
+
+    def add(self, tag: str, state: State, memory: list[SavedRows], flat_row: np.ndarray) -> None:
+        """Begin a checkpoint of a copy of ``state``; ``memory`` is a copy already. A step checkpoint that is there,
+        whole or on its way, is this very state and stays."""
+        target, is_step = self._folder / tag, tag.startswith("step-")
+        if any(job.target == target for job in self._jobs):
+            return
+        if self._world.broadcast(self._world.rank == 0 and is_step and (target / MANIFEST).is_file()):
+            return
+        if len(self._jobs) >= MOST_WAITING:
+            self.settle()
+        with together(self._world, "checkpoint"):
+            if self._world.rank == 0:
+                remove(target)
+                target.mkdir(parents=True)
+        contents = _contents(state, memory, flat_row, self._world.rank)
+        job = _Job(target, state.progress, is_step, self._thread.submit(_write_files, target, contents))
+        self._jobs.append(job)
+
+    def settle(self) -> None:
+        """Turn what has been written into checkpoints, waiting for what has not."""
+        while self._jobs:
+            try:
+                self._finish(self._jobs[0])
+            except Exception:
+                self._give_up()
+                raise
+            self._jobs.pop(0)
+
+    def close(self) -> None:
+        """Not collective. Give up what waits; of no effect after ``settle``."""
+        self._give_up()
+        self._thread.shutdown()
+
+    def _finish(self, job: _Job) -> None:
+        with together(self._world, "checkpoint"):
+            written = job.files.result()
+            self._watchdog.at("checkpoint, own files written", job.progress.global_step)
+        listed = self._world.gather(written)
+        with together(self._world, "checkpoint"):
+            if self._world.rank == 0:
+                _write_manifest(job.target, listed, job.progress, self._graph)
+                if job.is_step:
+                    prune(self._folder, job.progress.best_epoch, self._keep, {later.target for later in self._jobs})
+
+    def _give_up(self) -> None:
+        for job in self._jobs:
+            job.files.cancel()
+        for job in self._jobs:
+            if not job.files.cancelled():
+                job.files.exception()  # a file that is being written is not removed under way
+            if self._world.rank == 0:
+                shutil.rmtree(job.target, ignore_errors=True)
+        self._jobs.clear()
+
+
+def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank: int) -> dict[str, dict]:
+    """Tensors by file."""
+    contents: dict[str, dict[str, torch.Tensor]] = {}
+    if rank == 0:
+        contents[STATE] = {name: tensor.detach().clone() for name, tensor in state.tensors.items()}
+    for number, saved in enumerate(memory):
+        columns = saved.columns | {"flat_row": torch.from_numpy(flat_row)[saved.rows.cpu()]}
+        contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
+    return contents
+
+
+def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]]) -> list[dict]:
+    target.mkdir(parents=True, exist_ok=True)  # rank 0 made it, but a network file system may show it here later
+    return [_write_file(target / name, tensors) for name, tensors in contents.items()]
+
+
+def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
+    try:
+        save_file({name: download(tensor) for name, tensor in tensors.items()}, path)
+        files.fsync(path)
+    except SafetensorError as error:
+        raise OSError(f"{path}: cannot write the checkpoint: {error}") from error
+    except OSError as error:
+        raise OSError(f"{path}: cannot write the checkpoint: {error.strerror or error}") from error
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
+
+
+def _write_manifest(target: Path, listed: list[list[dict]], progress: Progress, graph: str) -> None:
+    manifest = {
+        "format": FORMAT, "format_version": VERSION, "created_by": f"hpcgnn {__version__}", "graph": graph,
+        "files": [entry for entries in listed for entry in entries], "progress": asdict(progress),
+    }  # fmt: skip
+    temporary = target / f"{MANIFEST}.tmp"
+    temporary.write_text(json.dumps(manifest, indent=1))
+    files.commit(temporary, target / MANIFEST)
+    files.fsync(target.parent)
+
+
+def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> None:
+    """Keep the ``keep`` newest whole step checkpoints, the best one and what is being written; drop older ones and what
+    was never finished."""
+    kept = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
+    for path in (*folder.glob("step-*"), *folder.glob("best-*")):
+        if path not in kept:
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, the manifest first: what is left after a kill is none."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+HEAD = "decoder."
+
+
+def load(session: BaseSession, path: Path) -> State:
+    """Collective. Weights and node memory of a checkpoint into a session; returns the whole state."""
+    with together(session.world, "read checkpoint"):
+        state, names = checkpoint.load_state(path, session.partition.graph)
+        _set_weights(session.model, checkpoint.model_weights(state.tensors), path)
+    checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.plan_channel)
+    session.restore_state(state.tensors)
+    return state
+
+
+def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+    """Copy in place: parameters are views into the flat buffer."""
+    parameters = dict(model.named_parameters())
+    wanted, found = ({(n, *p.shape) for n, p in given.items()} for given in (parameters, weights))
+    if wanted != found:
+        raise ValueError(
+            f"{path}: the weights do not fit the configured model ({_first(found - wanted)} where it has "
+            f"{_first(wanted - found)}): use the model section of that run and the hpcgnn that wrote it, or train anew"
+        )
+    for name, parameter in parameters.items():
+        parameter.data.copy_(weights[name])
+
+
+def _first(weights: set[tuple]) -> str:
+    """The first weight in words."""
+    name, *shape = min(weights, default=("nothing",))
+    return f"{name} {shape}" if shape else name
+
+
+def initialize(session: BaseSession, folder: Path) -> str:
+    """Collective. The best weights of a finished run into everything but the head; returns what was done, in words.
+
+    Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.
+    """
+    with together(session.world, "read task.init"):
+        best = checkpoint.find_best(folder / "checkpoints")
+        if best is None:
+            raise ValueError(f"task.init {folder}: no best checkpoint there: name the folder of a finished run")
+        new = _copy_weights(session.model, checkpoint.load_weights(best), best, session.config.task.freeze)
+    return f"weights from {best}; new: {', '.join(new)}"
+
+
+def _copy_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path, complete: bool) -> list[str]:
+    """Copy what fits by name and shape; returns the names of what does not, the head's left to itself."""
+    parameters = dict(model.named_parameters())
+    body = [name for name in parameters if not name.startswith(HEAD)]
+    fitting = [name for name in body if name in weights and weights[name].shape == parameters[name].shape]
+    left = [name for name in body if name not in fitting]
+    if not fitting:
+        raise ValueError(f"{path}: none of its weights fits the configured model: use the model section of that run")
+    if complete and left:
+        raise ValueError(
+            f"{path}: {', '.join(left)} do not fit, and task.freeze would leave them untrained: use the model, memory "
+            "and sampling sections of that run, or freeze false"
+        )
+    for name in fitting:
+        parameters[name].data.copy_(weights[name])
+    return [*left, HEAD.rstrip(".")]

@@ -1,0 +1,142 @@
+"""Starts and ends a command: checks, one message for expected errors, Abort for others, requests to leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+
+Result = TypeVar("Result")
+
+# How long the planning thread may keep the interpreter while the main thread waits for it to start its next kernel.
+SWITCH_SECONDS = 1e-3
+LEAVE_SECONDS = 60
+EXIT_DONE, EXIT_FAILURE, EXIT_USER, EXIT_REQUEUE = 0, 1, 2, 75
+
+
+class Answered(Exception):
+    """Raised on all ranks: the command line asked for text only (--help), and rank 0 has printed it."""
+
+
+def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) -> int:
+    """Run a command's main function on all ranks; returns its exit code.
+
+    DistributedError leaves together with one message (exit code 2 for the user's input, else 1); anything else on any
+    rank, SystemExit of any code included (the others would wait for that rank), is printed with rank, host and stage
+    and aborts the job.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    sys.setswitchinterval(SWITCH_SECONDS)
+    world: Any = None
+    try:
+        World.check_singleton()
+        world = World(CommConfig(device="cpu"))  # a GPU is bound once the configuration is known
+        return main(world, argv)
+    except Answered:
+        return EXIT_DONE
+    except DistributedError as error:
+        if world.rank == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USER if error.user_error else EXIT_FAILURE
+    except ValueError as error:
+        if world is None:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return EXIT_USER
+        return _abort(world, EXIT_FAILURE, error)
+    except BaseException as error:
+        return _abort(world, EXIT_FAILURE, error)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code. Launchers take one that asks for a requeue for a failure: `srun
+    --kill-on-bad-exit` and mpirun send SIGTERM to ranks that are slower to leave, which would change the job's code.
+    MPI's end waits for all ranks; for one that hangs, or a launcher that has died, not for ever.
+    """
+    signal.alarm(LEAVE_SECONDS)
+    if code == EXIT_REQUEUE:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _abort(world: World | None, code: int, error: BaseException) -> int:
+    place = f"rank {world.rank} of {world.size} on {world.host}" if world else "start-up"
+    if stage := getattr(error, "stage", ""):
+        place += f", {stage}"
+    print(f"hpcgnn: {place}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+    if world is not None and world.size > 1:
+        world.abort(code)
+    return code
+
+
+def on_first_rank(world: World, stage: str, function: Callable[[], Result]) -> Result:
+    """Collective. What ``function`` returns on rank 0, on every rank; its ValueError or OSError leaves together.
+
+    Raises Answered on every rank when it ends with SystemExit(0), as parsers do after --help.
+    """
+    result, answered = None, False
+    with together(world, stage):
+        if world.rank == 0:
+            try:
+                result = function()
+            except SystemExit as error:
+                if error.code:
+                    raise ValueError("wrong arguments (see --help)") from error
+                answered = True
+    result, answered = world.broadcast((result, answered))
+    if answered:
+        raise Answered
+    return result
+
+
+WATCHED = (signal.SIGUSR1, signal.SIGTERM)
+END_TIMES = (
+    "HPCGNN_JOB_END",
+    "SLURM_JOB_END_TIME",
+)  # in seconds since 1970; the first one counts
+SHARE = 0.1  # of the time that is left at the start, which a run does not give up however early it should leave
+
+
+class StopRequest:
+    """Remembers that USR1 or TERM arrived; the run loop asks. A context manager that restores the old handlers."""
+
+    def __init__(self):
+        self._signalled, self._deadline = False, float("inf")
+        self._old: dict = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether to leave."""
+        return self._signalled or time.time() >= self._deadline
+
+    def leave_before_end(self, seconds: float) -> str:
+        """Ask to leave so long before the end of the job's time, if the environment tells it, or with a tenth of the
+        time left where that is less; returns what was decided, in words. 0: do not."""
+        name = next((name for name in END_TIMES if os.environ.get(name)), None)
+        if name is None or seconds <= 0:
+            return ""
+        try:
+            end = float(os.environ[name])
+        except ValueError as error:
+            raise ValueError(f"{name}={os.environ[name]}: expected seconds since 1970") from error
+        left = end - time.time()
+        early = min(seconds, SHARE * max(0.0, left))
+        self._deadline = end - early
+        return f"{left / 60:.0f} minutes left; the run leaves {early:.0f} s before the end with a checkpoint"
+
+    def __enter__(self) -> StopRequest:
+        self._old = {number: signal.signal(number, self._remember) for number in WATCHED}
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _remember(self, *_) -> None:
+        self._signalled = True

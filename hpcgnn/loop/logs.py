@@ -1,0 +1,95 @@
+"""What a run writes about itself: metrics.jsonl (rank 0), log/rank-<r>.log, and lines on the terminal (rank 0)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import math
+import os
+from pathlib import Path
+
+from hpcgnn.graph.decode import decode_json
+
+
+def without_nan(values: dict) -> dict:
+    """NaN, which JSON does not know, as None."""
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()}
+
+
+class MetricsFile:
+    """One JSON object a line; a resumed run continues exactly where its checkpoint's ``position`` was.
+
+    Lines that a full disk does not take are kept, and written with the next one or by ``position``, which raises:
+    there, all ranks can leave together.
+    """
+
+    def __init__(self, path: Path, start: int = 0):
+        """Open for appending after the first ``start`` bytes; the rest is cut off.
+
+        Raises OSError when that fails, or when the file is shorter: lines would be missing.
+        """
+        found = path.stat().st_size if path.exists() else 0
+        if found < start:
+            raise OSError(f"{path}: {found} bytes, but the checkpoint was written after {start}: restore the file")
+        self._path, self._pending = path, b""
+        self._file = open(path, "ab", buffering=0)
+        self._file.truncate(start)
+        self._file.seek(start)
+
+    def write(self, kind: str, **values) -> None:
+        """Append a line; NaN becomes null."""
+        self._pending += (json.dumps({"kind": kind, **without_nan(values)}) + "\n").encode()
+        with contextlib.suppress(OSError):
+            self._drain()
+
+    def position(self) -> int:
+        """Bytes written so far, safely on disk. Raises OSError."""
+        try:
+            self._drain()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(f"{self._path}: cannot write: {error.strerror or error}") from error
+        return self._file.tell()
+
+    def _drain(self) -> None:
+        while self._pending:
+            self._pending = self._pending[self._file.write(self._pending) :]
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The objects of a file of JSON lines; a last line that was cut off is left out, a missing file is empty. Raises
+    ValueError."""
+    if not path.is_file():
+        return []
+    found = []
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            found += [decode_json(line)] if line else []
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number}: {error}; not written by hpcgnn") from error
+    if not all(isinstance(line, dict) for line in found):
+        raise ValueError(f"{path}: expected an object a line; not written by hpcgnn")
+    return found
+
+
+class RunLog:
+    """Time-stamped lines: every rank into its own file, rank 0 also on the terminal."""
+
+    def __init__(self, folder: Path, rank: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = open(folder / f"rank-{rank}.log", "ab", buffering=0)
+        self._rank = rank
+
+    def __call__(self, text: str, everywhere: bool = False) -> None:
+        """Log from rank 0, or from every rank into its file."""
+        if self._rank and not everywhere:
+            return
+        stamp = datetime.datetime.now().strftime("%H:%M:%S")
+        with contextlib.suppress(OSError):  # a log that does not fit on the disk is no reason to stop
+            self._file.write(f"{stamp} {text}\n".encode())
+        if self._rank == 0:
+            print(f"{stamp} {text}", flush=True)

@@ -1,0 +1,157 @@
+"""The optimizer step: gradients summed over ranks and over a group of steps, clipped, at the scheduled learning rate.
+
+A group is ``train.accumulate`` consecutive steps of an epoch, the epoch's last one may be shorter. Where a group ends
+and what its learning rate is are functions of epoch and step alone, so a resumed run needs no counters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from hpcgnn.comm.gradients import FlatParameters, GradientSum
+from hpcgnn.comm.world import World
+from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.native import layers as native_layers
+
+LOSS, STOP, BUSY = 0, 1, 2  # extras that travel with the gradients
+MOMENTUM = 0.9
+CHUNK = 1024
+
+
+def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+    """Of one optimizer step, counted from 0 over all epochs (rounds of epochs, where several are trained at once)."""
+    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    if config.schedule == "constant":
+        return warm * config.lr
+    if config.schedule == "step":
+        times = step // steps_per_epoch * config.epoch_parallel // config.step_epochs
+        return warm * max(config.min_lr, config.lr * config.decay**times)
+    after = config.epochs // config.epoch_parallel * steps_per_epoch - config.warmup_steps
+    done = min(1.0, max(0, step - config.warmup_steps) / max(1, after))
+    left = 1.0 - done if config.schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2
+    return warm * (config.min_lr + (config.lr - config.min_lr) * left)
+
+
+def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
+    """Sum of squares of a flat tensor, float64.
+
+    In chunks of fixed length: torch splits one long sum among its threads, and ranks with other numbers of them would
+    end with other last bits, hence other weights.
+    """
+    padded = torch.nn.functional.pad(gradient.double(), (0, -len(gradient) % CHUNK))
+    return padded.square().view(-1, CHUNK).sum(dim=1).sum()
+
+
+def clip(gradient: torch.Tensor, longest: float) -> None:
+    """Shorten a flat gradient in place to norm ``longest`` when it is longer (Pascanu et al. 2013)."""
+    factor = longest / (squared_norm(gradient).sqrt() + 1e-12)
+    gradient.mul_(factor.clamp(max=1.0).to(gradient.dtype))
+
+
+class FlatOptimizer:
+    """Collective to create, to sum, to save and to close. Optimizes one flat parameter, the same on all ranks."""
+
+    def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
+        self.flat = FlatParameters(model, num_extras=3)
+        self._config, self._num_steps = config, num_steps
+        self._groups = -(-num_steps // config.accumulate)  # of every epoch, for the schedule
+        self._sum = GradientSum(world)
+        self._optimizer = _make(config, self.flat.parameter)
+
+    def start_epoch(self, num_steps: int) -> None:
+        """Steps of this epoch, where epochs differ: its last group ends with them."""
+        self._num_steps = num_steps
+
+    def begin(self, step: int) -> None:
+        """Clear gradients where a group begins."""
+        if step % self._config.accumulate == 0:
+            self.flat.zero()
+
+    def sum(self, step: int, loss: torch.Tensor, stop: bool, busy: bool = False) -> tuple[float, bool, bool]:
+        """Collective. The step's loss over all ranks, and whether any rank asks to stop, or is busy with a checkpoint;
+        with the last step of a group the gradient is summed in the same message."""
+        self.flat.extras[LOSS] = loss
+        self.flat.extras[STOP], self.flat.extras[BUSY] = float(stop), float(busy)
+        if self._ends_group(step):
+            self.flat.sum(self._sum)
+        else:
+            self.flat.sum_extras(self._sum)
+        total, stops, writers = self.flat.extras.tolist()
+        return total / self._config.epoch_parallel, stops > 0, writers > 0
+
+    def step(self, epoch: int, step: int) -> None:
+        """With the last step of a group: move the weights."""
+        if not self._ends_group(step):
+            return
+        summed = (step % self._config.accumulate + 1) * self._config.epoch_parallel
+        if summed > 1:
+            self.flat.gradient.div_(summed)
+        if self._config.clip_norm > 0:
+            clip(self.flat.gradient, self._config.clip_norm)
+        round_start = epoch // self._config.epoch_parallel * self._groups
+        number = round_start + min(step // self._config.accumulate, self._groups - 1)
+        self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
+        if self.flat.parameter.numel() == 0:
+            return
+        if native_layers.is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
+            self._adam(self._optimizer)
+        else:
+            self._optimizer.step()
+
+    def _adam(self, optimizer: torch.optim.Adam) -> None:
+        """``optimizer.step()`` in one pass over its arrays, without the calls around it."""
+        parameter, options = self.flat.parameter.data, optimizer.param_groups[0]
+        state = optimizer.state[self.flat.parameter]
+        if not state:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            state.update(step=torch.zeros((), dtype=torch.float32), **moments)
+        state["step"] += 1
+        native_layers.adam_step(
+            parameter, self.flat.gradient, state["exp_avg"], state["exp_avg_sq"], int(state["step"]), options["lr"],
+            options["betas"], options["eps"], options["weight_decay"], isinstance(optimizer, torch.optim.AdamW),
+        )  # fmt: skip
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the newest optimizer step."""
+        return self._optimizer.param_groups[0]["lr"]
+
+    def tensors(self, step: int) -> dict[str, torch.Tensor]:
+        """Collective. What a checkpoint before ``step`` needs besides the weights: the moments, the newest learning
+        rate and, within a group, the gradient so far, summed over ranks."""
+        moments = self._optimizer.state.get(self.flat.parameter, {})
+        found = {f"optimizer.{name}": value for name, value in moments.items()}
+        found["lr"] = torch.tensor(self.lr, dtype=torch.float64)
+        if step % self._config.accumulate and step < self._num_steps:
+            found["gradient"] = self.flat.gather_gradient(self._sum).clone()
+        return found
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """The inverse of ``tensors``, on any number of ranks."""
+        device, prefix = self.flat.parameter.device, "optimizer."
+        moments = {name: value for name, value in tensors.items() if name.startswith(prefix)}
+        if moments:
+            moved = {name[len(prefix) :]: value.to(device, copy=True) for name, value in moments.items()}
+            self._optimizer.state[self.flat.parameter] = moved
+        if "lr" in tensors:
+            self._optimizer.param_groups[0]["lr"] = float(tensors["lr"])
+        if "gradient" in tensors:
+            self.flat.set_gradient(tensors["gradient"], self._sum)
+
+    def close(self) -> None:
+        """Collective."""
+        self._sum.close()
+
+    def _ends_group(self, step: int) -> bool:
+        return (step + 1) % self._config.accumulate == 0 or step + 1 == self._num_steps
+
+
+def _make(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+    shared: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    if config.optimizer == "sgd":
+        return torch.optim.SGD([parameter], momentum=MOMENTUM, **shared)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind([parameter], **shared)

@@ -1,0 +1,151 @@
+"""Makes plans ahead in background threads, in a window that is the same on every rank, and brings them to a device."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from hpcgnn.comm.world import DistributedError
+
+Plan = TypeVar("Plan")
+
+
+class Prefetcher(Generic[Plan]):
+    """Iterates over ``make(i)`` for i in ``range(start, stop)``, at most ``depth`` ahead of the consumer.
+
+    Making a plan is collective, so all ranks must make the same plans: when the consumer stops early, the threads still
+    finish those that the window allows (every rank consumed equally many), and no other. Several ``make``, no more than
+    ``depth``: as many plans are made at once, the k-th one by number k modulo their count, in a thread of its own.
+    depth 0 makes plans in place, ``in_a_row`` at once: graph and code stay in the caches meanwhile.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Plan] | Sequence[Callable[[int], Plan]], start: int, stop: int, depth: int,
+        in_a_row: int = 1,
+    ):  # fmt: skip
+        self._make = [make] if callable(make) else list(make)
+        self._start, self._stop, self._in_a_row = start, stop, in_a_row
+        assert len(self._make) <= max(1, depth)
+        self._ready: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in self._make]
+        self._window = threading.Condition()
+        self._allowed, self._closing = depth, False
+        numbers = range(min(len(self._make), stop - start)) if depth else ()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name="planner", daemon=True) for number in numbers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Iterator[Plan]:
+        if not self._threads:
+            yield from self._in_place()
+            return
+        for number in range(self._stop - self._start):
+            plan, error = self._ready[number % len(self._make)].get()
+            if error is not None:
+                raise error
+            with self._window:
+                self._allowed += 1
+                self._window.notify_all()
+            yield plan
+
+    def _in_place(self) -> Iterator[Plan]:
+        make = self._make[0]
+        for begin in range(self._start, self._stop, self._in_a_row):
+            plans = deque(make(index) for index in range(begin, min(begin + self._in_a_row, self._stop)))
+            while plans:
+                yield plans.popleft()
+
+    def close(self) -> None:
+        """Let the threads finish their window and end."""
+        with self._window:
+            self._closing = True
+            self._window.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Prefetcher[Plan]:
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is None or issubclass(kind, (GeneratorExit, DistributedError)):  # all ranks leave at the same step
+            self.close()
+
+    def _run(self, number: int) -> None:
+        for made in range(number, self._stop - self._start, len(self._make)):
+            with self._window:
+                self._window.wait_for(lambda made=made: made < self._allowed or self._closing)  # type: ignore[misc]
+                if made >= self._allowed:
+                    return
+            try:
+                self._ready[number].put((self._make[number](self._start + made), None))
+            except BaseException as error:
+                self._ready[number].put((None, error))
+                return
+
+
+def tensors_of(value) -> Iterator[torch.Tensor]:
+    """All tensors, in order of the fields."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
+    elif isinstance(value, tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_of(item)
+
+
+def map_tensors(value, change: Callable[[str, torch.Tensor], torch.Tensor], name: str = "") -> Any:
+    """The same with ``change(field, tensor)`` in place of every tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(name, value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: map_tensors(getattr(value, f.name), change, f.name) for f in fields(value)})
+    if isinstance(value, tuple):
+        return tuple(map_tensors(item, change, name) for item in value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change, name) for key, item in value.items()}
+    return value
+
+
+def shapes_of(value, name: str = "") -> Iterator:
+    """All of a plan that its step depends on but the values in tensors, and which step of which epoch it is."""
+    if isinstance(value, torch.Tensor):
+        yield value.dtype, *value.shape
+    elif is_dataclass(value):
+        for field in fields(value):
+            if field.name not in ("step", "epoch"):
+                yield from shapes_of(getattr(value, field.name), field.name)
+    elif isinstance(value, tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from shapes_of(item, name)
+    elif value is None or isinstance(value, int | float | str):
+        yield value
+
+
+class PlanStream:
+    """A stream of a CUDA device; on other devices work is done as it comes."""
+
+    def __init__(self, device: torch.device):
+        self._device, self._stream = device, None
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # what plans are made from is there
+            self._stream = torch.cuda.Stream(device)
+
+    def run(self, make: Callable[[], Plan]) -> Plan:
+        """What ``make`` gives, complete; its memory is kept for the work of the default stream."""
+        if self._stream is None:
+            return make()
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            plan = make()
+            self._stream.synchronize()
+        for tensor in tensors_of(plan):
+            tensor.record_stream(torch.cuda.default_stream(self._device))
+        return plan

@@ -1,0 +1,152 @@
+"""Records where the time of a run went: stages.jsonl in the run folder, a table at the end, and traces of some steps.
+
+R ranks of the job. Unlike metrics.jsonl, the lines of stages.jsonl depend on the machine: no two runs have the same,
+and a resumed run adds to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity
+
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import BaseSession
+
+WAIT, CHECKPOINT = "wait for plan", "checkpoint"
+WHOLE = "epoch"  # all of an epoch, the stages and what is in none of them
+
+
+class StageLog:
+    """Collective to create and in ``epoch`` and ``table``; rank 0 writes. resumed: name of the checkpoint that the run
+    goes on from."""
+
+    def __init__(self, session: BaseSession, folder: Path, resumed: str = ""):
+        self._session, self._world = session, session.world.job
+        self._path = folder / "stages.jsonl" if self._world.rank == 0 else None
+        self._total: dict[str, np.ndarray] = {}
+        self._sent, self._peak = np.zeros((self._world.size, self._world.size), np.int64), np.zeros(self._world.size)
+        hosts = self._world.allgather(self._world.host)
+        self._write(
+            kind="start", ranks=self._world.size, threads=self._world.threads, hosts=hosts, resumed=resumed,
+            device=self._world.device.type,
+        )  # fmt: skip
+        self.begin()
+
+    def begin(self) -> None:
+        """An epoch, or what is left of it, begins."""
+        self._started = time.perf_counter()
+        self._seconds_before, self._sent_before = self._seconds(), self._sent_to()
+
+    def epoch(self, number: int) -> None:
+        """Collective. An epoch is over, with validation and checkpoints."""
+        own = {name: value - self._seconds_before.get(name, 0.0) for name, value in self._seconds().items()}
+        own[WHOLE] = time.perf_counter() - self._started
+        everyone = self._world.gather((own, self._sent_to() - self._sent_before, peak_mib()))
+        if everyone is not None:
+            stages, sent, peaks = zip(*everyone, strict=True)
+            self._add(number, stages, np.stack(sent), np.array(peaks))
+        self.begin()
+
+    def table(self) -> list[str]:
+        """Stages as lines of text, on rank 0: seconds of all epochs of this start, the least, the mean and the most of
+        the ranks; bytes, memory and how uneven the ranks are."""
+        if WHOLE not in self._total:
+            return []
+        longest = self._total[WHOLE].max()
+        lines = [f"{'seconds':18s} {'min':>9s} {'mean':>9s} {'max':>9s}"]
+        for name in sorted(self._total, key=lambda name: -self._total[name].mean()):
+            low, mean, high = self._total[name].min(), self._total[name].mean(), self._total[name].max()
+            lines.append(f"{name:18s} {low:9.2f} {mean:9.2f} {high:9.2f}  {100 * mean / longest:5.1f} %")
+        sent = self._sent.sum(axis=1) / 2**20
+        lines.append(f"{'MiB sent':18s} {sent.min():9.1f} {sent.mean():9.1f} {sent.max():9.1f}")
+        lines.append(f"{'MiB of memory':18s} {self._peak.min():9.0f} {self._peak.mean():9.0f} {self._peak.max():9.0f}")
+        if "compute" in self._total:
+            compute = self._total["compute"]
+            uneven = 100 * (compute.max() / max(compute.mean(), 1e-9) - 1)
+            lines.append(f"the busiest rank computes {uneven:.0f} % longer than the mean")
+        return lines
+
+    def _add(self, number: int, stages: tuple[dict[str, float], ...], sent: np.ndarray, peaks: np.ndarray) -> None:
+        names = sorted({name for some in stages for name in some})
+        seconds = {name: [some.get(name, 0.0) for some in stages] for name in names}
+        for name, values in seconds.items():
+            self._total[name] = self._total.get(name, 0.0) + np.array(values)
+        self._sent, self._peak = self._sent + sent, np.maximum(self._peak, peaks)
+        self._write(
+            kind=WHOLE, epoch=number, seconds={name: np.round(values, 6).tolist() for name, values in seconds.items()},
+            sent_bytes=sent.tolist(), peak_mib=np.round(peaks, 1).tolist(),
+        )  # fmt: skip
+
+    def _seconds(self) -> dict[str, float]:
+        """Seconds by stage so far, those of the planning thread as "plan"."""
+        return {**self._session.timers.seconds, **self._session.plan_timers.seconds}
+
+    def _sent_to(self) -> np.ndarray:
+        """Bytes sent so far [R] by rank of the job; groups are of consecutive ranks."""
+        found, world = np.zeros(self._world.size, np.int64), self._session.world
+        first = world.group * world.size
+        for channel in self._session.channels():
+            if channel.size == world.size:
+                found[first : first + world.size] += channel.sent_to
+        return found
+
+    def _write(self, **values) -> None:
+        if self._path is None:
+            return
+        line = {"time": datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"), **values}
+        with contextlib.suppress(OSError), open(self._path, "a") as file:  # no reason to stop
+            file.write(json.dumps(line) + "\n")
+
+
+def peak_mib() -> float:
+    """MiB that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Tracer:
+    """Not collective. Traces the steps that ``train.profile`` names, counted from the start of the run, into
+    ``folder``; stages of the training thread are ranges in the trace. The end of an epoch ends it too."""
+
+    def __init__(self, session: BaseSession, folder: Path, log: RunLog):
+        self._session, self._log, self._steps = session, log, session.config.train.profiled
+        rank = session.world.job.rank
+        self._path = folder / f"steps-{self._steps.start}-{self._steps.stop - 1}-rank-{rank}.json.gz"
+        self._profiler: torch.profiler.profile | None = None
+
+    def reached(self, done: int) -> None:
+        """So many steps of the run are done: begin or end, where it is time."""
+        if self._profiler is not None:
+            if done not in self._steps:
+                self.end()
+        elif done in self._steps:
+            self._begin()
+
+    def end(self) -> None:
+        """End the trace, if there is one, and write it."""
+        if self._profiler is None:
+            return
+        self._profiler.stop()
+        self._session.timers.mark = self._mark
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            self._profiler.export_chrome_trace(str(self._path))
+            self._log(f"profile of steps {self._steps.start} to {self._steps.stop - 1} in {self._path.parent}")
+        except OSError as error:  # no reason to stop
+            self._log(f"{self._path}: cannot write the profile: {error.strerror or error}", everywhere=True)
+        self._profiler, self._steps = None, range(0)
+
+    def _begin(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if self._session.world.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(activities=activities)
+        self._mark, self._session.timers.mark = self._session.timers.mark, torch.profiler.record_function
+        self._profiler.start()

@@ -1,0 +1,210 @@
+"""The run file's ``train`` section."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpcgnn.choices import check_choices
+from hpcgnn.comm.world import CommConfig
+
+PRECISIONS = ("float32", "float64")
+MATMULS = ("float32", "tf32", "bf16")
+OPTIMIZERS = ("adam", "adamw", "sgd")
+SCHEDULES = ("constant", "cosine", "linear", "step")
+PROGRESS = ("auto", "on", "off")
+LEAST = {
+    "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
+    "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
+    "checkpoint_every": 0, "leave_seconds": 0, "log_seconds": 0,
+}  # fmt: skip
+
+
+@dataclass
+class TrainConfig:
+    """The loop.
+
+    Attributes:
+        epochs: passes over the training events.
+        batch_size: events of a global batch, over all ranks.
+        drop_last: leave out the last batch of training when it is short; its events stay in the history.
+        lr: learning rate, the highest one of a schedule.
+        optimizer: "adam", "adamw", or "sgd" with momentum 0.9.
+        weight_decay: of all weights; decoupled with "adamw", added to the gradient with "adam" and "sgd".
+        schedule: learning rate over optimizer steps: "constant", "cosine" or "linear" (down to min_lr at the end of
+            the last epoch, which binds the run to its epochs), or "step" (times decay every step_epochs epochs).
+        warmup_steps: optimizer steps over which the learning rate first rises linearly; 0: none.
+        min_lr: the lowest learning rate of a schedule.
+        step_epochs: epochs between two reductions of the "step" schedule.
+        decay: factor of such a reduction.
+        clip_norm: longest gradient, all weights taken as one vector; longer ones are shortened to it; 0: no limit.
+        accumulate: consecutive steps whose gradients are averaged for one optimizer step; an epoch's last group may be
+            shorter.
+        epoch_parallel: epochs trained at once, step by step: their gradients are averaged for one optimizer step. Must
+            divide epochs. Ranks form as many groups as divide both their number and this.
+        seed: of everything random, below 2^56.
+        precision: float32 or float64, of weights and node memory.
+        matmul: how rows are multiplied with weights: float32, tf32 (rounded to 10 bits of mantissa) or bf16 (rounded to
+            bfloat16), both added up in float32; fast on CUDA devices, slow on others.
+        cuda_graphs: launch training steps as CUDA graphs, one a shape; lengths are padded so that many steps have the
+            same. For one rank whose device makes the plans (``sampling.planner``).
+        eval_every: epochs between two validations; the last epoch is always validated.
+        monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap, mrr, auc or
+            mse; of errors the lowest is best.
+        patience: validations without a better one before the run stops; 0: never.
+        train_metrics: also report metrics of the training scores, those that the loss was computed from.
+        log_every: steps between two step lines in metrics.jsonl; 0: none.
+        log_seconds: seconds between two lines in the log that tell how far an epoch is; 0: none.
+        progress: a bar on stderr: "auto" (where rank 0's is a terminal), "on" or "off".
+        tensorboard: also write the numbers of metrics.jsonl for TensorBoard, into tensorboard/ of the run folder; needs
+            the package (`pip install tensorboard`).
+        profile: steps such as 10-19, counted from 0 at the start of the run, that torch's profiler traces on every
+            rank, into profile/ of the run folder; the end of an epoch ends the trace; empty: none.
+        checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
+        leave_seconds: how long before the end of the job's time (as SLURM_JOB_END_TIME or HPCGNN_JOB_END tell it) the
+            run leaves with a checkpoint, to go on in the next job; 0: it does not look at the clock.
+    """
+
+    epochs: int = 10
+    batch_size: int = 600
+    drop_last: bool = False
+    lr: float = 1e-3
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    min_lr: float = 0.0
+    step_epochs: int = 1
+    decay: float = 0.5
+    clip_norm: float = 0.0
+    accumulate: int = 1
+    epoch_parallel: int = 1
+    seed: int = 0
+    precision: str = "float32"
+    matmul: str = "float32"
+    cuda_graphs: bool = False
+    eval_every: int = 1
+    monitor: str = ""
+    patience: int = 5
+    train_metrics: bool = False
+    log_every: int = 50
+    log_seconds: float = 60.0
+    progress: str = "auto"
+    tensorboard: bool = False
+    profile: str = ""
+    checkpoint_every: int = 200
+    leave_seconds: float = 60.0
+
+    def __post_init__(self):
+        choices = {
+            "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "matmul": MATMULS,
+            "progress": PROGRESS,
+        }  # fmt: skip
+        check_choices("train", self, choices)
+        for name, least in LEAST.items():
+            if not least <= getattr(self, name) < math.inf:
+                raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.epochs % self.epoch_parallel:
+            raise ValueError(
+                f"train.epochs must be a multiple of train.epoch_parallel = {self.epoch_parallel}, got {self.epochs}"
+            )
+        if self.seed >= 1 << 56:
+            raise ValueError(f"train.seed must be below 2^56, got {self.seed}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"train.lr must be above 0, got {self.lr}")
+        if self.min_lr > self.lr:
+            raise ValueError(f"train.min_lr must be at most train.lr = {self.lr}, got {self.min_lr}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"train.decay must be above 0 and at most 1, got {self.decay}")
+        if self.profile and not self.profiled:
+            raise ValueError(f"train.profile must be steps such as 10-19, got {self.profile!r}")
+
+    @property
+    def profiled(self) -> range:
+        """The steps of ``profile``; empty also for what names none."""
+        found = re.fullmatch(r"(\d+)-(\d+)", self.profile)
+        return range(int(found[1]), int(found[2]) + 1) if found else range(0)
+
+    @property
+    def bound_to_epochs(self) -> bool:
+        """Whether ``epochs`` decides more than where the run ends: the learning rate on the way there, or a validation
+        that a longer run would not have made."""
+        return self.schedule in ("cosine", "linear") or not self._is_due(self.epochs)
+
+    def validates(self, epoch: int) -> bool:
+        """Whether validation follows an epoch, or the round of epochs that begins with it."""
+        done = epoch + self.epoch_parallel
+        return self._is_due(done) or done == self.epochs
+
+    def _is_due(self, done: int) -> bool:
+        """Whether the last round up to ``done`` epochs reached a multiple of ``eval_every``."""
+        return done // self.eval_every > (done - self.epoch_parallel) // self.eval_every
+
+
+@dataclass
+class OutputConfig:
+    """Where results go.
+
+    Attributes:
+        dir: the run folder; empty: runs/tgn-<date>-<time>.
+        keep: how many checkpoints to go on from stay, the newest ones; the best epoch's stays in any case.
+    """
+
+    dir: str = ""
+    keep: int = 2
+
+    def __post_init__(self):
+        if self.keep < 1:
+            raise ValueError(f"output.keep must be at least 1, got {self.keep}")
+
+
+class Sections:
+    """Nested dataclasses, one a section, as plain dictionaries; ``KIND`` names the kind of graph."""
+
+    KIND = ""
+    data: Any
+    task: Any
+    sampling: Any
+    model: Any
+    train: TrainConfig
+    comm: CommConfig
+    output: OutputConfig
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain dictionaries, with the kind of graph."""
+        return {"kind": self.KIND, **dataclasses.asdict(self)}
+
+    @classmethod
+    def sections(cls) -> dict[str, Any]:
+        """Classes of the sections by name."""
+        return {field.name: field.default_factory for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Sections:
+        """The inverse of ``to_dict``. Raises ValueError for an unknown section or key."""
+        sections, values = cls.sections(), {name: value for name, value in values.items() if name != "kind"}
+        unknown = set(values) - set(sections)
+        if unknown:
+            raise ValueError(
+                f"unknown section {', '.join(sorted(map(str, unknown)))}; sections are {', '.join(sections)}"
+            )
+        try:
+            return cls(**{name: sections[name](**(section or {})) for name, section in values.items()})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+def check_time_parallel(comm: CommConfig) -> None:
+    """Refuse groups of ranks by time where nothing is split so. Raises ValueError."""
+    if comm.time_parallel > 1:
+        raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
+
+
+def check_epoch_parallel(train: TrainConfig) -> None:
+    """Refuse epochs trained at once where that is not possible. Raises ValueError."""
+    if train.epoch_parallel > 1:
+        raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")

@@ -1,0 +1,328 @@
+"""The run loop: epochs of training, validation, early stopping, the final test, and checkpoints to resume from."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.checkpoint import Progress, State
+from hpcgnn.loop.checkpoint_writer import CheckpointWriter, initialize, load
+from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
+from hpcgnn.loop.logs import MetricsFile, RunLog
+from hpcgnn.loop.optimizer import FlatOptimizer
+from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
+from hpcgnn.loop.records import Seen
+from hpcgnn.loop.session import BaseSession, split_metrics
+from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.task.collect import TrainScores
+from hpcgnn.task.metrics import LOWER_IS_BETTER
+
+
+class Resumable:
+    """Collective throughout. A session, its optimizer, the training scores of the epoch so far, and how far it is."""
+
+    def __init__(self, session: BaseSession, folder: Path, log: RunLog):
+        self.session, self.world, self.log = session, session.world.job, log
+        self._config, num_steps = session.config.train, session.batches["train"].num_steps
+        self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
+        keep, graph = session.config.output.keep, session.partition.graph
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
+        self._metrics: MetricsFile | None = None
+        self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
+        self._scores = TrainScores(session.world.job, *session.train_measure())
+        self.progress = Progress()
+        self._resumed = ""  # the checkpoint that the run went on from
+
+    def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
+        """Collective. Begin a checkpoint. ``memory`` empty: the next epoch starts with empty memory. Every group's is
+        the same: the first one writes it."""
+        if tag is None and not self.session.can_resume(self.progress.epoch, self.progress.step):
+            return
+        self._watchdog.at("checkpoint", self.progress.global_step)
+        with self.session.timers(CHECKPOINT):
+            self._begin_checkpoint(memory, tag, seconds)
+
+    def _begin_checkpoint(self, memory: list[SavedRows], tag: str | None, seconds: float) -> None:
+        """Collective."""
+        with together(self.world, "checkpoint"):
+            self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
+        progress = replace(self.progress, train_seconds=seconds)
+        is_step, tag = tag is None, tag or checkpoint.step_tag(progress)
+        state = State(progress, self._tensors(is_step))
+        memory = memory if self.session.world.group == 0 else []
+        self._writer.add(tag, state, memory, self.session.partition.flat_row)
+
+    def _settle(self) -> None:
+        """Collective. Wait until all checkpoints are whole."""
+        self._watchdog.at("checkpoint", self.progress.global_step)
+        with self.session.timers(CHECKPOINT):
+            self._writer.settle()
+
+    def _tensors(self, resumable: bool) -> dict[str, torch.Tensor]:
+        """Collective. Weights and optimizer; in a checkpoint to resume from, the epoch's training scores too."""
+        tensors = {f"model.{name}": value.detach() for name, value in self.session.model.named_parameters()}
+        tensors |= self.optimizer.tensors(self.progress.step) | self.session.run_state()
+        return tensors | (self._scores.gather() if resumable else {})
+
+    def start(self) -> None:
+        """Collective. A new run: weights from another one where ``task.init`` names it."""
+        source = self.session.initial_run
+        if source:
+            self.log(initialize(self.session, Path(source)))
+
+    def resume(self) -> None:
+        """Collective. Continue from the newest checkpoint; a run without one starts anew."""
+        newest = checkpoint.find_sound(self._folder, self.world, self.log)
+        if newest is None:
+            self.log("no checkpoint to resume from: starting anew")
+            self.start()
+            return
+        self._restore(newest)
+        self._resumed = newest.name
+        self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
+
+    def _restore(self, path: Path) -> None:
+        state = load(self.session, path)
+        self.progress = state.progress
+        self.optimizer.restore(state.tensors)
+        self._scores.restore(state.tensors)
+
+    def close(self) -> None:
+        """Collective."""
+        self._settle()
+        self._writer.close()
+        self.optimizer.close()
+
+
+WORST = -1e308  # of a metric that is not known; JSON has no infinity
+
+
+class Stopped(Exception):
+    """All ranks agreed to checkpoint and leave."""
+
+
+class Trainer(Resumable):
+    """Collective throughout. ``run`` returns the exit code."""
+
+    def __init__(self, session: BaseSession, folder: Path, log: RunLog, stop: StopRequest):
+        self._metric_names = session.metric_names()
+        _check(session.config.train, session.batches["train"].num_steps, self._metric_names)
+        super().__init__(session, folder, log)
+        self._stop, self.flat = stop, self.optimizer.flat
+        self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
+        self._stages: StageLog
+        self._seen: Seen
+
+    # -------------------------------------------------------------------------------------------------------------
+    # running
+
+    def run(self) -> int:
+        """Train to the end, test with the best epoch; 75 when a signal asked to stop (a checkpoint is written)."""
+        self._seen = Seen(self.session, self._run_folder, self.log, self.progress)
+        self._metrics = self._seen.metrics
+        self._stages = StageLog(self.session, self._run_folder, self._resumed)
+        try:
+            while self.progress.epoch < self._config.epochs and not self._out_of_patience():
+                self._epoch()
+            self._test()
+            self._close_metrics()
+            for line in self._stages.table():
+                self.log(line)
+        except Stopped:
+            self._settle()
+            self.log(f"asked to leave at epoch {self.progress.epoch}, step {self.progress.step}; --resume goes on")
+            return EXIT_REQUEUE
+        except DistributedError:
+            self.session.memory.settle()  # all ranks leave, and leave no exchange under way
+            self._writer.close()
+            raise
+        finally:
+            self._seen.close()
+        return EXIT_DONE
+
+    def _epoch(self) -> None:
+        progress, memory = self.progress, self.session.memory
+        self.start_epoch(progress.epoch)
+        if progress.step == 0:
+            memory.reset()
+            self._scores.clear()
+        begin = time.perf_counter()
+        if progress.step < self.session.batches["train"].num_steps:
+            self._train_steps(begin)
+        memory.settle()
+        progress.train_seconds += time.perf_counter() - begin
+        self._check_parameters()
+        trained, metrics = [], {}
+        if self._config.validates(progress.epoch):
+            trained = memory.saved()
+            with self.session.timers("validation"):
+                metrics = self._score("val", trained)
+        self._report_epoch(metrics)
+        epoch = progress.epoch
+        self._finish_epoch(metrics, trained)
+        self._stages.epoch(epoch)
+
+    def start_epoch(self, epoch: int) -> None:
+        """The batches of an epoch, which may be others in every one."""
+        self.session.start_epoch(epoch)
+        self.optimizer.start_epoch(self.session.batches["train"].num_steps)
+
+    def _train_steps(self, begin: float) -> None:
+        config, progress, already = self._config, self.progress, self.progress.train_seconds
+        num_steps, stop = self.session.batches["train"].num_steps, False
+        with self.session.plans("train", progress.epoch, progress.step) as plans, self._seen.steps(progress, num_steps):
+            for plan in self.session.timers.waiting(WAIT, plans):
+                summed = self.train_step(plan)
+                if summed is None:
+                    continue
+                loss, stop = summed
+                progress.loss_sum += loss * plan.batch_size
+                progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
+                self._seen.step(progress, loss, self.optimizer.lr)
+                due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
+                if stop or (due and progress.step < num_steps):
+                    self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
+                if stop:
+                    break
+        if stop:
+            raise Stopped
+
+    def train_step(self, plan) -> tuple[float, bool] | None:
+        """Collective. One plan, with the last plan of its step the sum over ranks, and with the last step of its group
+        the optimizer's; returns the step's global loss and whether any rank was asked to stop, None before its last
+        plan."""
+        session, timers = self.session, self.session.timers
+        self._watchdog.at("train", plan.step)
+        if not self._losses:
+            self.optimizer.begin(plan.step)
+        self._losses.append(session.task.train(plan))
+        if self._config.train_metrics:
+            self._scores.add(session.task.last_scores)
+        if not plan.final:
+            return None
+        loss: Any = sum(self._losses)
+        self._losses.clear()
+        with timers("gradient sum"):
+            total, stop, busy = self.optimizer.sum(plan.step, loss, self._stop.requested, self._writer.is_busy)
+        if self._writer.has_waiting and not busy:
+            self._settle()
+            self._watchdog.at("train", plan.step)
+        if not np.isfinite(total):
+            message = f"the loss is {total} in epoch {plan.epoch}, step {plan.step}; lower train.lr"
+            raise DistributedError(message, user_error=False)  # the sum is the same on all ranks: they leave together
+        with timers("optimizer"):
+            self.optimizer.step(plan.epoch, plan.step)
+        return total, stop
+
+    def _score(self, split: str, trained: list[SavedRows]) -> dict[str, float]:
+        """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it, where there is any)
+        goes into a checkpoint."""
+        collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
+        if collected is None:
+            if trained:
+                self._save(trained, seconds=self.progress.train_seconds)
+            raise Stopped
+        metrics = split_metrics(self.session, split, collected)
+        return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
+
+    def _report_epoch(self, metrics: dict[str, float]) -> None:
+        """Collective. The epoch's line in metrics.jsonl and in the log."""
+        progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
+        loss = progress.loss_sum / max(1, events)
+        rate = events * self._config.epoch_parallel / max(progress.train_seconds, 1e-9)
+        values = self._scores.metrics() if self._config.train_metrics else {}
+        values |= {f"val_{name}": value for name, value in metrics.items()}
+        self._write(
+            "epoch",
+            epoch=progress.epoch,
+            train_seconds=progress.train_seconds,
+            **{f"{self.session.roots}_per_second": rate},
+            loss=loss,
+            **values,
+        )
+        shown = [text for split in ("train", "val") if (text := headline(split, values))]
+        parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} {self.session.roots}/s"]
+        self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
+
+    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows]) -> None:
+        """Collective. ``metrics`` of validation and the memory before it; both empty without one."""
+        progress = self.progress
+        next_epoch = progress.epoch + self._config.epoch_parallel
+        done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
+        if metrics:
+            value = self._monitored(metrics)
+            # NaN (no validation events): the newest epoch is the best
+            if progress.best_epoch < 0 or not value <= progress.best_metric:
+                best = float(np.nan_to_num(value, nan=WORST))
+                done = replace(done, best_metric=best, best_epoch=progress.epoch, bad_epochs=0)
+                self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
+            else:
+                done = replace(done, bad_epochs=progress.bad_epochs + 1)
+        self.progress = done
+        self._scores.clear()
+        self._save(self.session.memory.between_epochs())
+
+    def _monitored(self, metrics: dict[str, float]) -> float:
+        """The metric that decides; larger is better, so errors come with the other sign."""
+        name = self._config.monitor or self._metric_names[0]
+        return -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
+
+    def _out_of_patience(self) -> bool:
+        patience = self._config.patience
+        return patience > 0 and self.progress.bad_epochs >= patience
+
+    def _test(self) -> None:
+        """Validation, then test, from the best epoch's weights and memory."""
+        self._settle()
+        epoch = self.progress.best_epoch
+        if epoch < 0:
+            return
+        load(self.session, self._folder / checkpoint.best_tag(epoch))
+        val = self._score("val", [])
+        test = self._score("test", [])
+        values = {
+            f"{split}_{name}": value
+            for split, scores in (("val", val), ("test", test))
+            for name, value in scores.items()
+        }
+        self._write("test", epoch=self.progress.best_epoch, **values)
+        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values)}")
+
+    def _check_parameters(self) -> None:
+        """Parameters must be the same on all ranks."""
+        sums = self.world.allgather(self.flat.checksum())
+        if len(set(sums)) > 1:
+            raise RuntimeError(f"parameters differ between ranks after epoch {self.progress.epoch}: {sums}")
+
+    def _close_metrics(self) -> None:
+        with together(self.world, "write metrics.jsonl"):
+            if self._metrics is not None:
+                self._metrics.position()
+
+    def _write(self, kind: str, **values) -> None:
+        self._seen.write(kind, self.progress.global_step, **values)
+
+
+def headline(split: str, values: dict[str, float]) -> str:
+    """A split's first two metrics as text, such as "test AP 0.9123, AUC 0.9200"; empty without metrics."""
+    shown = [(n.removeprefix(f"{split}_"), v) for n, v in values.items() if n.startswith(f"{split}_")][:2]
+    return f"{split} " * bool(shown) + ", ".join(f"{name.upper()} {value:.4f}" for name, value in shown)
+
+
+def _check(config: TrainConfig, num_steps: int, known: tuple[str, ...]) -> None:
+    """What only the data tells. The same on all ranks; raises DistributedError."""
+    if config.monitor and config.monitor not in known:
+        message = f"train.monitor must be one of {', '.join(known)} here, got {config.monitor!r}"
+        raise DistributedError(message, user_error=True)
+    if config.drop_last and num_steps == 0:
+        message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
+        raise DistributedError(message, user_error=True)

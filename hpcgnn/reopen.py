@@ -1,0 +1,101 @@
+"""Opens a finished run again, with the weights and node memory of its best epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+
+from hpcgnn import config as configuration
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.kinds import make_session
+from hpcgnn.loop import checkpoint
+from hpcgnn.loop.checkpoint import Progress
+from hpcgnn.loop.checkpoint_writer import load
+from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.settings import Sections
+from hpcgnn.temporal.config import RunConfig
+
+
+def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
+    """Arguments of the commands that open a run: its folder, another partition set, and how ranks talk."""
+    parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
+    parser.add_argument("run", type=str, help="run folder")
+    parser.add_argument("--data.path", type=str, default="", help="another partition set of the same graph")
+    parser.add_class_arguments(CommConfig, "comm")
+    return parser
+
+
+def parse(
+    parser: jsonargparse.ArgumentParser, argv: list[str], world: World
+) -> tuple[jsonargparse.Namespace, CommConfig]:
+    """Collective. The arguments and how ranks talk; wrong ones leave together."""
+
+    def read() -> tuple[jsonargparse.Namespace, CommConfig]:
+        arguments = configuration.parse_arguments(parser, argv)
+        comm = CommConfig(**arguments.comm.as_dict())
+        if comm.sampler_ranks:
+            raise ValueError("comm.sampler_ranks is for training: here every rank draws for itself; leave it 0")
+        return arguments, comm
+
+    return on_first_rank(world, "arguments", read)
+
+
+@contextmanager
+def open_run(
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
+) -> Iterator[tuple[BaseSession, Progress]]:
+    """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph;
+    ``change``: as in ``open_session``."""
+    with open_session(folder, path, comm, world, change) as session:
+        yield session, load_best(session, folder)
+
+
+@contextmanager
+def open_session(
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
+) -> Iterator[BaseSession]:
+    """Collective. A session as a run had it, without its weights; with ``change``, of the configuration that this makes
+    of the run's."""
+
+    def read() -> Sections:
+        config = configuration.load(Path(folder) / "config.yaml")
+        config.train.cuda_graphs = False  # of training steps, and there are none
+        return change(config) if change else config
+
+    with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
+        watchdog.at("open the run")
+        config = on_first_rank(world, "open the run", read)
+    world = World(comm)
+    with Watchdog(world, comm.watchdog_seconds) as watchdog:
+        session = make_session(config, path or data_path(config, Path(folder)), world, watchdog)
+        yield session
+        world.barrier()
+        session.close()
+
+
+def load_best(session: BaseSession, folder: str) -> Progress:
+    """Collective. Weights and node memory of a run's best epoch, into a session."""
+    best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
+    return load(session, best).progress
+
+
+def data_path(config: Sections, folder: Path) -> str:
+    """The partition set of a run; the built-in graph lies in the run folder."""
+    return config.data.path or str(folder / "data" / "parts")
+
+
+def _find_best(folder: Path, config: Sections) -> Path:
+    if isinstance(config, RunConfig) and config.baseline.kind:
+        raise ValueError(f"{folder} is a run of baseline {config.baseline.kind}: it has no model to open")
+    best = checkpoint.find_best(folder / "checkpoints")
+    if best is None:
+        raise ValueError(
+            f"{folder}: no best checkpoint: the run has not finished an epoch; continue it with --resume {folder}"
+        )
+    return best

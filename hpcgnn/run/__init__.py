@@ -1,1 +1,0 @@
-"""The loop: trainer, checkpoint, signals, logging and metrics."""

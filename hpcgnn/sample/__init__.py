@@ -1,1 +1,0 @@
-"""What a step needs (its plan). Depends on the graph and the seed, never on weights."""

@@ -1,0 +1,336 @@
+"""The run file of snapshot graphs: its sections, and what goes together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hpcgnn.choices import check_choices
+from hpcgnn.comm.world import CommConfig
+from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel
+from hpcgnn.task.links import DECODERS, TYPED
+
+KEPT, FRESH = "kept", "fresh"
+DEGREES = ("none", "log", "onehot")
+
+
+@dataclass
+class SnapshotSamplingConfig:
+    """Which snapshots a prediction sees, and how neighbours in other ranks are reached.
+
+    Attributes:
+        history: snapshots that a prediction sees, its own last; 0: all before it, the model's state is carried on from
+            step to step (truncated backpropagation: gradients end where a step begins).
+        horizon: a prediction is for so many snapshots later; 0: for its own.
+        shuffle: of history above 0: training takes targets in random order.
+        updates: training steps on the same snapshots, one after the other, before it goes on to the next ones; what
+            train.train_metrics tells is of the first of them. With train.batch_size 1 and train.epochs 1 every snapshot
+            is predicted by a model that has learnt from all before it: the live update of ROLAND.
+        weighted: messages are multiplied by the edges' column weight, where there is one.
+        boundary: share of the neighbours in other parts that a training step sees, drawn anew for every step (BNS-GCN;
+            what is known of nodes without learning is always added up whole); 1: all.
+        halo_staleness: hidden rows of neighbours in other parts are brought in one epoch, and used, without gradient,
+            in so many epochs that follow; 0: brought in every step.
+        routes: "kept": neighbourhoods and routes of all snapshots stay in memory; "fresh": they are made for every
+            step.
+        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
+            compute threads, else none.
+    """
+
+    history: int = 0
+    horizon: int = 1
+    shuffle: bool = False
+    updates: int = 1
+    weighted: bool = True
+    boundary: float = 1.0
+    halo_staleness: int = 0
+    routes: str = KEPT
+    prefetch: int = -1
+
+    def __post_init__(self):
+        check_choices("sampling", self, {"routes": (KEPT, FRESH)})
+        if min(self.history, self.horizon) < 0 or self.prefetch < -1:
+            raise ValueError("sampling.history and sampling.horizon must be at least 0, sampling.prefetch at least -1")
+        if self.updates < 1:
+            raise ValueError(f"sampling.updates must be at least 1, got {self.updates}")
+        if not 0 < self.boundary <= 1 or self.halo_staleness < 0:
+            raise ValueError("sampling.boundary must be above 0 and at most 1, sampling.halo_staleness at least 0")
+        if self.halo_staleness and (self.shuffle or self.boundary < 1):
+            raise ValueError(
+                "sampling.halo_staleness keeps rows for the same step of later epochs: it needs sampling.shuffle false "
+                "and sampling.boundary 1"
+            )
+        if self.shuffle and not self.history:
+            raise ValueError("sampling.shuffle needs sampling.history above 0: state is carried in order of time")
+
+    @property
+    def by_part(self) -> bool:
+        """Whether neighbours in other parts are not as good as those of the same, on whatever rank they are."""
+        return self.boundary < 1 or self.halo_staleness > 0
+
+
+@dataclass
+class SnapshotInputConfig:
+    """What is known of a node in a snapshot: its features (column ``feat``), and the following.
+
+    Attributes:
+        lags: the newest values of its target, so many snapshots' (up to the snapshot's own).
+        degrees: its in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
+        degree_classes: of onehot: degrees above are the last class.
+        embedding: learnt numbers of the node, so many; -1: model.hidden of them where nothing else is known, else none.
+    """
+
+    lags: int = 0
+    degrees: str = "none"
+    degree_classes: int = 32
+    embedding: int = -1
+
+    def __post_init__(self):
+        check_choices("inputs", self, {"degrees": DEGREES})
+        if self.lags < 0 or self.embedding < -1 or self.degree_classes < 2:
+            raise ValueError(
+                "inputs.lags must be at least 0, inputs.embedding at least -1, inputs.degree_classes at least 2"
+            )
+
+
+MODEL_KINDS = (
+    "gcn", "sage", "gat", "tgcn", "tgcn_joint", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm",
+    "evolvegcn_o", "evolvegcn_h", "roland", "dysat",
+)  # fmt: skip
+WINDOWED_KINDS = ("a3tgcn", "dysat")
+ATTENTION_KINDS = ("gat", "dysat")
+NORMED_KINDS = ("gcn", "sage", "gat", "mpnn_lstm", "roland")
+GRU, AVERAGE, CONCAT = "gru", "average", "concat"
+NONE, BATCH = "none", "batch"
+
+
+@dataclass
+class SnapshotModelConfig:
+    """The network.
+
+    Attributes:
+        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
+        kind: without memory of earlier snapshots: "gcn" (Kipf and Welling 2017), "sage" (Hamilton et al.
+            2017), "gat" (Velickovic et al. 2018). Recurrent: "tgcn" (Zhao et al. 2019: GRU over graph convolutions of
+            the inputs), "tgcn_joint" (likewise, of inputs and hidden rows), "a3tgcn" (Zhu et al. 2020: attention over
+            the window's hidden rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev
+            filters), "dcrnn" (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021:
+            two LSTM layers over graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph
+            convolutions whose matrices change by a GRU, of itself or of the best-scored rows), "roland" (You et al.
+            2022: the hidden rows of every layer are updated). "dysat" (Sankar et al. 2020: graph attention, then
+            attention over the window).
+        layers: graph convolutions, one behind the other; of tgcn_joint, gconv_gru, gconv_lstm and dcrnn: such units.
+        hidden: width of hidden rows.
+        order: of gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the edges and one.
+        heads: of gat and dysat; they divide hidden.
+        update: of roland: "gru", "average" (old and new rows, weighed by the node's edges), "concat" (two layers over
+            both).
+        dropout: of hidden rows between layers, keyed by node, snapshot and column.
+        norm: "batch": of gcn, sage, gat, mpnn_lstm and roland: batch normalisation in every layer, over all nodes of a
+            snapshot; "none".
+    """
+
+    class_path: str = ""
+    kind: str = "tgcn"
+    layers: int = 1
+    hidden: int = 32
+    order: int = 2
+    heads: int = 4
+    update: str = GRU
+    dropout: float = 0.0
+    norm: str = NONE
+
+    def __post_init__(self):
+        check_choices("model", self, {"kind": MODEL_KINDS, "update": (GRU, AVERAGE, CONCAT), "norm": (NONE, BATCH)})
+        if min(self.hidden, self.layers, self.order, self.heads) < 1:
+            raise ValueError("model.hidden, model.layers, model.order and model.heads must be at least 1")
+        if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
+        if self.norm == BATCH and self.kind not in NORMED_KINDS and not self.class_path:
+            raise ValueError(f"model.norm batch is for model.kind {', '.join(NORMED_KINDS)}; got {self.kind}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclass
+class SnapshotDataConfig:
+    """The graph and its splits.
+
+    Attributes:
+        path: folder of a partition set; empty: a built-in synthetic graph.
+        val_fraction: share of the snapshots that predictions are made from, for validation.
+        test_fraction: likewise for the test, at the end.
+        val_snapshots: so many instead; -1: by fraction.
+        test_snapshots: likewise.
+        check_hash: compare every part with its hash in the book before use.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
+        synthetic_nodes: size of the built-in graph.
+        synthetic_snapshots: its snapshots.
+    """
+
+    path: str = ""
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+    val_snapshots: int = -1
+    test_snapshots: int = -1
+    check_hash: bool = True
+    stage_to: str = ""
+    synthetic_nodes: int = 400
+    synthetic_snapshots: int = 40
+
+    def __post_init__(self):
+        if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
+            raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
+        if min(self.val_snapshots, self.test_snapshots) < -1:
+            raise ValueError("data.val_snapshots and data.test_snapshots must be at least 0, or -1: by fraction")
+        if self.synthetic_nodes < 20 or not 10 <= self.synthetic_snapshots < 1 << 16:
+            raise ValueError("data.synthetic_nodes must be at least 20, data.synthetic_snapshots 10 to 65535")
+
+    def split(self, first: int, last: int) -> dict[str, range]:
+        """The snapshots ``first`` .. ``last`` that predictions are made from, by split, in order of time. Raises
+        ValueError when none is left to train on."""
+        total = last - first + 1
+        val, test = (
+            round(fraction * total) if count < 0 else count
+            for fraction, count in ((self.val_fraction, self.val_snapshots), (self.test_fraction, self.test_snapshots))
+        )
+        train = total - val - test
+        if train < 1:
+            raise ValueError(
+                f"{max(0, total)} snapshots can be predicted from, {val} for validation and {test} for the test: none "
+                "is left to train on; lower inputs.lags, sampling.history or the shares of data"
+            )
+        begin = first + train
+        return {
+            "train": range(first, begin), "val": range(begin, begin + val), "test": range(begin + val, last + 1)
+        }  # fmt: skip
+
+
+REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION = "regression", "node", "link", "edge", "edge_regression"
+TASK_KINDS = (REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION)
+DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
+DESTINATION, BOTH = "destination", "both"
+TIME, NODES = "time", "nodes"
+# The first one is what an empty task.loss means.
+LOSSES = {
+    REGRESSION: ("mse", "mae"),
+    EDGE_REGRESSION: ("mse", "mae"),
+    NODE: ("cross_entropy",),
+    EDGE: ("cross_entropy",),
+    LINK: ("binary", "softmax", "margin"),
+}
+
+
+@dataclass
+class SnapshotTaskConfig:
+    """What is learnt of the snapshots, each from those before it.
+
+    Attributes:
+        kind: "regression": a number of every node (column of every snapshot; NaN: not known); "node": the class of
+            every node (a column of every snapshot, or one for all; negative: not known); "link": whether two nodes
+            have an edge; "edge": the class of every edge, "edge_regression": a number of it (a column of the edges).
+        target: name of that column; "degree", where the graph has no such: of regression, log of 1 + in-degree.
+        steps: of regression: so many snapshots at once: sampling.horizon later, and those that follow.
+        loss: of regression and edge_regression: "mse" or "mae"; of node and edge: "cross_entropy"; of link: "binary",
+            "softmax" (of an edge among its negatives), "margin" (an edge must score higher than its negatives by
+            margin); empty: the first of these.
+        classes: of node and edge: 0: as many as the column says, at least two.
+        class_weights: of node and edge: factor of every class's loss; empty: all 1.
+        split: of node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
+            says which is whose, in all snapshots.
+        undirected: of link: the graph has every edge in both directions; one of them is learnt.
+        new_links: of link: only edges that the snapshot that predictions are made from does not have.
+        negatives: of link: drawn for every edge in training.
+        eval_negatives: of link: drawn for every edge in evaluation.
+        negative_ends: of link: negatives are of the edge's source and a drawn "destination", or "both" are drawn.
+        strict: of link: no negative is an edge of the snapshot, nor a node with itself.
+        eval_pairs: of link: evaluation against "drawn" negatives; or ranks edges among "all" pairs of nodes (a score
+            of every pair is in memory); or "filtered": both ends of an edge among all nodes, the snapshot's other edges
+            left out.
+        decoder: of link: score of a pair of outputs: "dot", "cosine", "mlp", and with weights by the edges' column
+            ``type`` "distmult", "complex".
+        temperature: of decoder cosine: scores are divided by it.
+        positive_weight: of loss binary: an edge's loss counts so many times the mean of its negatives'.
+        margin: of loss margin.
+    """
+
+    kind: str = REGRESSION
+    target: str = "target"
+    steps: int = 1
+    loss: str = ""
+    classes: int = 0
+    class_weights: list[float] = field(default_factory=list)
+    split: str = TIME
+    undirected: bool = False
+    new_links: bool = False
+    negatives: int = 1
+    eval_negatives: int = 1
+    negative_ends: str = DESTINATION
+    strict: bool = False
+    eval_pairs: str = DRAWN
+    decoder: str = "dot"
+    temperature: float = 1.0
+    positive_weight: float = 1.0
+    margin: float = 1.0
+
+    def __post_init__(self):
+        check_choices("task", self, {
+            "kind": TASK_KINDS, "decoder": DECODERS, "negative_ends": (DESTINATION, BOTH), "split": (TIME, NODES),
+            "eval_pairs": (DRAWN, ALL, FILTERED),
+        })  # fmt: skip
+        self.loss = self.loss or LOSSES[self.kind][0]
+        if self.loss not in LOSSES[self.kind]:
+            raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(LOSSES[self.kind])}, got {self.loss}")
+        for name in ("steps", "negatives", "eval_negatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("temperature", "positive_weight", "margin"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
+        if self.split == NODES and self.kind != NODE:
+            raise ValueError(f"task.split nodes is for task.kind node, not {self.kind}")
+        if self.eval_pairs == ALL and self.decoder in TYPED:
+            raise ValueError(f"task.decoder {self.decoder} ranks edges by their types: use task.eval_pairs filtered")
+        if self.eval_pairs == FILTERED and self.decoder == "mlp":
+            raise ValueError("task.eval_pairs filtered needs a task.decoder other than mlp")
+        if self.eval_pairs == ALL and (self.undirected or self.new_links):
+            raise ValueError("task.eval_pairs all ranks all edges: leave task.undirected and task.new_links off")
+        self._check_classes()
+
+    def _check_classes(self) -> None:
+        weights = self.class_weights
+        if self.kind not in (NODE, EDGE) and (weights or self.classes):
+            raise ValueError(f"task.kind {self.kind} has no classes: leave task.classes and task.class_weights")
+        if self.classes < 0 or self.classes == 1:
+            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
+        if not all(0 <= weight < math.inf for weight in weights):
+            raise ValueError(f"task.class_weights must not be negative, got {weights}")
+        if weights and self.classes and len(weights) != self.classes:
+            raise ValueError(f"task.class_weights has {len(weights)} numbers for task.classes = {self.classes}")
+
+
+@dataclass
+class SnapshotConfig(Sections):
+    """A run on a snapshot graph."""
+
+    KIND = "snapshots"
+
+    data: SnapshotDataConfig = field(default_factory=SnapshotDataConfig)
+    task: SnapshotTaskConfig = field(default_factory=SnapshotTaskConfig)
+    sampling: SnapshotSamplingConfig = field(default_factory=SnapshotSamplingConfig)
+    inputs: SnapshotInputConfig = field(default_factory=SnapshotInputConfig)
+    model: SnapshotModelConfig = field(default_factory=SnapshotModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self):
+        check_epoch_parallel(self.train)
+        if self.train.cuda_graphs:
+            raise ValueError("train.cuda_graphs: steps of snapshots are launched kernel by kernel; leave it false")
+        if self.comm.sampler_ranks:
+            raise ValueError("comm.sampler_ranks is for static graphs: nothing is sampled of snapshots; leave it 0")
+        if self.model.kind in WINDOWED_KINDS and not self.model.class_path and not self.sampling.history:
+            raise ValueError(
+                f"model.kind {self.model.kind} looks back over a window: set sampling.history to its length, 2 or more"
+            )

@@ -1,0 +1,176 @@
+"""What a rank holds of a snapshot graph: its nodes with their columns, and the in-edges of every snapshot.
+
+n nodes of this rank, S snapshots, m rows of edges, each of them in one snapshot or in several that follow each other.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.graph import files
+from hpcgnn.graph.book import Book
+from hpcgnn.graph.partition import FEATURES, GraphPartition, open_graph_partition
+
+STAMPS = ("first", "last")
+DEGREE = "degree"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEdges:
+    """Edges into the nodes of a rank in one snapshot, in order of destination, then row: src [e] global ids, dst [e]
+    local rows, row [e] rows of the graph file, all int64; columns [e, ...] by name."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    row: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+class SnapshotPartition:
+    """series: columns [n, S, ...] of the nodes by name; columns: those [n, ...] that are the same in all snapshots,
+    features among them. scales: by what the source's numbers were divided, of series where that is told."""
+
+    def __init__(
+        self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float]
+    ):
+        self.book: Book = partition.book
+        self.graph, self.rank, self.num_snapshots = partition.graph, partition.rank, num_snapshots
+        self.flat_row, self.num_nodes = partition.flat_row, partition.num_nodes
+        columns = _all_columns(partition)
+        for name in series:
+            columns[name] = _checked_series(columns[name], name, num_snapshots)
+        self.series = {name: columns.pop(name) for name in series}
+        self.columns, self.scales = columns, scales
+        self.global_ids = partition.global_ids(0)
+        self.num_edges = partition.relations[0].num_edges
+        (edges,) = partition.edges
+        self._dst, self._edges = edges.dst, edges
+        self._first, self._last = (_checked_stamps(edges.columns.get(name), name) for name in STAMPS)
+        self._by_first = np.argsort(self._first, kind="stable")
+        self._starts = np.searchsorted(self._first[self._by_first], np.arange(num_snapshots + 1))
+
+    @property
+    def edge_columns(self) -> tuple[str, ...]:
+        """Names of the edges' columns besides when they are there."""
+        return tuple(name for name in self._edges.columns if name not in STAMPS)
+
+    def edge_column(self, name: str) -> np.ndarray:
+        """A column of all rows of edges [m, ...]. Raises ValueError where there is none."""
+        if name not in self.edge_columns:
+            raise ValueError(f"{name}: no such column of edges; the graph has {', '.join(self.edge_columns) or 'none'}")
+        return self._edges.columns[name]
+
+    @property
+    def all_sources(self) -> np.ndarray:
+        """Sources of all rows of edges [m], global ids."""
+        return self._edges.src
+
+    @property
+    def first_id(self) -> int:
+        """Global id of local row 0."""
+        return int(self.global_ids[0]) if self.num_nodes else 0
+
+    def edges_at(self, number: int, columns: tuple[str, ...] = ()) -> SnapshotEdges:
+        """The edges of one snapshot, with some of their columns."""
+        place = self._places(number)
+        found = {name: self._edges.columns[name][place] for name in columns}
+        return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], found)
+
+    def count_edges(self) -> np.ndarray:
+        """Edges into this rank's nodes in every snapshot, int64 [S]."""
+        change = np.zeros(self.num_snapshots + 1, np.int64)
+        np.add.at(change, self._first, 1)
+        np.add.at(change, (self._first if self._last is None else self._last) + 1, -1)
+        return np.cumsum(change)[:-1]
+
+    def add_degrees(self) -> None:
+        """A series ``degree`` [n, S] float32 where there is none of that name: log of 1 + in-degree."""
+        if DEGREE not in self.series:
+            last = self._first if self._last is None else self._last
+            change = np.zeros((self.num_nodes, self.num_snapshots + 1), np.int64)
+            np.add.at(change, (self._dst, self._first), 1)
+            np.add.at(change, (self._dst, last + 1), -1)
+            self.series[DEGREE] = np.log1p(np.cumsum(change, axis=1)[:, :-1]).astype(np.float32)
+
+    def changes(self) -> np.ndarray:
+        """Whether edges into this rank's nodes begin with a snapshot, or ended with the one before, bool [S]."""
+        changed = np.zeros(self.num_snapshots + 1, bool)
+        changed[0] = True
+        changed[self._first] = True
+        changed[(self._first if self._last is None else self._last) + 1] = True
+        return changed[:-1]
+
+    def _places(self, number: int) -> np.ndarray:
+        """Rows of the table that are in a snapshot, increasing."""
+        if self._last is None:  # stable: increasing within a snapshot
+            return self._by_first[self._starts[number] : self._starts[number + 1]]
+        begun = self._by_first[: self._starts[number + 1]]
+        return np.sort(begun[self._last[begun] >= number])
+
+
+def open_snapshot_partition(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True
+) -> SnapshotPartition:
+    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph.
+
+    Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
+    """
+    partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots")
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+        if (len(partition.types), len(partition.relations)) != (1, 1):
+            raise files.FileFormatError(
+                f"{file.filename}: snapshots have one node type and one relation, found {len(partition.types)} and "
+                f"{len(partition.relations)}; partition again"
+            )
+        num_snapshots = int(file.attrs["num_snapshots"])
+        if not 1 <= num_snapshots <= files.MOST_SNAPSHOTS:
+            raise files.FileFormatError(
+                f"{file.filename}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
+            )
+    with files.reading(files.part_path(path, 0), files.PART, "partition again") as file:
+        group = file["nodes"][partition.types[0]]
+        series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
+        told = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
+    scales = {name: _checked_scale(scale, name) for name, scale in told.items()}
+    return SnapshotPartition(partition, num_snapshots, series, scales)
+
+
+def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:
+    """The nodes' columns, features among them."""
+    columns, stored = dict(partition.columns[0]), partition.features[0]
+    if stored is not None:
+        columns[FEATURES] = np.concatenate(
+            [rows for _, rows in stored.slabs()] or [np.empty(stored.shape, stored.dtype)]
+        )
+    return columns
+
+
+def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.ndarray:
+    """[n, S, ...]; features come as matrices [n, S * F]."""
+    if name == FEATURES and column.ndim == 2 and column.shape[1] % num_snapshots == 0:
+        return column.reshape(len(column), num_snapshots, column.shape[1] // num_snapshots)
+    if column.shape[1:2] != (num_snapshots,):
+        raise files.FileFormatError(
+            f"column {name} of nodes has shape {column.shape}, expected [nodes, {num_snapshots} snapshots, ...]; write "
+            "the graph file anew with data_tools.snapshots"
+        )
+    return column
+
+
+def _checked_stamps(column: np.ndarray | None, name: str) -> np.ndarray | Any:
+    if (column is None and name == "first") or (column is not None and (column.ndim, column.dtype.kind) != (1, "i")):
+        found = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
+        raise files.FileFormatError(
+            f"column {name} of edges is {found}, expected one signed integer an edge; partition the graph again"
+        )
+    return column
+
+
+def _checked_scale(scale, name: str) -> float:
+    if np.ndim(scale) or not 0 < float(scale) < np.inf:
+        raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
+    return float(scale)

@@ -1,0 +1,185 @@
+"""EvolveGCN (Pareja et al., EvolveGCN: evolving graph convolutional networks for dynamic graphs, 2020): the matrices of
+graph convolutions are the state, and change from snapshot to snapshot by a GRU, as in the authors' program.
+
+n nodes of this rank, k sequences, I input, H hidden, C output, D columns, m rows wanted.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+from hpcgnn.nn.linear import glorot
+from hpcgnn.snapshots.config import SnapshotModelConfig
+from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
+from hpcgnn.snapshots.model.recurrent import affine, perceptron, relu
+from hpcgnn.snapshots.model.spatial import Distinct, propagate_all, smooth_all
+
+NOBODY = torch.iinfo(torch.int64).max >> 11  # an id, exact in float64, that no row has
+
+
+def best_rows(frames: list[Frame], rows: list[torch.Tensor], direction: torch.Tensor, num_best: int) -> list:
+    """Collective. Of every frame's rows [n, k, D] of all ranks the m with the largest products with a direction [D] of
+    length 1, each times tanh of its product: [k, m, D], the best first, of equal ones the lower row id; zeros where
+    there are fewer nodes. One exchange for all frames."""
+    pieces = [(frame, piece) for frame, some in zip(frames, rows, strict=True) for piece in some.unbind(1)]
+    keys, sent = [], []
+    for frame, piece in pieces:
+        key, found = _own_best(piece, frame.snapshots[0].identity, direction, num_best)
+        keys.append(key)
+        sent.append(found)
+    best = _choose(torch.stack(keys), torch.stack(sent), frames[0].everyone)
+    return list(best.split([some.shape[1] for some in rows]))
+
+
+def _own_best(rows, identity, direction, num_best: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys (product, row id) [m, 2] float64 and weighed rows [m, D] of this rank's best."""
+    with torch.no_grad():
+        score = rows @ direction
+        place = torch.arange(len(score), device=score.device)
+        if len(score) > num_best:
+            place = torch.nonzero(score >= score.topk(num_best).values[-1]).ravel()
+        place = place[identity[place].argsort()]
+        place = place[score[place].argsort(descending=True, stable=True)][:num_best]
+        key = score.new_tensor([-torch.inf, NOBODY], dtype=torch.float64).repeat(num_best, 1)
+        key[: len(place), 0], key[: len(place), 1] = score[place].double(), identity[place].double()
+    found = rows[place]
+    found = found * torch.tanh(found @ direction).unsqueeze(1)
+    return key, torch.nn.functional.pad(found, (0, 0, 0, num_best - len(place)))
+
+
+def _choose(keys: torch.Tensor, rows: torch.Tensor, everyone) -> torch.Tensor:
+    """Collective. The best [p, m, D] of all ranks for p problems: keys [p, m, 2] and rows [p, m, D] are this rank's."""
+    if everyone is None:
+        return rows
+    exchanges = everyone.start(keys.flatten(0, 1)), everyone.start(rows.flatten(0, 1))
+    keys, found = (_by_problem(everyone.finish(e), some) for e, some in zip(exchanges, (keys, rows), strict=True))
+    order = keys[..., 1].argsort(dim=1)
+    order = order.gather(1, keys[..., 0].gather(1, order).argsort(dim=1, descending=True, stable=True))
+    order = order[:, : rows.shape[1], None].expand(-1, -1, rows.shape[2])
+    return found.gather(1, order)
+
+
+def _by_problem(received: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+    """What arrived of all ranks [R p m, D] as [p, R m, D]."""
+    return received.view(-1, *sent.shape).transpose(0, 1).flatten(1, 2)
+
+
+class MatrixGRU(nn.Module):
+    """W' = (1 - z) W + z tanh(U_c X + V_c (r W) + B_c), z and r = sigmoid(U X + V W + B)."""
+
+    def __init__(self, rows: int, columns: int):
+        super().__init__()
+        self.given, self.kept = nn.Parameter(_squares(3, rows)), nn.Parameter(_squares(2, rows))
+        self.candidate, self.bias = nn.Parameter(_squares(1, rows)), nn.Parameter(torch.zeros(3 * rows, columns))
+
+    def forward(self, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """given and weight [k, I, O]; returns [k, I, O]."""
+        rows = weight.shape[1]
+        given = self.given @ given + self.bias
+        update, reset = torch.sigmoid(given[:, : 2 * rows] + self.kept @ weight).chunk(2, dim=1)
+        candidate = torch.tanh(given[:, 2 * rows :] + self.candidate @ (reset * weight))
+        return torch.lerp(weight, candidate, update)
+
+
+def _squares(count: int, rows: int) -> torch.Tensor:
+    """Matrices [rows, rows] one below the other [count rows, rows]."""
+    return glorot(count, rows, rows).detach().flatten(0, 1)
+
+
+class EvolveGCN(SequenceModel):
+    """Layers one behind the other: of each the matrices of all frames are formed, then the convolutions of all frames,
+    their exchanges under way together."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        widths = list(itertools.pairwise([sizes.inputs, *[config.hidden] * config.layers]))
+        self.initial = nn.ParameterList(glorot(*pair) for pair in widths)
+        self.evolve = nn.ModuleList(MatrixGRU(*pair) for pair in widths)
+        self.output = nn.Linear(config.hidden, sizes.outputs)
+
+    def shared_state(self) -> State:
+        """The matrices."""
+        return {f"weight{number}": value for number, value in enumerate(self.initial)}
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """As in SequenceModel."""
+        shown = self.shown(frames)
+        rows, state = [frame.inputs for frame in shown], dict(state)
+        for number in range(len(self.evolve)):
+            weights = self.matrices(number, frames, rows, state[f"weight{number}"])
+            state[f"weight{number}"] = weights[-1]
+            if number == len(self.evolve) - 1:
+                shown, rows = self.asked(shown), self.asked(rows)
+            rows = self._convolve(number, shown, rows, weights[-len(shown) :])
+        return rows, state
+
+    def shown(self, frames: list[Frame]) -> list[Frame]:
+        """The frames whose hidden rows are needed, the last ones."""
+        raise NotImplementedError
+
+    def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
+        """Collective. A layer's matrices [k or 1, I, O] of all frames, from its rows [n, k, I] and the one before."""
+        raise NotImplementedError
+
+    def _convolve(self, number: int, frames: list[Frame], rows: list, weights: list) -> list[torch.Tensor]:
+        """Collective. Hidden rows [n, k, H] of a layer, after the last one outputs [n, k, C]."""
+        is_last = number == len(self.evolve) - 1
+        if number == 0:
+            every = Distinct(frames)
+            smoothed = every.spread(smooth_all(every.frames, "gcn"))
+            last = self.output if is_last else None
+            return [_product(some, weight, True, last) for some, weight in zip(smoothed, weights, strict=True)]
+        trio = zip(frames, rows, weights, strict=True)
+        sent = [_product(frame.drop(some, number, self.config.dropout), weight) for frame, some, weight in trio]
+        found = [relu(some) for some in propagate_all(frames, "gcn", sent)]
+        return [self.output(some) for some in found] if is_last else found
+
+
+def _product(
+    rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False, output: nn.Linear | None = None
+) -> torch.Tensor:
+    """rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for, and given to ``output`` if there is one."""
+    if len(weight) == 1:
+        one = weight[0]
+        return affine(rows, one, rectify=rectify) if output is None else perceptron(rows, one, output)
+    found = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
+    found = torch.relu(found) if rectify else found
+    return found if output is None else output(found)
+
+
+class EvolveGCNO(EvolveGCN):
+    """EvolveGCN-O: the GRU's input is the matrix itself, so that all sequences have one."""
+
+    def shown(self, frames: list[Frame]) -> list[Frame]:
+        """As in EvolveGCN."""
+        return self.asked(frames)
+
+    def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
+        """As in EvolveGCN."""
+        found = [weight[:1]]
+        for _ in frames:
+            found.append(self.evolve[number](found[-1], found[-1]))
+        return found[1:]
+
+
+class EvolveGCNH(EvolveGCN):
+    """EvolveGCN-H: the GRU's input is the summary of a snapshot, the rows of all ranks that score best (Cangea et al.,
+    Towards sparse hierarchical graph classifiers, 2018), as many as the matrix has columns."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        self.score = nn.ParameterList(glorot(len(initial), 1) for initial in self.initial)
+
+    def shown(self, frames: list[Frame]) -> list[Frame]:
+        """As in EvolveGCN."""
+        return frames
+
+    def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
+        """As in EvolveGCN."""
+        direction, found = self.score[number].flatten(), [weight]
+        for summary in best_rows(frames, rows, direction / direction.norm(), weight.shape[2]):
+            found.append(self.evolve[number](summary.transpose(1, 2), found[-1]))
+        return found[1:]

@@ -1,0 +1,207 @@
+"""What models of snapshots get, and what each of them offers the run: tensors only.
+
+A *frame* is one place in k sequences of snapshots that a step follows at once: k windows that end at different targets,
+or k = 1 where state is carried on. *State* is what a model remembers from snapshot to snapshot: rows of nodes
+[n, k, W], kept at their owners, and what all ranks share [k, ...]. n nodes of this rank, F or I input, D hidden, C
+output columns; rows are [n, k, D].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+from hpcgnn.nn.step_key import StepKey
+from hpcgnn.snapshots.config import SnapshotModelConfig
+from hpcgnn.snapshots.neighborhood import Halo, Neighborhood, next_term, propagate
+
+
+@dataclass(slots=True)
+class Graph:
+    """One snapshot's neighbours: ``into`` along in-edges, ``out`` along out-edges where the model asks for them, each
+    with its halo (None: no ghosts)."""
+
+    into: Neighborhood
+    halo: Halo | None = None
+    out: Neighborhood | Any = None
+    out_halo: Halo | None = None
+
+    def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
+        """Collective. As in ``nn.neighborhood``, for rows [n, D]."""
+        side, halo = (self.out, self.out_halo) if out else (self.into, self.halo)
+        return propagate(side, halo, name, rows, exchange)
+
+    def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Collective. As in Frame, for rows [n, k, H] of an exchange that was started."""
+        flat, (heads, width) = rows.flatten(1), source.shape
+        everyone = flat if self.halo is None else torch.cat([flat, self.halo.finish(exchange)])
+        score = lambda some, vectors: (some.view(len(some), -1, heads, width) * vectors).sum(3).flatten(1)  # noqa: E731
+        found = native.graph_attention(everyone, score(everyone, source), score(flat, target), self.into.merged)
+        return found.view(rows.shape)
+
+    def start(self, rows: torch.Tensor, out: bool = False):
+        """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""
+        halo = self.out_halo if out else self.halo
+        return None if halo is None else halo.start(rows)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One snapshot as a step sees it. inputs [n, F]; smoothed: terms of the inputs' series by operator, direction and
+    number, kept from step to step, None where inputs are learnt; identity [n] row ids, the keys of dropout; whole: the
+    graph that inputs are smoothed over where they are not learnt, of which a step may see a part."""
+
+    number: int
+    graph: Graph
+    inputs: torch.Tensor
+    identity: torch.Tensor
+    smoothed: dict[tuple[str, bool, int], torch.Tensor] | Any = None
+    whole: Graph | None = None
+
+
+@dataclass(slots=True)
+class Frame:
+    """k snapshots; their graphs may be one and the same. everyone: brings the rows of all ranks [R m, D], m of each;
+    None: there is but one rank. counts [R]: nodes of every rank. uses [k]: how many places of the step's frames each
+    snapshot stands for, empty: one each."""
+
+    snapshots: list[Snapshot]
+    key: StepKey = field(default_factory=StepKey)
+    everyone: Halo | None = None
+    counts: tuple[int, ...] = ()
+    uses: tuple[int, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all ranks."""
+        return sum(self.counts) or len(self.snapshots[0].identity)
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """[n, k, F]."""
+        return side_by_side([snapshot.inputs for snapshot in self.snapshots])
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the inputs are, so that nothing of them is kept."""
+        return self.snapshots[0].smoothed is None
+
+    @property
+    def degree(self) -> torch.Tensor:
+        """Sums of the weights of all in-edges [n, k, 1]."""
+        return side_by_side([snapshot.graph.into.degree for snapshot in self.snapshots]).unsqueeze(2)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The different graphs, in order of their first snapshot."""
+        return list({id(snapshot.graph): snapshot.graph for snapshot in self.snapshots}.values())
+
+    def start(self, rows: torch.Tensor, out: bool = False) -> list:
+        """Collective. Begin the exchanges of rows [n, k, D] for a ``propagate`` to come."""
+        if len(self.graphs) == 1:
+            return [self.graphs[0].start(rows.flatten(1), out)]
+        return [s.graph.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
+
+    def propagate(self, name: str, rows: torch.Tensor, exchanges: list | None = None, out: bool = False):
+        """Collective. operator @ rows of every snapshot [n, k, D]; the operators are those of ``nn.neighborhood``."""
+        if len(self.graphs) == 1:
+            found = self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out)
+            return found.view(rows.shape)
+        exchanges = exchanges or [None] * len(self.snapshots)
+        pieces = zip(self.snapshots, rows.unbind(1), exchanges, strict=True)
+        return side_by_side([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
+
+    def attend(self, rows: torch.Tensor, exchanges: list, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Collective. Of every snapshot the sums [n, k, H] of neighbours' and own rows [n, k, H], weighed by attention
+        (``native.graph_attention``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
+        rows, started before."""
+        if len(self.graphs) == 1:
+            return self.graphs[0].attend(rows, exchanges[0], source, target)
+        pieces = zip(self.snapshots, rows.split(1, dim=1), exchanges, strict=True)
+        return torch.cat([s.graph.attend(piece, ahead, source, target) for s, piece, ahead in pieces], dim=1)
+
+    def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
+        """Collective. A term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
+        operator @ inputs: formed once in a run where inputs are not learnt."""
+        return side_by_side([self._smooth(snapshot, name, out, power) for snapshot in self.snapshots])
+
+    def drop(self, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
+        """Keyed dropout of rows [n, k, D]; every place in a model has its own site."""
+        if not self.key.training or p == 0 or rows.numel() == 0:
+            return rows
+        return rows * torch.stack([self._mask(s, rows, site, p) for s in self.snapshots], dim=1)
+
+    def _smooth(self, snapshot: Snapshot, name: str, out: bool, power: int) -> torch.Tensor:
+        if power <= 0:
+            return snapshot.inputs
+        learnt = snapshot.smoothed is None
+        kept, graph = ({}, snapshot.graph) if learnt else (snapshot.smoothed, snapshot.whole or snapshot.graph)
+        if (name, out, power) not in kept:
+            last = self._smooth(snapshot, name, out, power - 1)
+            before = self._smooth(snapshot, name, out, power - 2) if power > 1 else None
+            kept[name, out, power] = next_term(name, graph.propagate(name, last, out=out), before)
+        return kept[name, out, power]
+
+    def _mask(self, snapshot: Snapshot, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
+        key = self.key
+        step = (key.step << 16) + snapshot.number
+        random = Random(key.seed, Stream.DROPOUT, step, key.epoch, relation=site)
+        return native.dropout_mask(random, snapshot.identity, rows.shape[2], p, rows.dtype)
+
+
+def side_by_side(rows: list[torch.Tensor]) -> torch.Tensor:
+    """k times [n, D] as [n, k, D]; one of them is not copied."""
+    return rows[0].unsqueeze(1) if len(rows) == 1 else torch.stack(rows, dim=1)
+
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSizes:
+    """Columns of the inputs and of the outputs; history: snapshots of a window, 0: state is carried on."""
+
+    inputs: int
+    outputs: int
+    history: int = 0
+
+
+class SequenceModel(nn.Module):
+    """A model of one's own is made as Class(config, sizes) and has these attributes and methods.
+
+    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; weighs_edges:
+    it does so itself, with no regard to a column weight.
+    """
+
+    node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
+    with_out = False
+    weighs_edges = False
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__()
+        self.config, self.sizes = config, sizes
+
+    def begin(self, inputs: torch.Tensor) -> State:
+        """The state before the first snapshot, for inputs [n, k, I]."""
+        nodes, sequences = inputs.shape[:2]
+        state = {name: inputs.new_zeros(nodes, sequences, width) for name, width in self.node_state.items()}
+        return state | {name: value.expand(sequences, *value.shape) for name, value in self.shared_state().items()}
+
+    def asked(self, sequence: list) -> list:
+        """What outputs are formed of, out of one thing a frame: the last of a window, else all."""
+        return sequence[-1:] if self.sizes.history else sequence
+
+    def shared_state(self) -> State:
+        """State that is the same for all nodes, as a sequence begins [...]: learnt, or zeros."""
+        return {}
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """Collective. Snapshots that follow each other; returns the outputs [n, k, C] of all of them, or of the last
+        ones, and the state after the last."""
+        raise NotImplementedError

@@ -1,0 +1,93 @@
+"""ROLAND (You et al., ROLAND: graph learning framework for dynamic graphs, 2022): the hidden rows of every layer are
+kept, and meet the layer's new ones in an update.
+
+n nodes of this rank, k sequences, H hidden columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.nn.linear import glorot
+from hpcgnn.snapshots.config import AVERAGE, CONCAT, GRU, SnapshotModelConfig
+from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
+from hpcgnn.snapshots.model.recurrent import GatedCell, affine
+from hpcgnn.snapshots.model.spatial import Distinct
+from hpcgnn.snapshots.model.stacks import SAGEStack
+
+
+class GRUUpdate(nn.Module):
+    """A GRU whose input are the new rows."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.weight, self.bias = glorot(hidden, 3 * hidden), nn.Parameter(torch.zeros(3 * hidden))
+        self.cell = GatedCell(hidden)
+
+    def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """new and old rows [n, k, H]; share [n, k, 1] of a node's edges so far that came before this snapshot."""
+        return self.cell(affine(new, self.weight, self.bias), old)
+
+
+class AverageUpdate(nn.Module):
+    """The mean of old and new rows, weighed by the edges they come of."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+
+    def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """As in GRUUpdate."""
+        return torch.lerp(new, old, share)
+
+
+class ConcatUpdate(nn.Module):
+    """Two layers over old and new rows side by side."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+
+    def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """As in GRUUpdate."""
+        return self.layers(torch.cat([old, new], dim=2))
+
+
+UPDATES = {GRU: GRUUpdate, AVERAGE: AverageUpdate, CONCAT: ConcatUpdate}
+
+
+class ROLAND(SequenceModel):
+    """Layers of GraphSAGE, each over the updated rows of the one below; a layer's exchanges of all frames are under way
+    together."""
+
+    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+        super().__init__(config, sizes)
+        self.node_state = {f"hidden{number}": config.hidden for number in range(config.layers)} | {"edges": 1}
+        self.stack = SAGEStack(config, sizes.inputs)
+        self.updates = nn.ModuleList(UPDATES[config.update](config.hidden) for _ in range(config.layers))
+        self.output = nn.Linear(config.hidden, sizes.outputs)
+
+    def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
+        """As in SequenceModel."""
+        every = Distinct(frames)
+        new = every.spread(self.stack.layer(0, every.frames))
+        rows: list[torch.Tensor] = []
+        state = dict(state)
+        shares, state["edges"] = self._shares(frames, state["edges"])
+        for number, update in enumerate(self.updates):
+            new = self.stack.layer(number, frames, rows) if number else new
+            old, rows = state[f"hidden{number}"], []
+            for some, share in zip(new, shares, strict=True):
+                old = update(some, old, share)
+                rows.append(old)
+            state[f"hidden{number}"] = old
+        return [self.output(some) for some in self.asked(rows)], state
+
+    @staticmethod
+    def _shares(frames: list[Frame], edges: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """For every frame the share [n, k, 1] of the in-edges so far that came before it; and the edges after all."""
+        found = []
+        for frame in frames:
+            before, edges = edges, edges + frame.degree
+            found.append(torch.where(edges > 0, before / torch.where(edges > 0, edges, 1), 0))
+        return found, edges

@@ -1,0 +1,256 @@
+"""What links of snapshots are learnt from: the edges of a target, and pairs drawn against them.
+
+s edges of this rank, k negatives each, w different nodes wanted. All of it is a function of random key, edges and
+nodes: no number of ranks changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.world import World
+from hpcgnn.graph.book import Book
+from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.native import Random, Stream
+from hpcgnn.snapshots.config import SnapshotTaskConfig
+from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
+from hpcgnn.snapshots.neighborhood import reversed_edges
+from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.links import Loss, SnapshotLinkScores, _binary, margin_loss, softmax_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A route to the wanted nodes, None on one rank: then places are rows of the table itself."""
+
+    route: Route | None
+
+    def bring(self, table: torch.Tensor, chain: HaloChain, channel: Channel) -> torch.Tensor:
+        """Collective. Rows [w, D] of the owners' tables [n, D], with their gradients."""
+        return table if self.route is None else chain.pull(self.route.over(channel), table)
+
+
+def reach(
+    wanted: list[np.ndarray], book: Book, channel: Channel, device: torch.device
+) -> tuple[Reach, list[torch.Tensor]]:
+    """Collective. The reach to all nodes among arrays of global ids, and the places of each array in what it brings."""
+    if channel.size == 1:
+        return Reach(None), [
+            torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in wanted
+        ]
+    ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
+    pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
+    places = [torch.from_numpy(at.reshape(ids.shape)).to(device) for at, ids in zip(pieces, wanted, strict=True)]
+    return Reach(Route.plan(book, ids, channel).to(device)), places
+
+
+ALL_PAIRS, ANSWERS = 0, -1
+TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
+SOURCE, DESTINATION = 1, 0  # part of the random key
+TRAIN = "train"
+TYPE = "type"  # column of the edges
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Edges whose ends are asked for among all nodes: source, destination (global ids) and type of those of all ranks
+    [S, 3], ``own`` those of this rank; rows: by the end that asks (source, destination) the reach to their nodes, and
+    places [S] in what it brings; known: all edges of the snapshot, answers of sources, and of destinations."""
+
+    edges: np.ndarray
+    own: slice
+    rows: list[tuple[Reach, torch.Tensor]]
+    known: tuple[KnownAnswers, KnownAnswers]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs to score for one target, as places in what ``reach`` brings: source, destination [s] of edges, negatives
+    [k, s]; negative_source None: the edge's own. number: of the snapshot that predictions are made from. All pairs of
+    nodes instead: negative None, source [s] global ids, destination [s] local rows. relation [s]: types of the edges,
+    where decoders ask for them; answers: where an edge's ends are ranked among all nodes."""
+
+    number: int
+    reach: Reach | None
+    source: torch.Tensor
+    destination: torch.Tensor
+    negative: torch.Tensor | None
+    negative_source: torch.Tensor | None = None
+    relation: torch.Tensor | None = None
+    answers: Answers | None = None
+
+
+class TargetEdges:
+    """Collective to create. The edges of later snapshots that are learnt: every pair of nodes once. ``horizon``:
+    predictions are for so many snapshots later; undirected: of both directions the one from the lower row id;
+    new_only: none that the snapshot that predictions are made from has, too; types: of edges, 0: they have none."""
+
+    def __init__(
+        self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, types: int,
+        channel: Channel,
+    ):  # fmt: skip
+        self._partition, self._horizon, self._new_only, self._types = partition, horizon, new_only, types
+        self._rows = _SourceRows(partition, channel) if undirected else None
+
+    def at(self, number: int) -> SnapshotEdges:
+        """What predictions from a snapshot are about."""
+        edges = self.all_at(number)
+        kept = _first_of_each(self._key(edges))
+        if self._rows is not None:
+            kept = kept[self._rows.of(edges.src[kept]) <= self._partition.flat_row[edges.dst[kept]]]
+        if self._new_only:
+            old = self._key(self.all_at(number - self._horizon))
+            kept = kept[~np.isin(self._key(edges)[kept], old)]
+        columns = {name: column[kept] for name, column in edges.columns.items()}
+        return SnapshotEdges(edges.src[kept], edges.dst[kept], edges.row[kept], columns)
+
+    def all_at(self, number: int) -> SnapshotEdges:
+        """All edges of the snapshot that predictions from ``number`` are for."""
+        return self._partition.edges_at(number + self._horizon, (TYPE,) if self._types else ())
+
+    def _key(self, edges: SnapshotEdges) -> np.ndarray:
+        pair = edges.src * self._partition.num_nodes + edges.dst
+        return pair * self._types + edges.columns[TYPE] if self._types else pair
+
+
+class PairPlanner:
+    """Collective to create and to call, over ``channel``.
+
+    counts: negatives of an edge, in training and in evaluation (ALL_PAIRS, or ANSWERS: its ends are ranked among all
+    nodes); both_ends: negatives are pairs
+    of two drawn nodes, not of an edge's source and a drawn one; strict: none is an edge of the same snapshot, nor a
+    node with itself.
+    """
+
+    def __init__(
+        self, partition: SnapshotPartition, targets: TargetEdges, counts: tuple[int, int], both_ends: bool,
+        strict: bool, seed: int, world: World, channel: Channel,
+    ):  # fmt: skip
+        self._partition, self._targets, self._counts = partition, targets, counts
+        self._ends = (DESTINATION, SOURCE) if both_ends else (DESTINATION,)
+        self._strict, self._seed, self._channel, self._device = strict, seed, channel, world.device
+        self._ids = partition.global_ids
+        self._nodes = NodeDirectory(world, channel, partition.flat_row, self._ids, partition.book.num_nodes)
+
+    def __call__(self, split: str, epoch: int, number: int) -> Pairs:
+        """Collective. In training others in every epoch."""
+        edges, (training, evaluation) = self._targets.at(number), self._counts
+        if split != TRAIN and evaluation <= 0:
+            source, destination = (torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst))
+            answers = self._answers(number, edges) if evaluation == ANSWERS else None
+            return Pairs(number, None, source, destination, None, answers=answers)
+        random = Random(self._seed, Stream.NEGATIVE, number, epoch)
+        count = training
+        if split != TRAIN:
+            random, count = Random(self._seed, Stream.EVAL_NEGATIVE, number), evaluation
+        drawn = self._drawn(number, edges, count, random)
+        wanted = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
+        found, places = reach(wanted, self._partition.book, self._channel, self._device)
+        source, destination, negative, *others = places
+        negative_source = others[0] if others else None
+        relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
+        return Pairs(number, found, source, destination, negative, negative_source, relation)
+
+    def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
+        """Collective. Global ids [1 or 2, s, count], destinations first: functions of seed, epoch, snapshot and edge
+        alone. Strict ones that are an edge are drawn again."""
+        drawn = self._draw(edges.row, count, random, 0)
+        if not self._strict:
+            return drawn
+        known = self._known(number)
+        edge, slot = (index.ravel() for index in np.indices(drawn.shape[1:]))
+        for attempt in range(1, TRIES):
+            destination, *source = drawn[:, edge, slot]
+            bad = self._is_edge(known, source[0] if source else edges.src[edge], _types_of(edges)[edge], destination)
+            if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
+                break
+            edge, slot = edge[bad], slot[bad]
+            again, place = np.unique(edge, return_inverse=True)
+            drawn[:, edge, slot] = self._draw(edges.row[again], count, random, attempt)[:, place, slot]
+        return drawn
+
+    def _draw(self, rows: np.ndarray, count: int, random: Random, attempt: int) -> np.ndarray:
+        """Collective. Uniform over all nodes."""
+        keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
+        return self._nodes.lookup(np.stack([native.random_integers(k, rows, count, self._nodes.size) for k in keys]))
+
+    def _known(self, number: int) -> KnownAnswers:
+        edges, partition = self._targets.all_at(number), self._partition
+        ownership = partition.book.of_type(0)
+        return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
+
+    def _is_edge(self, known: KnownAnswers, source, types, destination) -> np.ndarray:
+        """Collective. Whether pairs [n] are edges of a type, or one node each."""
+        return known.hold(source, types, destination, self._channel) | (source == destination)
+
+    def _answers(self, number: int, edges: SnapshotEdges) -> Answers:
+        """Collective."""
+        partition, channel = self._partition, self._channel
+        back = reversed_edges(self._targets.all_at(number), partition, channel)
+        ownership = partition.book.of_type(0)
+        sources = KnownAnswers(ownership, partition.rank, back.src, _types_of(back), self._ids[back.dst])
+        asked = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
+        counts = channel.counts(np.full(channel.size, len(asked)))
+        everyone = channel.everyone(torch.from_numpy(asked), counts).numpy()
+        reached = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
+        rows = [(found, place) for found, (place,) in reached]
+        first = int(counts[: channel.rank].sum())
+        return Answers(everyone, slice(first, first + len(asked)), rows, (self._known(number), sources))
+
+
+def _types_of(edges: SnapshotEdges) -> np.ndarray:
+    """[e] int64; 0 where edges have none."""
+    return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
+
+
+class _SourceRows:
+    """Collective to create. Flat row ids of all sources of edges into this rank's nodes."""
+
+    def __init__(self, partition: SnapshotPartition, channel: Channel):
+        self._ids = np.unique(partition.all_sources)
+        (rows,) = Route.plan(partition.book, self._ids, channel).pull(torch.from_numpy(partition.flat_row))
+        self._rows = rows.numpy()
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """Of global ids [n]."""
+        return self._rows[np.searchsorted(self._ids, ids)]
+
+
+def _first_of_each(key: np.ndarray) -> np.ndarray:
+    """Places, increasing, of the first of each of equal keys."""
+    return np.sort(np.unique(key, return_index=True)[1])
+
+
+def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> SnapshotLinkScores:
+    """Of the rows that the pairs' places are of [w, Z]."""
+    source, destination = functional.embedding(pairs.source, rows), functional.embedding(pairs.destination, rows)
+    assert pairs.negative is not None
+    drawn = functional.embedding(pairs.negative, rows)
+    if pairs.negative_source is not None:
+        against = functional.embedding(pairs.negative_source, rows)
+        relation = None if pairs.relation is None else pairs.relation.repeat(len(drawn))
+        negative = decoder(against.flatten(0, 1), drawn.flatten(0, 1), relation).view(pairs.negative.shape)
+    else:
+        negative = decoder(source, drawn, pairs.relation)
+    positive = decoder(source, destination, pairs.relation)
+    return SnapshotLinkScores(positive, negative, torch.full_like(pairs.source, pairs.number))
+
+
+def make_loss(config: SnapshotTaskConfig) -> Loss:
+    """Of scores [s] and those of negatives [k, s]: a sum over the edges."""
+    losses: dict[str, Loss] = {
+        "binary": partial(_binary, weight=config.positive_weight),
+        "margin": partial(margin_loss, margin=config.margin),
+        "softmax": softmax_loss,
+    }
+    return losses[config.loss]

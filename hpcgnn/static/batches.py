@@ -1,0 +1,66 @@
+"""Mini-batches as the loaders of static graphs give them. s seeds of this rank, U nodes of a type in a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hpcgnn.static.model.blocks import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class NeighborBatch:
+    """A mini-batch of this rank. batch: blocks and all else that the models of ``hpcgnn.nn`` take; x: by node type,
+    input rows [U, F] of the innermost block's source nodes, None without features; n_id: by type, rows in the graph
+    file [U] of these nodes; seeds [s], likewise: the first nodes of type ``seed_type``; y [s] labels, None without;
+    input_id [s]: places of the seeds among the input nodes of all ranks in order of row; batch_size: seeds of all
+    ranks in this step.
+    """
+
+    batch: Batch
+    x: tuple[torch.Tensor | None, ...]
+    n_id: tuple[torch.Tensor, ...]
+    seed_type: int
+    seeds: torch.Tensor
+    y: torch.Tensor | None
+    input_id: torch.Tensor
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBatch:
+    """A mini-batch of this rank. batch, x, n_id: as in NeighborBatch; src, dst [s]: places of the seeds' ends among the
+    nodes of their types; negative_src, negative_dst [s, k], likewise, or None; row [s]: of the seeds in the graph file;
+    input_id [s]: their places among the input edges of all ranks in order of row; rel [s]: their column of that name,
+    or None; relation: its number; batch_size: seeds of all ranks in this step.
+    """
+
+    batch: Batch
+    x: tuple[torch.Tensor | None, ...]
+    n_id: tuple[torch.Tensor, ...]
+    src: torch.Tensor
+    dst: torch.Tensor
+    negative_src: torch.Tensor | None
+    negative_dst: torch.Tensor | Any
+    row: torch.Tensor
+    input_id: torch.Tensor
+    rel: torch.Tensor | None
+    relation: int
+    batch_size: int
+
+    @property
+    def edge_label_index(self) -> torch.Tensor:
+        """The seeds, then their binary negatives, as places [2, s + s k] of sources and destinations."""
+        src, dst = self.src, self.dst
+        if self.negative_src is not None:
+            src, dst = torch.cat([src, self.negative_src.ravel()]), torch.cat([dst, self.negative_dst.ravel()])
+        return torch.stack([src, dst])
+
+    @property
+    def edge_label(self) -> torch.Tensor:
+        """1 for seeds, 0 for negatives [s + s k], float32."""
+        label = torch.zeros(self.edge_label_index.shape[1], device=self.src.device)
+        label[: len(self.src)] = 1
+        return label

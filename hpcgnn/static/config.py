@@ -1,0 +1,408 @@
+"""The run file of static graphs: its sections, and what goes together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from hpcgnn.choices import check_choices
+from hpcgnn.comm.world import CommConfig
+from hpcgnn.graph.embeddings import EmbeddingConfig
+from hpcgnn.loop.placement import PLANNERS
+from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
+from hpcgnn.static.edges import MESSAGES, STORED
+from hpcgnn.static.negatives import EDGE, SOURCES
+from hpcgnn.task.links import DECODERS
+
+WHOLE = "whole"
+MODES = ("uniform", "replace", "weighted", "full", "labor", WHOLE)
+FULL = -1
+SHARDED, REPLICATED, AUTO = "sharded", "replicated", "auto"
+IN, OUT = "in", "out"
+DIRECTIONS = (IN, OUT)
+TOPOLOGIES = (AUTO, SHARDED, REPLICATED)
+RANKINGS = ("", "filtered", "full")
+
+
+@dataclass
+class GraphSamplingConfig:
+    """Which neighbours a mini-batch sees.
+
+    Attributes:
+        fanouts: in-neighbours of a node and relation, the seeds' hop first; one number a layer; -1: all; empty: a
+            model without layers.
+        relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
+        mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
+            draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
+            "whole": nothing is sampled, a step is a pass over the whole graph, for as many layers as the model has.
+        eval_fanouts: of validation and test; empty: as in training.
+        direction: "in": neighbours are the sources of a node's in-edges; "out": the destinations of its out-edges, from
+            partition sets made with ``--out-edges``.
+        topology: "sharded": owners are asked for neighbours; "replicated": the ranks of a node share one copy of all
+            edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every node
+            has free. The sample is the same.
+        edge_columns: columns of the edges that come with the blocks, for models of one's own.
+        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
+            compute threads, else none.
+        in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
+        planner: where neighbours are drawn: on the "host", on the "device" (one rank on CUDA, which then holds the
+            edges), or "auto": on the device where it can, and half of its free memory takes them.
+    """
+
+    fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
+    relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
+    mode: str = "uniform"
+    eval_fanouts: list[int] = field(default_factory=list)
+    direction: str = IN
+    topology: str = AUTO
+    edge_columns: list[str] = field(default_factory=list)
+    prefetch: int = -1
+    in_flight: int = 1
+    planner: str = "auto"
+
+    def __post_init__(self):
+        known = {"mode": MODES, "topology": TOPOLOGIES, "direction": DIRECTIONS, "planner": PLANNERS}
+        check_choices("sampling", self, known)
+        lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}
+        if self.eval_fanouts:
+            lists["eval_fanouts"] = self.eval_fanouts
+        for name, values in lists.items():
+            if len(values) != len(self.fanouts):
+                raise ValueError(f"sampling.{name} needs {len(self.fanouts)} numbers, one a layer, got {values}")
+            if any(value < FULL for value in values):
+                raise ValueError(f"sampling.{name} must be -1 (all), 0 (none) or more, got {values}")
+        if self.prefetch < -1:
+            raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
+        if self.in_flight < 1:
+            raise ValueError(f"sampling.in_flight must be at least 1, got {self.in_flight}")
+        if self.in_flight > 1 and 0 <= self.prefetch < self.in_flight:
+            raise ValueError(
+                f"sampling.in_flight {self.in_flight} needs a sampling.prefetch of at least as many, or -1, got "
+                f"{self.prefetch}"
+            )
+
+    def check_relations(self, known: list[str]) -> None:
+        """Raises ValueError for fanouts of a relation that is none of the graph's."""
+        for name in self.relation_fanouts:
+            if name not in known:
+                raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(known)}")
+
+
+@dataclass
+class GraphEvalConfig:
+    """Validation and test.
+
+    Attributes:
+        batch_size: seeds of a batch; 0: as in training.
+        negatives: of link prediction: nodes drawn for an edge, the same in all epochs; 0: as in training, one where it
+            has candidates of a whole batch.
+        ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
+            asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
+            of a source, those of its training edges left out.
+        exact: score with all neighbours, layer by layer over the whole graph, instead of sampled batches.
+        chunk: nodes of a rank that such a layer works on at once; bounds memory.
+    """
+
+    batch_size: int = 0
+    negatives: int = 0
+    ranking: str = ""
+    exact: bool = False
+    chunk: int = 10_000
+
+    def __post_init__(self):
+        check_choices("eval", self, {"ranking": RANKINGS})
+        if min(self.batch_size, self.negatives) < 0 or self.chunk < 1:
+            raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.chunk at least 1")
+
+
+EMBEDDING = "embedding"
+MODEL_KINDS = ("sage", "gcn", "gat", "rgcn", "rgat", EMBEDDING)
+AGGREGATORS = ("mean", "sum", "max")
+ACTIVATIONS = ("relu", "gelu", "elu", "none")
+NORMS = ("none", "layer")
+ATTENTION_KINDS = ("gat", "rgat")
+RELATIONAL_KINDS = ("rgcn", "rgat")
+
+
+@dataclass
+class GraphModelConfig:
+    """The network.
+
+    Attributes:
+        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
+        kind: "sage" (own row and aggregated neighbours), "gcn" (normalised by the degrees of both ends), "gat"
+            (attention over neighbours), "rgcn" (a matrix a relation), "rgat" (matrix and attention a relation). gcn and
+            gat are for graphs of one relation. "embedding": no layers, a node is its own row alone (of link).
+        layers: hops; as many as sampling.fanouts has entries, where anything is sampled; of embedding 0.
+        hidden: width of hidden rows and of learnt embeddings.
+        heads: attention heads of gat and rgat; must divide hidden.
+        dropout: of hidden rows, keyed by node and column.
+        input_dropout: of the input rows, likewise.
+        aggregator: of sage and rgcn: "mean", "sum" or "max" of the neighbours of one relation.
+        activation: "relu", "gelu", "elu" or "none".
+        norm: "layer" norm of hidden rows, or "none".
+        residual: layers are added to their input; an input and an output product of their own stand around them.
+        feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
+        bases: of rgcn and rgat: relations' matrices are sums of so many shared ones; 0: each its own.
+        self_loop: gcn and gat: a node is its own neighbour; rgcn and rgat: its own row is added through a matrix.
+        basis_rows: of rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
+            self loop, in place of one row and matrices of the first layer: Schlichtkrull et al., 2018, on one-hot rows.
+        low_memory: of rgcn: relations one after the other, formed again in the backward pass.
+    """
+
+    class_path: str = ""
+    kind: str = "sage"
+    layers: int = 3
+    hidden: int = 128
+    heads: int = 4
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    aggregator: str = "mean"
+    activation: str = "relu"
+    norm: str = "none"
+    residual: bool = False
+    feed_forward: int = 0
+    bases: int = 0
+    self_loop: bool = True
+    basis_rows: bool = False
+    low_memory: bool = False
+
+    @property
+    def node_columns(self) -> tuple[str, ...]:
+        """What a batch must tell of its nodes: "identity" for dropout, "degree" for gcn; both for a class_path."""
+        drops = self.dropout > 0 or self.input_dropout > 0
+        wanted = {"identity": drops or self.class_path, "degree": self.kind == "gcn" or self.class_path}
+        return tuple(name for name, needed in wanted.items() if needed)
+
+    @property
+    def row_width(self) -> int:
+        """Width of the learnable rows of nodes."""
+        return self.hidden * (self.bases + self.self_loop) if self.basis_rows else self.hidden
+
+    def __post_init__(self):
+        check_choices("model", self, {
+            "kind": MODEL_KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,
+        })  # fmt: skip
+        if min(self.hidden, self.heads) < 1:
+            raise ValueError("model.hidden and model.heads must be at least 1")
+        if self.layers < 0 or (not self.class_path and (self.layers == 0) != (self.kind == EMBEDDING)):
+            raise ValueError(
+                "model.layers must be at least 1, and for model.kind embedding 0 (with sampling.fanouts []), got "
+                f"{self.layers} for {self.kind}"
+            )
+        for name in ("dropout", "input_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")
+        if min(self.bases, self.feed_forward) < 0:
+            raise ValueError("model.bases and model.feed_forward must be at least 0")
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
+        if self.bases and self.kind not in RELATIONAL_KINDS:
+            raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
+        if self.basis_rows and (self.kind != "rgcn" or self.bases == 0 or self.residual or self.layers < 2):
+            raise ValueError(
+                "model.basis_rows puts the bases of the first of several layers into the nodes' rows: it needs "
+                "model.kind rgcn, model.bases above 0, at least 2 model.layers and no model.residual"
+            )
+        if self.low_memory and self.kind != "rgcn":
+            raise ValueError(f"model.low_memory is for model.kind rgcn, not {self.kind}")
+        if self.feed_forward and not self.residual:
+            raise ValueError(
+                "model.feed_forward is a part of residual blocks: set model.residual true, or feed_forward 0"
+            )
+
+
+@dataclass
+class GraphDataConfig:
+    """The graph.
+
+    Attributes:
+        path: folder of a partition set; empty: a built-in synthetic graph.
+        check_hash: compare every part with its hash in the book before use.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
+        synthetic_nodes: size of the built-in graph.
+    """
+
+    path: str = ""
+    check_hash: bool = True
+    stage_to: str = ""
+    synthetic_nodes: int = 5_000
+
+    def __post_init__(self):
+        if self.synthetic_nodes < 100:
+            raise ValueError(f"data.synthetic_nodes must be at least 100, got {self.synthetic_nodes}")
+
+
+NODE, LINK = "node", "link"
+TASK_KINDS = (NODE, LINK)
+LOSSES = ("binary", "margin", "softmax")
+
+
+@dataclass
+class GraphTaskConfig:
+    """What is learnt of the graph.
+
+    Attributes:
+        kind: "node": the label (column ``label``) of the nodes that column ``split`` gives to training; "link":
+            whether there is an edge, from the edges that column ``split`` gives to training.
+        node_type: of node: whose labels; empty: the only type that has any.
+        classes: of node: 0: as many as the labels say, at least two.
+        relation: of link: whose edges (src.rel.dst); empty: the only relation with a column split.
+        reverse: of link: the relation that holds the same edges the other way, left out of a step together with its
+            seeds; empty: every relation that has a reverse of each edge and no others; "none": none.
+        messages: of link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
+            "both": typed, and of as many further relations the other way.
+        candidates: of link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type;
+            "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the same for all of
+            its edges.
+        negatives: of link: how many: drawn for an edge (0: one), destinations of so many edges of the batch (0: of
+            all), or drawn for a batch (0: as many as it has edges).
+        strict: of link: no negative makes a training edge.
+        both_ends: of link: negatives in the place of the source, too.
+        decoder: of link: score of a pair of embeddings: "dot", "cosine", "mlp", "distmult", "complex" (the last two
+            with weights by edge type, column ``rel``).
+        temperature: of decoder cosine: scores are divided by it.
+        loss: of link: "binary" (cross entropy), "margin" (triplet: a pair must score higher than its negatives by
+            margin), "softmax" (of a pair among its negatives).
+        margin: of loss margin.
+        adversarial: of losses binary and margin: above 0, negatives weigh by the softmax of so many times their
+            scores; 0: all alike.
+    """
+
+    kind: str = NODE
+    node_type: str = ""
+    classes: int = 0
+    relation: str = ""
+    reverse: str = ""
+    messages: str = STORED
+    candidates: str = EDGE
+    negatives: int = 0
+    strict: bool = False
+    both_ends: bool = False
+    decoder: str = "dot"
+    temperature: float = 1.0
+    loss: str = "binary"
+    margin: float = 1.0
+    adversarial: float = 0.0
+
+    def __post_init__(self):
+        check_choices("task", self, {
+            "kind": TASK_KINDS, "decoder": DECODERS, "loss": LOSSES, "candidates": SOURCES, "messages": MESSAGES,
+        })  # fmt: skip
+        if self.classes < 0 or self.classes == 1:
+            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
+        for name in ("negatives", "adversarial"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"task.{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("margin", "temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
+        if self.adversarial and self.loss == "softmax":
+            raise ValueError("task.adversarial is for the losses binary and margin: softmax weighs negatives itself")
+        if self.candidates != EDGE and self.decoder == "mlp":
+            raise ValueError(f"task.candidates {self.candidates} needs a task.decoder other than mlp")
+        if self.kind == NODE and (self.relation or self.reverse):
+            raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
+        if self.kind == LINK and (self.node_type or self.classes):
+            raise ValueError("task.node_type and task.classes are for task.kind node: leave them out")
+
+
+STORAGES = ("memory", "pinned", "file")
+CACHES = ("presample", "stored")
+WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class FeatureConfig:
+    """Input rows of nodes.
+
+    Attributes:
+        storage: where a rank's own rows lie: in "memory" (of the device), "pinned" in the host's memory where the
+            device reads them in place, or in the part "file", read anew whenever they are wanted.
+        device_ratio: share of a rank's pinned rows that lie on the device, too: of the nodes with most out-edges there.
+        cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
+        cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
+            that data_tools.partition stored with the parts (``--cache-ranking``).
+        wire: dtype that rows travel in: "float16", "bfloat16", or empty for their own.
+        normalize: divide every node's features by their sum.
+    """
+
+    storage: str = "memory"
+    device_ratio: float = 0.0
+    cache_ratio: float = 0.0
+    cache: str = "presample"
+    wire: str = ""
+    normalize: bool = False
+
+    def __post_init__(self):
+        check_choices("features", self, {"storage": STORAGES, "cache": CACHES, "wire": tuple(WIRES)})
+        if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != "pinned"):
+            raise ValueError(
+                f"features.device_ratio must be from 0 to 1, and 0 but with features.storage pinned; got "
+                f"{self.device_ratio} with {self.storage}"
+            )
+        if not 0 <= self.cache_ratio < math.inf:
+            raise ValueError(f"features.cache_ratio must be at least 0, got {self.cache_ratio}")
+
+
+@dataclass
+class StaticConfig(Sections):
+    """A run on a static graph, typed or not."""
+
+    KIND = "static"
+
+    data: GraphDataConfig = field(default_factory=GraphDataConfig)
+    task: GraphTaskConfig = field(default_factory=GraphTaskConfig)
+    sampling: GraphSamplingConfig = field(default_factory=GraphSamplingConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    model: GraphModelConfig = field(default_factory=GraphModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: GraphEvalConfig = field(default_factory=GraphEvalConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self):
+        check_time_parallel(self.comm)
+        check_epoch_parallel(self.train)
+        if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
+            raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
+        if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
+            raise ValueError("model.kind embedding is for task.kind link: use another model.kind")
+        if self.task.candidates != "edge" and self.train.train_metrics:
+            raise ValueError(f"train.train_metrics needs task.candidates edge, not {self.task.candidates}")
+        if self.comm.sampler_ranks and self.sampling.edge_columns:
+            raise ValueError("sampling.edge_columns: sampler ranks tell nothing of edges; leave comm.sampler_ranks 0")
+        if self.sampling.direction == "out" and self.task.kind == "link":
+            raise ValueError("sampling.direction out is for task.kind node: links are learnt along in-edges")
+        if self.sampling.mode == WHOLE:
+            _check_whole(self)
+        elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
+            raise ValueError(
+                f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
+                f"{self.model.layers}"
+            )
+
+
+def _check_whole(config: StaticConfig) -> None:
+    """Refuse what only mini-batches know. Raises ValueError."""
+    sampling, features = config.sampling, config.features
+    named = {
+        "task.kind link": config.task.kind == "link",
+        "train.cuda_graphs": config.train.cuda_graphs,
+        "comm.sampler_ranks": config.comm.sampler_ranks > 0,
+        "sampling.edge_columns": sampling.edge_columns,
+        "sampling.relation_fanouts": sampling.relation_fanouts,
+        "sampling.eval_fanouts": sampling.eval_fanouts,
+        f"features.storage {features.storage}": features.storage != "memory",
+        "features.cache_ratio": features.cache_ratio > 0,
+        "features.wire": features.wire,
+    }
+    found = ", ".join(name for name, used in named.items() if used)
+    if found:
+        raise ValueError(f"sampling.mode whole passes over the whole graph: leave out {found}, or use another mode")

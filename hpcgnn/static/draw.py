@@ -1,0 +1,324 @@
+"""Draws the neighbours of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of
+it.
+
+Drawn on the host, on a device that holds the edges (one rank), or induced: all edges among some nodes. s seeds of a
+rank, U nodes so far of a type, D destination nodes of a type, E edges of a relation.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.graph.partition import Relation
+from hpcgnn.loop.placement import leaves_room, other_device
+from hpcgnn.native import Random, Stream
+from hpcgnn.native.dispatch import Uploads
+from hpcgnn.static.config import FULL, GraphSamplingConfig
+from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.neighbors import NeighborSampler, Sampled
+from hpcgnn.static.seeds import SeedBatches
+
+Columns = dict[str, np.ndarray]
+Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids
+Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their type, column of the batches
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """places: by group, positions [s] int64 of its nodes among the last block's destination nodes of their type;
+    blocks: the innermost first; wanted: by type, global ids of the innermost source nodes. All on the host, or all on
+    the device."""
+
+    places: list[np.ndarray] | list[torch.Tensor]
+    blocks: tuple[Block, ...]
+    wanted: list[np.ndarray] | list[torch.Tensor]
+
+
+class Completion(Protocol):
+    """What gives a step of seeds the columns that their batches lack."""
+
+    def __call__(self, batches: SeedBatches, epoch: int, step: int) -> Columns:
+        """Collective. All columns of this rank's seeds of a step."""
+
+    def over(self, channel: Channel) -> Completion:
+        """A twin for another thread."""
+
+
+class Steps:
+    """One pass over a split: the columns of its steps, each made once, in the order in which they are asked for."""
+
+    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: Completion | None):
+        self.batches, self.epoch, self._roots, self._complete = batches, epoch, roots, complete
+        self._made: dict[int, Columns] = {}
+
+    @property
+    def training(self) -> bool:
+        """Whether it is a pass of training."""
+        return self.batches.name == "train"
+
+    def groups(self, step: int) -> Groups:
+        """Collective. The root nodes of this rank's seeds of a step."""
+        if step not in self._made:
+            self._made[step] = self._columns(step)
+        return [(kind, self._made[step][name].ravel()) for kind, name in self._roots]
+
+    def take(self, step: int) -> Columns:
+        """The columns of a step whose groups were asked for; those of earlier ones are forgotten."""
+        found = self._made.pop(step)
+        self._made = {later: columns for later, columns in self._made.items() if later > step}
+        return found
+
+    def _columns(self, step: int) -> Columns:
+        if self._complete is not None:
+            return self._complete(self.batches, self.epoch, step)
+        mine = self.batches.at(step)
+        return {name: column[mine] for name, column in self.batches.columns.items()}
+
+
+class Draw(Protocol):
+    """Where a step's blocks come from: drawn here, or by another rank."""
+
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
+        """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
+
+
+class BlockSampler:
+    """Draws here, hop by hop from the owners of the frontier. For one thread at a time; see ``over``."""
+
+    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int):
+        self._neighbors, self._config, self._seed = neighbors, config, seed
+        self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base()
+        self._relabel = self._make_relabel()
+
+    def _make_relabel(self) -> list[native.Relabel]:
+        return [native.Relabel(int(count)) for count in np.diff(self._base)]
+
+    def over(self, channel: Channel) -> BlockSampler:
+        """A twin for another thread, which asks over a channel of its own."""
+        twin = copy.copy(self)
+        twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
+        return twin
+
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
+        """Collective. As in Draw."""
+        return self.draw_groups(steps.groups(step), steps.epoch, step, steps.training)
+
+    def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
+        """Collective. The draw for groups of root nodes."""
+        for relabel in self._relabel:
+            relabel.begin()
+        stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
+        by_hop = fanouts_by_hop(self._config, self._relations, training)
+        if groups and by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in by_hop):
+            return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
+        places = self._places(groups)
+        for hop, fanouts in enumerate(by_hop):
+            frontier = self._wanted()
+            answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
+            relations = tuple(
+                self._adjacency(r, sampled) for r, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True))
+                if fanout != 0
+            )  # fmt: skip
+            sizes = tuple(len(relabel.unique) for relabel in self._relabel)
+            blocks.append(Block(relations, sizes, tuple(len(ids) for ids in frontier)))
+        return Drawn(places, tuple(reversed(blocks)), self._wanted())
+
+    def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
+        """As ``draw_groups``, of a graph of one type and one relation that lies here as a whole."""
+        random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
+        ids = np.concatenate([ids for _, ids in groups])
+        drawn = self._neighbors.layers(ids, fanouts, random, relabel)
+        sizes = [len(offsets) - 1 for offsets, _, _ in drawn] + [len(relabel.unique)]
+        blocks = [
+            Block((self._connect(0, offsets, source, edge),), (inner,), (outer,))
+            for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
+        ]
+        return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
+
+    def _places(self, groups: Groups) -> list[np.ndarray]:
+        """Positions of the roots among the unique nodes of their type, which they join."""
+        return [self._relabel[kind].add(ids - self._base[kind]).astype(np.int64) for kind, ids in groups]
+
+    def _adjacency(self, number: int, sampled: Sampled) -> Adjacency:
+        kind = self._relations[number].src_type
+        source = self._relabel[kind].add(sampled.source - self._base[kind])
+        return self._connect(number, sampled.indptr, source, sampled.edge)
+
+    def _connect(self, number: int, indptr: np.ndarray, source: np.ndarray, edge: np.ndarray | None) -> Adjacency:
+        relation: Relation = self._relations[number]
+        tensors = _tensor(indptr), _tensor(source.astype(np.int64)), None if edge is None else _tensor(edge)
+        return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
+
+    def _wanted(self) -> list[np.ndarray]:
+        """Global ids so far by type; copies."""
+        return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
+
+
+def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...], training: bool) -> list[list[int]]:
+    """By hop, by relation."""
+    usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
+    if config.mode == "full":
+        usual = [FULL] * len(usual)
+    names = [relation.name for relation in relations]
+    return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+class InducedSampler(BlockSampler):
+    """As BlockSampler, but every block holds all edges among the nodes that the hops have sampled. everything: asks for
+    all neighbours."""
+
+    def __init__(
+        self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, everything: NeighborSampler
+    ):  # fmt: skip
+        super().__init__(neighbors, config, seed)
+        self._everything = everything
+
+    def over(self, channel: Channel) -> InducedSampler:
+        """As in BlockSampler."""
+        twin: Any = super().over(channel)
+        twin._everything = self._everything.over(channel)
+        return twin
+
+    def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
+        """As in BlockSampler, which finds the nodes."""
+        drawn = super().draw_groups(groups, epoch, step, training)
+        stream = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR
+        wanted: Any = drawn.wanted  # drawn on the host
+        block = induced_block(self._everything, wanted, Random(self._seed, stream, step, epoch))
+        return replace(drawn, blocks=(block,) * len(drawn.blocks))
+
+
+def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: Random) -> Block:
+    """Collective. All edges among nodes, unique global ids [U] by type, as a block with as many destinations as
+    sources; neighbors: of mode "full"; random: tells the step, whose seeds are left out."""
+    relations = neighbors.partition.relations
+    found = neighbors.ask(nodes, [FULL] * len(relations), random)
+    order = [np.argsort(ids) for ids in nodes]
+    adjacency = []
+    for number, (kind, sampled) in enumerate(zip(relations, found, strict=True)):
+        columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
+        tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
+        adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
+    sizes = tuple(map(len, nodes))
+    return Block(tuple(adjacency), sizes, sizes)
+
+
+def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
+    """indptr [D + 1], source [E] positions and edge [E] or None, of the edges whose source is one of nodes [U]."""
+    known = nodes[order]
+    place = np.searchsorted(known, sampled.source)
+    kept = place < len(known)
+    kept[kept] = known[place[kept]] == sampled.source[kept]
+    below = np.concatenate(([0], np.cumsum(kept)))
+    return below[sampled.indptr], order[place[kept]], None if sampled.edge is None else sampled.edge[kept]
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentLists:
+    """A relation's in-edges: indptr [n + 1], identity [n], src [m] int64 rows of the source type; weight [m] uint32 and
+    source_identity [m], or None."""
+
+    indptr: torch.Tensor
+    identity: torch.Tensor
+    src: torch.Tensor
+    weight: torch.Tensor | None
+    source_identity: torch.Tensor | None
+
+
+class UniqueNodes:
+    """Unique rows of one type, in order of first occurrence, over several calls."""
+
+    def __init__(self, device: torch.device):
+        self.rows = torch.empty(0, dtype=torch.int64, device=device)
+
+    def add(self, rows: torch.Tensor) -> torch.Tensor:
+        """Position [k] int64 of every row [k] int64 among the unique ones, which those not seen join."""
+        known = len(self.rows)
+        self.rows, inverse = native.unique_relabel(torch.cat([self.rows, rows]))
+        return inverse[known:].long()
+
+
+class ResidentDraw:
+    """As `hpcgnn.static.draw.BlockSampler`: the same blocks, as tensors of the device."""
+
+    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device):
+        self._partition, self._mode, self._config, self._seed = neighbors.partition, neighbors.mode, config, seed
+        self.device, self._lists = device, _bring(neighbors, Uploads(device))
+        self._base = neighbors.partition.book.type_base().tolist()
+
+    def over(self, channel: Channel) -> ResidentDraw:
+        """Itself: it asks nobody, and keeps nothing from step to step."""
+        return self
+
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
+        """As in Draw; places and wanted are tensors of the device."""
+        groups: Groups = steps.groups(step)
+        nodes = [UniqueNodes(self.device) for _ in self._base[1:]]
+        stream, blocks = Stream.NEIGHBOR if steps.training else Stream.EVAL_NEIGHBOR, []
+        places = [nodes[kind].add(self._put(ids) - self._base[kind]) for kind, ids in groups]
+        for hop, fanouts in enumerate(fanouts_by_hop(self._config, self._partition.relations, steps.training)):
+            frontier = [some.rows for some in nodes]
+            relations = tuple(
+                self._adjacency(number, frontier, nodes, fanout, stream, (step, steps.epoch, hop))
+                for number, fanout in enumerate(fanouts) if fanout != 0
+            )  # fmt: skip
+            sizes = tuple(len(some.rows) for some in nodes)
+            blocks.append(Block(relations, sizes, tuple(map(len, frontier)), self.device))
+        wanted = [some.rows + base for some, base in zip(nodes, self._base, strict=False)]
+        return Drawn(places, tuple(reversed(blocks)), wanted)
+
+    def _adjacency(self, number: int, frontier, nodes: list[UniqueNodes], fanout: int, stream, at) -> Adjacency:
+        relation, lists, (step, epoch, hop) = self._partition.relations[number], self._lists[number], at
+        random = Random(self._seed, stream, step, epoch, hop, number)
+        indptr, positions = native.sample_neighbors(
+            lists.indptr, frontier[relation.dst_type], lists.identity, fanout, random, mode=self._mode,
+            weight=lists.weight, source_identity=lists.source_identity,
+        )  # fmt: skip
+        source = nodes[relation.src_type].add(lists.src[positions])
+        return Adjacency(number, relation.src_type, relation.dst_type, indptr, source)
+
+    def _put(self, ids: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.device)
+
+
+def _bring(neighbors: NeighborSampler, upload: Uploads) -> list[ResidentLists]:
+    partition, found = neighbors.partition, []
+    base = partition.book.type_base()
+    for relation, edges, lists in zip(partition.relations, partition.edges, neighbors.lists, strict=True):
+        further = [None if some is None else upload(some) for some in (lists.weight, lists.source_identity)]
+        src = upload(edges.src, torch.int64) - int(base[relation.src_type])
+        found.append(ResidentLists(upload(lists.indptr), upload(lists.identity), src, *further))
+    return found
+
+
+def resident_bytes(neighbors: NeighborSampler) -> int:
+    """Bytes that the edges take on the device."""
+    partition, total = neighbors.partition, 0
+    for edges, lists in zip(partition.edges, neighbors.lists, strict=True):
+        columns = (lists.indptr, lists.identity, lists.weight, lists.source_identity)
+        total += 8 * len(edges.src) + sum(column.nbytes for column in columns if column is not None)
+    return total
+
+
+def choose_draw(
+    neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
+) -> BlockSampler | ResidentDraw:
+    """The draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot draw."""
+    if config.planner != "host":
+        hindrance = other_device(device) or neighbors.needs_host
+        if hindrance and config.planner == "device":
+            raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
+        if not hindrance and (config.planner == "device" or leaves_room(resident_bytes(neighbors), device)):
+            return ResidentDraw(neighbors, config, seed, device)
+    return BlockSampler(neighbors, config, seed)

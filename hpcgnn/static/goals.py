@@ -1,0 +1,340 @@
+"""What runs on a static graph learn, and how results are measured: labels of nodes, or links against drawn
+destinations.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.graph.splits import SPLITS
+from hpcgnn.loop.session import BaseGoal
+from hpcgnn.static.config import GraphTaskConfig, StaticConfig
+from hpcgnn.static.draw import Completion
+from hpcgnn.static.edges import MESSAGES, STORED, type_edges
+from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
+from hpcgnn.static.neighbors import Exclusion
+from hpcgnn.static.seeds import (
+    TRAIN,
+    LinkSeeds,
+    SeedBatches,
+    SeedPool,
+    known_answers,
+    make_link_seeds,
+    make_pool,
+    split_relation,
+    type_directory,
+)
+from hpcgnn.static.step import (
+    DESTINATION,
+    SOURCE,
+    GraphLinkTask,
+    GraphNodeTask,
+    GraphTask,
+    LinkScores,
+    ReplacedEnd,
+    make_loss,
+    score_negatives,
+)
+from hpcgnn.task.collect import LINK_NAMES, LabelCollected, Measure, Scored, measure_links, measure_nodes
+from hpcgnn.task.labels import LabelScores, count_classes, has_label, labelled_type, node_labels
+from hpcgnn.task.links import TYPED, make_decoder
+from hpcgnn.task.metrics import (
+    BINARY_NAMES,
+    MULTICLASS_NAMES,
+    MULTILABEL_NAMES,
+    link_metrics,
+    node_metrics,
+    ranking_metrics,
+    ranks_of,
+)
+from hpcgnn.task.ranking import FILTERED_NAMES, FULL_NAMES, Candidates, RankCollected
+
+
+class Goal(BaseGoal):
+    """Collective to create. Kinds of tasks fill in: partition, the graph that carries messages; pools, the seeds of
+    every split; roots, the nodes that a seed needs, as (node type, column); excluded, the edges that a step leaves out,
+    if any; complete, what gives a step all columns of ``roots``, where the batches do not."""
+
+    partition: GraphPartition
+    pools: dict[str, SeedPool]
+    roots: tuple[tuple[int, str], ...]
+    excluded: Exclusion | None = None
+    complete: Completion | None = None
+
+    @abstractmethod
+    def task(self, *shared) -> GraphTask:
+        """Executes plans; shared: as GraphTask takes it."""
+
+    @abstractmethod
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
+        """Collective. Scores of a split from the model's outputs [n, C] of all local nodes."""
+
+
+class NodeGoal(Goal):
+    """Labels of the nodes of one type; several: a node may have any number of them."""
+
+    def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
+        with together(world, "read the labels"):
+            self.node_type = kind = labelled_type(partition, config.task.node_type, "task.node_type")
+            label, split = node_labels(partition.columns[kind], partition.types[kind], config.task.classes)
+        self.partition, self.roots = partition, ((kind, "id"),)
+        self.several = label.ndim == 2
+        self.num_outputs = count_classes(label, config.task.classes, world)
+        ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
+        self.pools = {}
+        for number, name in enumerate(SPLITS):
+            chosen = np.flatnonzero((split == number) & has_label(label))
+            seeds = {"id": ids[chosen], "label": label[chosen]}
+            self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
+
+    def task(self, *shared) -> GraphNodeTask:
+        """As in Goal."""
+        return GraphNodeTask(self.node_type, *shared)
+
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> LabelCollected:
+        """As in Goal; seeds are scored at their owners."""
+        pool, partition = self.pools[batches.name], self.partition
+        first = int(partition.book.of_type(self.node_type).starts[partition.rank])
+        place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
+        label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
+        collected = self.collector()
+        collected.add(None, LabelScores(outputs[partition.of_type(self.node_type)][place], label))
+        return collected
+
+    def collector(self) -> LabelCollected:
+        """Outputs and labels."""
+        return LabelCollected(measure=node_metrics)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
+        if self.several:
+            return MULTILABEL_NAMES
+        return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.num_outputs == 2 else ()))
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """All metrics."""
+        return self.metric_names(), measure_nodes
+
+    def describe(self) -> str:
+        """As in Goal."""
+        kinds = "classes, several a node" if self.several else "classes"
+        return f"{self.partition.types[self.node_type]} labels, {self.num_outputs} {kinds}"
+
+
+METRICS = ("ap", "auc", "mrr")
+COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
+
+
+@dataclass(slots=True)
+class PairCollected:
+    """positive [s] and negative [s, k] scores of this rank's seeds, step after step."""
+
+    positive: list[np.ndarray] = field(default_factory=list)
+    negative: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, plan: object, scores: LinkScores) -> None:
+        """Take a step's scores."""
+        positive, negative = scores.arrays().values()
+        self.positive.append(positive)
+        self.negative.append(negative)
+
+    def metrics(self, batches: object, world: World) -> dict[str, float]:
+        """Collective. Average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
+        positive, negative = np.concatenate(self.positive), np.concatenate(self.negative)
+        none = np.zeros(len(positive), bool)
+        found = link_metrics(positive, negative, none, world)
+        found |= ranking_metrics(ranks_of(positive, negative), none, world)
+        return {name: found[name] for name in METRICS}
+
+
+class LinkGoal(Goal):
+    """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
+
+    complete: Completion
+
+    def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
+        self._config, self._world = config, world
+        learnt = _learn(config, partition, world, channel)
+        self._relation, self._edge_types, seeds = learnt.relation, learnt.edge_types, learnt.seeds
+        self._kind = kind = partition.relations[self._relation]
+        self.partition, self.excluded = learnt.messages, learnt.excluded
+        self.pools, self.num_outputs = seeds.pools, config.model.hidden
+        self._reverses = [partition.relations[number].name for number in seeds.reverses]
+        self._replaced = tuple(
+            ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
+            for end in (DESTINATION, *([SOURCE] if config.task.both_ends else []))
+        )
+        negatives = ((place.node_type, place.column) for place in self._replaced)
+        self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
+        self.complete = self._make_negatives(partition, channel)
+        self._candidates = self._make_candidates(partition, channel)
+
+    def _make_negatives(self, partition: GraphPartition, channel: Channel) -> Negatives:
+        """Collective."""
+        task, evaluation, train = self._config.task, self._config.eval, self._config.train
+        training, ends = partition.edges[self._relation].columns["split"] == TRAIN, []
+        for number, place in enumerate(self._replaced):
+            reverse = place.end == SOURCE
+            known = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
+            nodes = type_directory(partition, place.node_type, self._world, channel)
+            query, answer = ("dst", "src") if reverse else ("src", "dst")
+            ownership = partition.book.of_type(place.node_type)
+            ends.append(End(query, answer, place.column, number, nodes, ownership, known))
+        drawn = task.negatives if task.candidates == EDGE else 0
+        counts = task.negatives, evaluation.negatives or drawn or 1
+        return Negatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
+
+    def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
+        """Collective. What edges are ranked among, by the end that is asked for."""
+        ranking = self._config.eval.ranking
+        found: dict[int, Candidates] = {}
+        if not ranking:
+            return found
+        split = partition.edges[self._relation].columns["split"]
+        kept = slice(None) if ranking == "filtered" else split == TRAIN
+        for end in (DESTINATION, SOURCE) if ranking == "filtered" else (DESTINATION,):
+            known = known_answers(partition, self._relation, end == SOURCE, kept, channel)
+            kind = (self._kind.src_type, self._kind.dst_type)[end]
+            most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
+            found[end] = Candidates(known, most, end == SOURCE)
+        return found
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """As in Goal: the decoder."""
+        task = self._config.task
+        model.decoder = make_decoder(task.decoder, self.num_outputs, self._edge_types, task.temperature)
+        return model
+
+    def task(self, *shared) -> GraphLinkTask:
+        """As in Goal."""
+        types = self._kind.src_type, self._kind.dst_type
+        return GraphLinkTask(types, self._replaced, make_loss(self._config.task), *shared)
+
+    @torch.no_grad()
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
+        """As in Goal; a batch at a time."""
+        if self._candidates:
+            return self._rank(outputs, batches, model.decoder, channel)
+        collected = PairCollected()
+        for step in range(batches.num_steps):
+            columns = self.complete(batches, 0, step)
+            wanted = [columns[name] for _, name in self.roots]
+            ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
+            (rows,) = Route.plan(self.partition.book, ids, channel).to(outputs.device).pull(outputs)
+            pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
+            src, dst, *negatives = (
+                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, wanted, strict=True)
+            )
+            relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
+            scores = [
+                score_negatives(model.decoder, (src, dst), negative, place.end, relation)
+                for place, negative in zip(self._replaced, negatives, strict=True)
+            ]
+            collected.add(None, LinkScores(model.decoder(src, dst, relation), scores))
+        return collected
+
+    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, channel: Channel) -> RankCollected:
+        """Collective. Ranks of a split's seeds among all nodes."""
+        partition, world = self.partition, self._world
+        collected = RankCollected(self._config.eval.ranking == "filtered")
+        kinds = self._kind.src_type, self._kind.dst_type
+        for step in range(batches.num_steps):
+            columns = self._everyone(batches, step, channel)
+            for end, candidates in self._candidates.items():
+                query, answer, types = columns[1 - end], columns[end], columns[2]
+                ids, place = np.unique(query, return_inverse=True)
+                (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
+                embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
+                found = candidates.ranks(decoder, embeddings, rows, query, types, answer, world)
+                own = partition.book.locate(query)[0] == partition.rank
+                collected.query.append(query[own])
+                collected.rank.append(found[own])
+        return collected
+
+    def _everyone(self, batches: SeedBatches, step: int, channel: Channel) -> np.ndarray:
+        """Collective. Sources, destinations and edge types [3, S] of a step's seeds of all ranks."""
+        mine = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+        columns = np.column_stack([mine["src"], mine["dst"], edge_types(mine)])
+        return np.ascontiguousarray(channel.everyone(torch.from_numpy(columns)).numpy().T)
+
+    def collector(self) -> PairCollected:
+        """As in Goal."""
+        return PairCollected()
+
+    def metric_names(self) -> tuple[str, ...]:
+        """As in Goal."""
+        return {"": METRICS, "filtered": FILTERED_NAMES, "full": FULL_NAMES}[self._config.eval.ranking]
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """ap and auc."""
+        return LINK_NAMES, measure_links
+
+    def describe(self) -> str:
+        """As in Goal."""
+        reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
+        return f"links of {self._kind.name}{reverses}, {self._describe_negatives()}"
+
+    def _describe_negatives(self) -> str:
+        task, size = self._config.task, self._config.train.batch_size
+        kind = {
+            EDGE: f"{task.negatives or 1} negatives each",
+            BATCH: f"against the destinations of {min(task.negatives or size, size)} edges of a batch",
+            SHARED: f"{task.negatives or size} negatives a batch",
+        }[task.candidates]
+        return ("strict, " if task.strict else "") + kind + (", at both ends" if task.both_ends else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """The relation to learn and how many types its edges have, its seeds, the graph that carries messages, and what
+    steps of training leave out of it."""
+
+    relation: int
+    edge_types: int
+    seeds: LinkSeeds
+    messages: GraphPartition
+    excluded: Exclusion
+
+
+def message_graph(
+    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel
+) -> tuple[GraphPartition, Exclusion]:
+    """Collective. The edges that carry messages, and those of them that steps leave out."""
+    learnt = _learn(config, partition, world, channel)
+    return learnt.messages, learnt.excluded
+
+
+def _learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> _Learnt:
+    """Collective."""
+    task = config.task
+    with together(world, "choose the relation"):
+        relation = split_relation(partition, task.relation, "task.relation")
+        types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
+    edge_types = max(world.allgather(types))
+    seeds = make_link_seeds(partition, relation, task.reverse, world, channel)
+    messages, left_out = seeds.partition, seeds.edges
+    if task.messages != STORED:
+        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
+    excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
+    return _Learnt(relation, edge_types, seeds, messages, excluded)
+
+
+def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:
+    """How many edge types this rank knows of. Raises ValueError."""
+    if rel is None:
+        for key, value, typed in (("decoder", task.decoder, TYPED), ("messages", task.messages, MESSAGES[1:])):
+            if value in typed:
+                raise ValueError(f"task.{key} {value} needs edge types: relation {name} has no column rel")
+        return 1
+    if rel.dtype.kind not in "iu" or np.any(rel < 0):
+        raise ValueError(f"column rel of relation {name} must hold edge types, integers from 0 on")
+    return int(rel.max(initial=0)) + 1

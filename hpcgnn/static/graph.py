@@ -1,0 +1,136 @@
+"""A partitioned static graph for a training loop of one's own: this rank's part of it, and what loaders share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph.partition import GraphPartition, open_graph_partition
+from hpcgnn.native import Random, Stream
+from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, FeatureConfig
+from hpcgnn.static.draw import induced_block
+from hpcgnn.static.edges import EdgeTables, check_columns, outward
+from hpcgnn.static.features import NodeTables
+from hpcgnn.static.model.blocks import Block
+from hpcgnn.static.neighbors import Exclusion, NeighborSampler
+from hpcgnn.static.plan import block_on
+from hpcgnn.static.replica import Replica, make_replica
+from hpcgnn.static.rows import FEATURE
+from hpcgnn.static.seeds import type_directory
+
+Nodes = np.ndarray | torch.Tensor
+
+
+class StaticGraph:
+    """Collective to create. This rank's part of a partition set (``partition``) and its nodes' input rows."""
+
+    def __init__(
+        self, path: str | os.PathLike, world: World, features: FeatureConfig | None = None,
+        dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: str = IN,
+    ):  # fmt: skip
+        """features: copies of remote rows, the dtype that rows travel in; dtype: of the input rows. Copies are chosen
+        when the first loader is made, by what its first epoch wants. direction: "in" or "out", of the edges that
+        sampling follows; of a graph opened "out", ``partition`` has all edges the other way.
+
+        Raises DistributedError for a partition set that cannot be used.
+        """
+        self.world, self.channel, self.dtype, self.direction = world, world.channel(), dtype, direction
+        with together(world, "open the partition set"):
+            if direction not in DIRECTIONS:
+                raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+            partition = open_graph_partition(path, world.rank, world.size, check_hash, with_out=direction == OUT)
+        self.partition = outward(partition, self.channel) if direction == OUT else partition
+        self.tables = NodeTables(self.partition, features or FeatureConfig(), world, self.channel, dtype)
+        self._replicas: dict[str, Replica | None] = {}
+        self._loaders: list[weakref.ref] = []
+
+    def replica(self, topology: str, mode: str) -> Replica | None:
+        """Collective. The copy of the edges that loaders of a ``mode`` share, None where owners are asked."""
+        if topology == SHARDED:
+            return None
+        if self._replicas.get(mode) is None:
+            self._replicas[mode] = make_replica(topology, self.partition, mode, self.world, self.channel)
+        return self._replicas[mode]
+
+    def own_replica(self, topology: str, partition: GraphPartition, mode: str, excluded: Exclusion | None):
+        """Collective. As ``replica``, of edges that are a loader's own; freed by ``close`` too."""
+        found = make_replica(topology, partition, mode, self.world, self.channel, excluded)
+        self._replicas[f"loader {len(self._replicas)}"] = found
+        return found
+
+    def stop_at_close(self, loader: Any) -> None:
+        """What ``close`` stops first, if it is still there: it has a method ``stop``."""
+        self._loaders.append(weakref.ref(loader))
+
+    def edges(self, relation: str) -> np.ndarray:
+        """Rows in the graph file [m] int64 of the relation's edges at this rank, by destination. Raises ValueError."""
+        return self.partition.edges[self.partition.relation_of(relation)].row
+
+    def close(self) -> None:
+        """Collective. Stop the loaders and free the memory that the ranks of a node share; neither graph nor loaders
+        may be used any more."""
+        for loader in filter(None, (reference() for reference in self._loaders)):
+            loader.stop()
+        for replica in filter(None, self._replicas.values()):
+            replica.close()
+        self._replicas.clear()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the node types, in the order of a batch's tuples."""
+        return self.partition.types
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """Names of the relations (src.rel.dst), as numbered in a batch's blocks."""
+        return tuple(relation.name for relation in self.partition.relations)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the input rows by type, the same on all ranks; 0: no features."""
+        tables = [rows.tables for rows in self.tables.rows]
+        return tuple(found[FEATURE].shape[1] if FEATURE in found else 0 for found in tables)
+
+    def nodes(self, node_type: str) -> np.ndarray:
+        """Rows in the graph file [n] int64 of this rank's nodes of a type. Raises ValueError."""
+        kind = self.partition.type_of(node_type)
+        return self.partition.flat_row[self.partition.of_type(kind)] - self.partition.book.type_base()[kind]
+
+
+def induced_subgraph(graph: StaticGraph, nodes: dict[str, Nodes], edge_columns: Sequence[str] = ()) -> Block:
+    """Collective. All edges of the graph among nodes that this rank names, by type their rows in the graph file, as a
+    block whose sources and destinations are these nodes, in their order. Edges come with their rows and columns.
+
+    Raises DistributedError for what is no node, or named twice.
+    """
+    world, channel, partition = graph.world, graph.channel, graph.partition
+    with together(world, "choose nodes"):
+        check_columns(partition, edge_columns)
+        given = _rows_by_type(partition, nodes)
+    ids = [type_directory(partition, kind, world, channel).lookup(rows) for kind, rows in enumerate(given)]
+    everything = NeighborSampler(partition, "full", channel, world.threads, with_edges=True)
+    block = induced_block(everything, ids, Random(0, Stream.EVAL_NEIGHBOR))
+    tables = EdgeTables(partition, edge_columns, graph.dtype, world.device, channel)
+    return block_on(world.device, tables.attach((block,), channel)[0])
+
+
+def _rows_by_type(partition: GraphPartition, nodes: dict[str, Nodes]) -> list[np.ndarray]:
+    """Raises ValueError."""
+    found = [np.empty(0, np.int64)] * len(partition.types)
+    counts = np.diff(partition.book.type_base())
+    for name, chosen in nodes.items():
+        kind, rows = partition.type_of(name), np.asarray(chosen).astype(np.int64)
+        wrong = rows[(rows < 0) | (rows >= counts[kind])]
+        if len(wrong):
+            raise ValueError(f"{name} {wrong[0]} is not a node of the graph, which has {counts[kind]} of them")
+        if len(np.unique(rows)) != len(rows):
+            raise ValueError(f"some {name} is named twice")
+        found[kind] = rows
+    return found

@@ -1,0 +1,1 @@
+"""Models of static graphs, and the blocks that they compute on: pure torch."""

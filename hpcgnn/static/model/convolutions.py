@@ -1,0 +1,274 @@
+"""Graph convolutions over one block. S source rows, D destination rows (stacked by node type), I and O widths in and
+out, H heads, R relations, P pairs (relation, destination).
+
+A convolution is called with the block, the stacked source rows [S, I] and the block's whole-graph degrees [S], and
+returns [D, O], rectified if asked for.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from hpcgnn import native
+from hpcgnn.native import EdgeLists
+from hpcgnn.native import layers as native_layers
+from hpcgnn.nn.linear import glorot, linear
+from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, gather_singles, rows_of
+
+
+def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
+    """Mean, sum or max of the sources' rows of every destination [D, I]; weight [E] or None: factors, with which a mean
+    is a weighted one."""
+    if how == "max":
+        if weight is not None:
+            raise ValueError("model.aggregator max has no use for edge weights: use mean or sum")
+        return native.segment_max(rows, lists)
+    weight = None if weight is None else weight.to(rows.dtype).unsqueeze(1)
+    total = native.segment_sum(rows, lists, weight)
+    if how == "sum":
+        return total
+    if weight is None:
+        return total / lists.degree.clamp(min=1).to(rows.dtype).unsqueeze(1)
+    share = native.segment_sum(weight, _each_edge(lists))
+    return total / torch.where(share > 0, share, torch.ones_like(share))
+
+
+def _each_edge(lists: EdgeLists) -> EdgeLists:
+    num_edges = len(lists.source)
+    return EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
+
+
+def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """rows [n, I] @ matrix [I, O], for many rows of few columns: neither they nor their gradients are copied."""
+    return native.grouped_linear(rows, torch.tensor([0, len(rows)]), matrix.unsqueeze(0))
+
+
+class SageConv(nn.Module):
+    """weight [own row | aggregated neighbours] + bias (Hamilton et al., Inductive representation learning on large
+    graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
+
+    def __init__(self, in_width: int, out_width: int, aggregator: str):
+        super().__init__()
+        self.aggregator, self.product = aggregator, nn.Linear(2 * in_width, out_width)
+
+    def forward(self, block: Block, rows: torch.Tensor | IndexedRows, degree, rectify: bool = False) -> torch.Tensor:
+        """Rows may be read where they lie."""
+        table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
+        weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
+        fused = self.aggregator != "max" and edge_weight is None and native_layers.can_multiply(table, weight)
+        if fused:
+            return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
+        return self._compose(block, rows_of(rows), edge_weight, rectify)
+
+    def _compose(self, block: Block, rows, edge_weight, rectify: bool) -> torch.Tensor:
+        """The same in several operations."""
+        around = aggregate(rows, block.lists, edge_weight, self.aggregator)
+        out = linear(torch.cat([block.own(rows), around], dim=1), self.product.weight, self.product.bias)
+        return torch.relu(out) if rectify else out
+
+
+class GcnConv(nn.Module):
+    """Rows of neighbours and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)), d the degrees
+    in the whole graph (Kipf and Welling, Semi-supervised classification with graph convolutional networks, 2017), for
+    one node type and relation. Sampled neighbours stand for all: times d_v / their number. Without self loops: no + 1.
+    """
+
+    def __init__(self, in_width: int, out_width: int, self_loop: bool):
+        super().__init__()
+        self.self_loop, self.product = self_loop, nn.Linear(in_width, out_width)
+        self.first = out_width < in_width  # the narrower rows are added up
+        with torch.no_grad():
+            self.product.weight.copy_(glorot(out_width, in_width))
+            self.product.bias.zero_()
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        lists, edge_weight = self._edges(block, degree, self.product.weight.dtype)
+        if self.first:
+            out = native.segment_sum(product(rows, self.product.weight.t()), lists, edge_weight) + self.product.bias
+        else:
+            out = linear(native.segment_sum(rows, lists, edge_weight), self.product.weight, self.product.bias)
+        return torch.relu(out) if rectify else out
+
+    def _edges(self, block: Block, degree, dtype) -> tuple[EdgeLists, torch.Tensor]:
+        """Edges with their weights [E, 1], self loops among them."""
+        lists, degree = block.lists, degree.to(dtype)
+        target, count = degree[: len(lists)], lists.degree.to(dtype)
+        scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
+        destination = lists.destination
+        edge_weight = scale[lists.source] * (scale[: len(lists)] * target / count.clamp(min=1))[destination]
+        if block.weight is not None:
+            edge_weight = edge_weight * block.weight.to(dtype)
+        if not self.self_loop:
+            return lists, edge_weight.unsqueeze(1)
+        looped = block.looped
+        everything = edge_weight.new_empty(len(looped.source))
+        everything[looped.indptr[1:] - 1] = scale[: len(lists)] ** 2
+        everything[torch.arange(len(edge_weight), device=everything.device) + destination] = edge_weight
+        return looped, everything.unsqueeze(1)
+
+
+class GatConv(nn.Module):
+    """Attention of H heads over the neighbours (Velickovic et al., Graph attention networks, 2018), for one node type
+    and relation. concat: the heads' rows side by side, O = H x head width; else their mean."""
+
+    def __init__(self, in_width: int, head_width: int, heads: int, self_loop: bool, concat: bool):
+        super().__init__()
+        self.heads, self.self_loop, self.concat = heads, self_loop, concat
+        self.weight = glorot(in_width, heads * head_width)
+        self.source, self.target = glorot(heads, head_width), glorot(heads, head_width)
+        self.bias = nn.Parameter(torch.zeros(heads * head_width if concat else head_width))
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        if block.weight is not None:
+            raise ValueError("model.kind gat weighs edges itself: leave edge weights out, or use sage or gcn")
+        lists = block.looped if self.self_loop else block.lists
+        source, target = product(rows, self._score_weights()).split(self.heads, dim=1)
+        out = native.graph_attention(product(rows, self.weight), source, target[: len(lists)], lists)
+        out = _join_heads(out, self.heads, self.concat) + self.bias
+        return torch.relu(out) if rectify else out
+
+    def _score_weights(self) -> torch.Tensor:
+        """The matrix times the heads' vectors [I, 2 H]: scores need the rows alone, not what the matrix makes
+        of them."""
+        vectors = torch.stack([self.source, self.target])
+        return torch.einsum("ihc,shc->ish", self.weight.unflatten(1, self.source.shape), vectors).flatten(1)
+
+
+def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:
+    return rows if concat else rows.view(len(rows), heads, rows.shape[1] // heads).mean(1)
+
+
+class RelationWeights(nn.Module):
+    """A matrix a relation [R, I, O]: each its own, or sums of B shared bases (Schlichtkrull et al., Modeling relational
+    data with graph convolutional networks, 2018)."""
+
+    def __init__(self, relations: int, in_width: int, out_width: int, bases: int):
+        super().__init__()
+        self.matrices = glorot(bases or relations, in_width, out_width)
+        self.coefficients = glorot(relations, bases) if bases else None
+
+    def forward(self) -> torch.Tensor:
+        """[R, I, O]."""
+        if self.coefficients is None:
+            return self.matrices
+        return (self.coefficients @ self.matrices.flatten(1)).view(-1, *self.matrices.shape[1:])
+
+
+class BasisRowWeights(nn.Module):
+    """Matrices [R, I, O] for source rows that hold O columns a basis, and O more for the node's own (self_loop): those
+    columns, summed with a coefficient a relation and basis. I = O (B + self_loop)."""
+
+    def __init__(self, relations: int, bases: int, out_width: int, self_loop: bool):
+        super().__init__()
+        self.out_width, self.self_loop = out_width, self_loop
+        self.coefficients = glorot(relations, bases)
+
+    def forward(self) -> torch.Tensor:
+        """[R, I, O]."""
+        factors = functional.pad(self.coefficients, (0, int(self.self_loop)))
+        identity = torch.eye(self.out_width, dtype=factors.dtype, device=factors.device)
+        return torch.einsum("rb,io->rbio", factors, identity).flatten(1, 2)
+
+
+class OwnColumns(nn.Module):
+    """The last O columns of the destinations' own rows + bias [O]; without self_loop the bias alone."""
+
+    def __init__(self, out_width: int, self_loop: bool):
+        super().__init__()
+        self.self_loop, self.bias = self_loop, nn.Parameter(torch.zeros(out_width))
+
+    def forward(self, block: Block, rows) -> torch.Tensor:
+        """[D, O], or the bias."""
+        return block.own(rows)[:, -len(self.bias) :] + self.bias if self.self_loop else self.bias
+
+
+class OwnRows(nn.Module):
+    """The destinations' own rows times a matrix, or (num_types) one a node type, + bias [O]; without self_loop the bias
+    alone."""
+
+    def __init__(self, in_width: int, out_width: int, num_types: int = 1, self_loop: bool = True):
+        super().__init__()
+        self.weight = glorot(num_types, in_width, out_width) if self_loop else None
+        self.bias = nn.Parameter(torch.zeros(out_width))
+
+    def forward(self, block: Block, rows) -> torch.Tensor:
+        """[D, O], or the bias."""
+        if self.weight is None:
+            return self.bias
+        own = block.own(rows)
+        if len(self.weight) == 1:
+            return linear(own, self.weight[0].t(), self.bias)
+        begin = torch.tensor(list(accumulate(block.num_dst, initial=0)))
+        return native.grouped_linear(own, begin, self.weight) + self.bias
+
+
+class RelationalConv(nn.Module):
+    """Per relation the aggregated neighbours times its matrix, added up with the own row (Schlichtkrull et al., 2018;
+    with a matrix of its own for every node type: GraphSAGE on typed graphs). All relations meet in one grouped product
+    of the pairs (relation, destination) that have edges. low_memory: one relation after the other, each formed again
+    in the backward pass, so that no more than one relation's aggregated rows exist."""
+
+    def __init__(
+        self, weights: RelationWeights | BasisRowWeights, own: OwnRows | OwnColumns, num_relations: int,
+        aggregator: str, low_memory: bool,
+    ):  # fmt: skip
+        super().__init__()
+        self.weights, self.own, self.num_relations = weights, own, num_relations
+        self.aggregator, self.low_memory = aggregator, low_memory
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        pairs, weights = block.pairs, self.weights()
+        if self.low_memory:
+            out = self.own(block, rows) + self._one_by_one(pairs, rows, weights)
+        else:
+            around = aggregate(rows, pairs.lists, pairs.weight, self.aggregator)
+            message = native.grouped_linear(around, pairs.begin(self.num_relations), weights)
+            out = self.own(block, rows) + native.segment_sum(message, pairs.merge)
+        return torch.relu(out) if rectify else out
+
+    def _one_by_one(self, pairs: Pairs, rows, weights) -> torch.Tensor:
+        out = rows.new_zeros((len(pairs.merge), weights.shape[2]))
+        for relation, piece in zip(pairs.relations, pairs.split(), strict=True):
+            out = out + checkpoint(
+                self._one, rows, weights[relation], piece, use_reentrant=False, preserve_rng_state=False
+            )
+        return out
+
+    def _one(self, rows, weight, piece: Pairs) -> torch.Tensor:
+        return native.segment_sum(aggregate(rows, piece.lists, piece.weight, self.aggregator) @ weight, piece.merge)
+
+
+class RelationalAttention(nn.Module):
+    """R-GAT: graph attention within each relation (Busbridge et al., Relational graph attention networks, 2019), added
+    up with the own row. concat as in GatConv."""
+
+    def __init__(self, weights: RelationWeights, own: OwnRows, num_relations: int, heads: int, concat: bool):
+        super().__init__()
+        self.weights, self.own, self.num_relations, self.heads, self.concat = weights, own, num_relations, heads, concat
+        head_width = weights.matrices.shape[2] // heads
+        self.source, self.target = glorot(num_relations, heads, head_width), glorot(num_relations, heads, head_width)
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        pairs, weights = block.pairs, self.weights()
+        if pairs.weight is not None:
+            raise ValueError("model.kind rgat weighs edges itself: leave edge weights out, or use sage or rgcn")
+        begin, from_source = pairs.begin(self.num_relations), pairs.sources
+        values = native.grouped_linear(
+            gather_singles(rows, from_source.rows), from_source.begin(self.num_relations), weights
+        )
+        source = self._scores(rows, from_source.rows, from_source.begin(self.num_relations), weights, self.source)
+        target = self._scores(block.own(rows), pairs.targets, begin, weights, self.target)
+        attended = native.graph_attention(values, source, target, from_source.lists)
+        around = _join_heads(native.segment_sum(attended, pairs.merge), self.heads, self.concat)
+        out = self.own(block, rows) + around
+        return torch.relu(out) if rectify else out
+
+    def _scores(self, rows, lists: EdgeLists, begin, weights, vectors) -> torch.Tensor:
+        """A row through its relation's matrix times the vectors of the heads, through the product of both: [., H]."""
+        composed = torch.einsum("rihc,rhc->rih", weights.unflatten(2, vectors.shape[1:]), vectors)
+        return native.grouped_linear(gather_singles(rows, lists), begin, composed)

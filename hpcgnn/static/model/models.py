@@ -1,0 +1,294 @@
+"""Models of static graphs, typed or not, over sampled neighbours.
+
+A model takes a Batch and the input rows of its innermost nodes, by node type, and returns rows of the seeds, by type.
+The rows of a node depend on its neighbourhood alone: dropout is keyed by layer, step, flat row id and column, norms are
+per row.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+from hpcgnn.nn.linear import linear
+from hpcgnn.nn.own_class import own_class
+from hpcgnn.static.config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
+from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
+from hpcgnn.static.model.convolutions import (
+    BasisRowWeights,
+    GatConv,
+    GcnConv,
+    OwnColumns,
+    OwnRows,
+    RelationalAttention,
+    RelationalConv,
+    RelationWeights,
+    SageConv,
+)
+
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "elu": functional.elu,
+    "none": lambda rows: rows,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSizes:
+    """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
+    relations as (src_type, dst_type), and the width of the output."""
+
+    inputs: tuple[int, ...]
+    relations: tuple[tuple[int, int], ...]
+    outputs: int
+
+
+def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
+    """The configured model. A class of the user's own is made as Class(config, sizes). Raises ValueError for parts that
+    do not go together with the graph."""
+    if config.class_path:
+        return own_class(config.class_path)(config, sizes)
+    if config.kind in ("gcn", "gat") and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
+        raise ValueError(
+            f"model.kind {config.kind} is for graphs of one node type and one relation, this one has "
+            f"{len(sizes.inputs)} and {len(sizes.relations)}: use r{config.kind} or sage"
+        )
+    if config.kind == EMBEDDING:
+        return EmbeddingModel(config, sizes)
+    return (ResidualModel if config.residual else LayeredModel)(config, sizes)
+
+
+def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool = True):
+    """A convolution from in_width to out_width; attention heads side by side, or (concat false) their mean."""
+    relations, types = len(sizes.relations), len(sizes.inputs)
+    head_width, heads = (out_width // config.heads if concat else out_width), config.heads
+    if config.kind == "gcn":
+        return GcnConv(in_width, out_width, config.self_loop)
+    if config.kind == "gat":
+        return GatConv(in_width, head_width, heads, config.self_loop, concat)
+    if config.kind == "sage" and (relations, types) == (1, 1):
+        return SageConv(in_width, out_width, config.aggregator)
+    if config.kind == "sage":
+        own = OwnRows(in_width, out_width, types)
+        weights = RelationWeights(relations, in_width, out_width, 0)
+        return RelationalConv(weights, own, relations, config.aggregator, False)
+    own = OwnRows(in_width, out_width, 1, config.self_loop)
+    if config.kind == "rgcn":
+        weights = RelationWeights(relations, in_width, out_width, config.bases)
+        return RelationalConv(weights, own, relations, config.aggregator, config.low_memory)
+    weights = RelationWeights(relations, in_width, heads * head_width, config.bases)
+    return RelationalAttention(weights, own, relations, heads, concat)
+
+
+def make_first_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool):
+    """As make_convolution, for the input rows."""
+    if not config.basis_rows:
+        return make_convolution(config, sizes, in_width, out_width, concat)
+    relations = len(sizes.relations)
+    weights = BasisRowWeights(relations, config.bases, out_width, config.self_loop)
+    own = OwnColumns(out_width, config.self_loop)
+    return RelationalConv(weights, own, relations, config.aggregator, config.low_memory)
+
+
+def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:
+    """Keyed dropout of rows [n, W] of the nodes identity [n]; every place in a model has its own site."""
+    if not batch.training or p == 0 or rows.numel() == 0:
+        return rows
+    random = Random(batch.seed, Stream.DROPOUT, batch.step, batch.epoch, relation=site)
+    return rows * native.dropout_mask(random, identity, rows.shape[1], p, rows.dtype)
+
+
+class InputRows(nn.Module):
+    """Stacked rows of one width from those of all types; types are projected where asked for, or where widths
+    differ."""
+
+    def __init__(self, sizes: GraphSizes, hidden: int, always: bool):
+        super().__init__()
+        widths = {width or hidden for width in sizes.inputs}
+        project = always or len(widths) > 1
+        self.width = hidden if project else widths.pop()
+        self.products = nn.ModuleList(
+            nn.Linear(width, hidden) if project and width else nn.Identity() for width in sizes.inputs
+        )
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether any type is projected."""
+        return any(isinstance(product, nn.Linear) for product in self.products)
+
+    def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """[S, width]."""
+        rows = [
+            linear(rows, product.weight, product.bias) if isinstance(product, nn.Linear) else rows
+            for rows, product in zip(inputs, self.products, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+class GraphModel(nn.Module):
+    """What both models share: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Inference over a whole graph
+    takes these one by one; a row of theirs does not depend on which others are there."""
+
+    input: InputRows
+    decoder: Any
+
+    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+        super().__init__()
+        self.config, self.sizes = config, sizes
+        self.activation = ACTIVATIONS[config.activation]
+
+    @property
+    def num_hops(self) -> int:
+        """Blocks that a batch must have."""
+        return self.config.layers
+
+    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
+        """inputs by type [num_src, F]; returns by type [num_dst of the last block, outputs]."""
+        self._check(batch)
+        rows: Any = self.first(batch, inputs)
+        for number, block in enumerate(batch.blocks):
+            rows = self.step(number, batch, block, rows)
+        return list(self.last(rows).split(batch.blocks[-1].num_dst))
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
+        """Stacked rows [S, .] of the innermost block's source nodes, from their inputs by type."""
+        raise NotImplementedError
+
+    def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
+        """Layer ``number``: stacked rows [D, .] of a block's destination nodes, from those [S, .] of its sources."""
+        raise NotImplementedError
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        """Outputs [D, outputs] from the last layer's rows."""
+        return rows
+
+    def _check(self, batch: Batch) -> None:
+        if len(batch.blocks) != self.config.layers:
+            raise ValueError(
+                f"model.layers is {self.config.layers}, but the batch has {len(batch.blocks)} hops: one fanout a layer"
+            )
+
+    def _input(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows], p: float) -> torch.Tensor:
+        """Dropped input rows, projected and stacked."""
+        counts = batch.blocks[0].num_src
+        rows = [rows_of(given) for given in inputs]
+        if [len(given) for given in rows] != list(counts):
+            raise ValueError(f"input rows {[len(given) for given in rows]} do not match the batch's nodes {counts}")
+        return self.input([drop(given, batch, keys, 0, p) for given, keys in zip(rows, batch.identity, strict=True)])
+
+
+class EmbeddingModel(GraphModel):
+    """No layers: a node's row is its input, projected where types differ in width."""
+
+    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        self.input = InputRows(sizes, sizes.outputs, always=any(width != sizes.outputs for width in sizes.inputs))
+        self.register_buffer("empty", torch.empty(0), persistent=False)  # tells device and dtype without parameters
+
+    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
+        """As in GraphModel; the batch has no blocks."""
+        rows = [rows_of(given) for given in inputs]
+        return list(self.first(batch, rows).split([len(given) for given in rows]))
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        """As in GraphModel."""
+        p = self.config.input_dropout
+        return self.input(
+            [drop(rows_of(given), batch, keys, 0, p) for given, keys in zip(inputs, batch.identity, strict=True)]
+        )
+
+
+class LayeredModel(GraphModel):
+    """Convolutions with norm, activation and dropout between them; the last one gives the outputs."""
+
+    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        self.input = InputRows(sizes, config.row_width, always=False)
+        widths = [self.input.width, *[config.hidden] * (config.layers - 1), sizes.outputs]
+        self.layers = nn.ModuleList(
+            (make_convolution if number else make_first_convolution)(
+                config, sizes, before, after, concat=number < config.layers - 1
+            )
+            for number, (before, after) in enumerate(itertools.pairwise(widths))
+        )
+        self.norms = nn.ModuleList(_norm(config) for _ in range(config.layers - 1))
+        self.rectify = config.activation == "relu" and config.norm == "none"
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
+        """As in GraphModel. Where nothing is done to them, rows of one type stay where they lie."""
+        changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
+        if len(inputs) == 1 and not changed and isinstance(self.layers[0], SageConv):
+            return inputs[0]
+        return self._input(batch, inputs, self.config.input_dropout)
+
+    def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
+        """As in GraphModel."""
+        last = number == len(self.norms)
+        if number:
+            rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
+        rows = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
+        return rows if last or self.rectify else self.activation(self.norms[number](rows))
+
+
+class ResidualModel(GraphModel):
+    """An input product, blocks that are added to what they take, norm and an output product (the models of Platonov et
+    al., A critical look at the evaluation of GNNs under heterophily, 2023)."""
+
+    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        self.input = InputRows(sizes, config.hidden, always=True)
+        self.layers = nn.ModuleList(ResidualBlock(config, sizes, number + 1) for number in range(config.layers))
+        self.norm, self.output = _norm(config), nn.Linear(config.hidden, sizes.outputs)
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        """As in GraphModel."""
+        rows = self._input(batch, inputs, self.config.input_dropout)
+        keys = stack_first(batch.identity, batch.blocks[0].num_src)
+        return self.activation(drop(rows, batch, keys, 1, self.config.dropout))
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
+        """As in GraphModel."""
+        return self.layers[number](batch, block, rows)
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        """As in GraphModel."""
+        return linear(self.norm(rows), self.output.weight, self.output.bias)
+
+
+class ResidualBlock(nn.Module):
+    """own row + dropout(feed-forward(convolution(norm(rows)))); number counts blocks from 1. A convolution that is a
+    product is the first of the feed-forward's two."""
+
+    def __init__(self, config: GraphModelConfig, sizes: GraphSizes, number: int):
+        super().__init__()
+        hidden, wide = config.hidden, config.hidden * max(1, config.feed_forward)
+        attends = config.kind in ATTENTION_KINDS
+        self.config, self.site, self.activation = config, 2 * number, ACTIVATIONS[config.activation]
+        self.norm = _norm(config)
+        self.convolution = make_convolution(config, sizes, hidden, hidden if attends else wide)
+        self.widen = nn.Linear(hidden, wide) if attends and config.feed_forward else None
+        self.narrow = nn.Linear(wide, hidden) if config.feed_forward else None
+
+    def forward(self, batch: Batch, block, rows: torch.Tensor) -> torch.Tensor:
+        """[S, hidden] to [D, hidden]."""
+        p, keys = self.config.dropout, stack_first(batch.identity, block.num_dst)
+        out = self.convolution(block, self.norm(rows), stack_first(batch.degree, block.num_src))
+        if self.widen is not None:
+            out = linear(out, self.widen.weight, self.widen.bias)
+        out = self.activation(drop(out, batch, keys, self.site, p))
+        if self.narrow is not None:
+            out = drop(linear(out, self.narrow.weight, self.narrow.bias), batch, keys, self.site + 1, p)
+        return block.own(rows) + out
+
+
+def _norm(config: GraphModelConfig) -> nn.Module:
+    return nn.LayerNorm(config.hidden) if config.norm == "layer" else nn.Identity()

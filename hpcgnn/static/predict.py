@@ -1,0 +1,38 @@
+"""Exact predictions for all nodes of the type that a run on a static graph learnt, by the graph's original ids.
+
+n nodes of a rank, N of all ranks, C classes, W width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.together import together
+from hpcgnn.loop.node_file import NodeColumns, text
+from hpcgnn.static.goals import NodeGoal
+from hpcgnn.static.session import StaticSession
+
+
+def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColumns:
+    """Collective. Original id (the row where the graph has none), predicted class (not where a node may have several
+    labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer; of a model without
+    such a layer these are the outputs.
+
+    Raises DistributedError for a run that learnt links.
+    """
+    with together(session.world, "predict"):
+        if not isinstance(session.goal, NodeGoal):
+            raise ValueError("predict writes the nodes of runs with task.kind node; this one learnt links")
+    partition, kind = session.partition, session.goal.node_type
+    mine, base = partition.of_type(kind), partition.book.type_base()
+    rows = session.last_rows()
+    with torch.no_grad():
+        outputs = session.model.last(rows)[mine].cpu().numpy()
+    row = partition.flat_row[mine] - base[kind]
+    columns = {"node": text(partition.columns[kind].get("id", row))}
+    columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}
+    columns |= {"embedding": rows[mine].cpu().numpy()} if embeddings else {"output": outputs}
+    order = np.argsort(row)
+    total = int(base[kind + 1] - base[kind])
+    return NodeColumns(row[order], total, {name: column[order] for name, column in columns.items()})

@@ -1,0 +1,129 @@
+"""Mini-batches as PyTorch Geometric's Data and HeteroData."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpcgnn.graph import files
+from hpcgnn.static.config import OUT
+from hpcgnn.static.model.blocks import Adjacency, Block
+
+if TYPE_CHECKING:
+    from hpcgnn.static.batches import LinkBatch, NeighborBatch
+    from hpcgnn.static.graph import StaticGraph
+
+
+def check_installed() -> None:
+    """Raises ValueError where torch_geometric cannot be imported."""
+    if importlib.util.find_spec("torch_geometric") is None:
+        raise ValueError("as_data 'pyg' needs torch-geometric: pip install torch-geometric, or leave as_data empty")
+
+
+def to_data(batch: NeighborBatch, graph: StaticGraph):
+    """Data for one type and one relation, HeteroData for several.
+
+    Nodes carry x and n_id; the seeds, which are the first nodes of their type, y, input_id and batch_size (those of
+    this rank). num_seeds: those of all ranks. For edges see ``add_nodes_and_edges``.
+    """
+    data = add_nodes_and_edges(batch, graph)
+    seeds = data[graph.types[batch.seed_type]] if _is_typed(graph) else data
+    seeds.input_id, seeds.batch_size = batch.input_id, len(batch.seeds)
+    if batch.y is not None:
+        seeds.y = batch.y
+    data.num_seeds = batch.batch_size
+    return data
+
+
+def to_link_data(batch: LinkBatch, graph: StaticGraph):
+    """As ``to_data``, for edges as seeds: edge_label_index and edge_label, or, with drawn destinations alone,
+    src_index, dst_pos_index and dst_neg_index; input_id, and batch_size, the seeds of this rank."""
+    data, typed = add_nodes_and_edges(batch, graph), _is_typed(graph)
+    name = files.split_relation(graph.relations[batch.relation])
+    edges, src, dst = (data[name], data[name[0]], data[name[2]]) if typed else (data, data, data)
+    edges.input_id, edges.batch_size, data.num_seeds = batch.input_id, len(batch.row), batch.batch_size
+    if batch.negative_dst is None or batch.negative_src is not None:
+        edges.edge_label_index, edges.edge_label = batch.edge_label_index, batch.edge_label
+        return data
+    drawn = batch.negative_dst
+    src.src_index, dst.dst_pos_index = batch.src, batch.dst
+    dst.dst_neg_index = drawn.squeeze(1) if drawn.shape[1] == 1 else drawn
+    return data
+
+
+def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
+    """Data or HeteroData of a batch without what tells of its seeds.
+
+    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed): each pair of nodes that
+    some hop sampled, once, or each edge where ids or columns of edges were asked for, with e_id, edge_attr (column
+    feat), edge_weight, edge_<column>; every hop draws anew for all nodes so far, so a layer over the union sees more
+    than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first: (edge_index from
+    neighbours to those they were sampled for, (source nodes, destination nodes)), in HeteroData by relation.
+    """
+    from torch_geometric.data import Data, HeteroData
+
+    typed = _is_typed(graph)
+    data = HeteroData() if typed else Data()
+    for kind, name in enumerate(graph.types):
+        store = data[name] if typed else data
+        store.n_id, store.num_nodes = batch.n_id[kind], len(batch.n_id[kind])
+        if batch.x[kind] is not None:
+            store.x = batch.x[kind]
+    blocks, device = batch.batch.blocks, batch.n_id[0].device
+    names = [files.split_relation(name) for name in graph.relations]
+    for number, relation in enumerate(names):
+        _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device)
+    if typed:
+        data.adjs = [{names[number]: found for number, found in _hop(block).items()} for block in blocks]
+    else:
+        data.adjs = [_hop(block)[0] for block in blocks]
+    return data
+
+
+def _is_typed(graph: StaticGraph) -> bool:
+    return (len(graph.types), len(graph.relations)) != (1, 1)
+
+
+def _add_edges(store, blocks: tuple[Block, ...], number: int, backward: bool, device: torch.device) -> None:
+    """The edges of a relation in all blocks, by destination. Positions in a block are such in those further in, too."""
+    mine: list[Any] = [relation for block in blocks for relation in block.relations if relation.relation == number]
+    if not mine:
+        store.edge_index = torch.empty((2, 0), dtype=torch.int64, device=device)
+        return
+    pairs = torch.cat([_edges(relation) for relation in mine], dim=1)
+    told = mine[0].edge is not None
+    identity = torch.cat([relation.edge for relation in mine]) if told else pairs[0]
+    kept = _first_of_each(pairs[1], identity)
+    store.edge_index = pairs[:, kept].flip(0) if backward else pairs[:, kept]
+    if told:
+        store.e_id = identity[kept]
+        for name in mine[0].columns:
+            column = torch.cat([relation.columns[name] for relation in mine])
+            store["edge_attr" if name == "feat" else f"edge_{name}"] = column[kept]
+
+
+def _first_of_each(destination: torch.Tensor, identity: torch.Tensor) -> torch.Tensor:
+    """Positions of the different pairs (destination, identity), in their order."""
+    order = torch.argsort(identity, stable=True)
+    order = order[torch.argsort(destination[order], stable=True)]
+    one, other = destination[order], identity[order]
+    new = torch.ones(len(order), dtype=torch.bool, device=order.device)
+    new[1:] = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
+    return order[new]
+
+
+def _hop(block: Block) -> dict[int, tuple[torch.Tensor, tuple[int, int]]]:
+    """By relation the edges of a block, and its source and destination nodes."""
+    return {
+        relation.relation: (_edges(relation), (block.num_src[relation.src_type], block.num_dst[relation.dst_type]))
+        for relation in block.relations
+    }
+
+
+def _edges(relation: Adjacency) -> torch.Tensor:
+    """[2, E] source, destination."""
+    degree = relation.indptr[1:] - relation.indptr[:-1]
+    destination = torch.repeat_interleave(torch.arange(len(degree), device=degree.device), degree)
+    return torch.stack([relation.source, destination])

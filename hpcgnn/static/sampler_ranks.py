@@ -1,0 +1,366 @@
+"""Sampler ranks: they hold the graph's edges and draw what trainer ranks ask for, until these leave.
+
+A message is bytes: a header of int64, then what it announces. A trainer asks ahead, for no more steps than
+``comm.sampler_buffer`` besides the one it plans; so neither side ever holds more drawn steps than that.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.crew import Crew, Lane
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.graph.directory import epoch_shuffle
+from hpcgnn.graph.partition import GraphPartition, open_graph_partition
+from hpcgnn.graph.stage import stage_path
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.static.config import LINK, OUT, StaticConfig
+from hpcgnn.static.draw import BlockSampler, Drawn, Groups, Steps
+from hpcgnn.static.edges import outward
+from hpcgnn.static.goals import message_graph
+from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.neighbors import NeighborSampler, check_weights
+from hpcgnn.static.replica import make_neighbors, make_replica
+
+STEP, LEAVE = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The draw of a step for groups of root nodes; of a sampler that nobody asks, without any."""
+
+    epoch: int
+    step: int
+    training: bool
+    groups: Groups
+
+    def pack(self) -> np.ndarray:
+        """As a message."""
+        sizes = [number for kind, ids in self.groups for number in (kind, len(ids))]
+        header = [STEP, self.epoch, self.step, self.training, len(self.groups), *sizes]
+        return _bytes(np.array(header, np.int64), *(ids for _, ids in self.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """No more steps: the trainers end with an exit code, or with an error and whether it is the user's."""
+
+    code: int = 0
+    error: str = ""
+    user_error: bool = False
+
+    def pack(self) -> np.ndarray:
+        """As a message."""
+        header = np.array([LEAVE, self.code, self.user_error], np.int64)
+        return np.concatenate([_bytes(header), np.frombuffer(self.error.encode(), np.uint8)])
+
+
+def read_request(message: np.ndarray) -> Request | Leave:
+    """What a trainer sent."""
+    if message[:8].view(np.int64)[0] == LEAVE:
+        _, code, user_error = message[:24].view(np.int64).tolist()
+        return Leave(code, message[24:].tobytes().decode(), bool(user_error))
+    values = message.view(np.int64)
+    _, epoch, step, training, count = values[:5].tolist()
+    kinds, sizes = values[5 : 5 + 2 * count].reshape(count, 2).T
+    ids = np.split(values[5 + 2 * count :], np.cumsum(sizes)[:-1]) if count else []
+    return Request(epoch, step, bool(training), list(zip(kinds.tolist(), ids, strict=True)))
+
+
+def pack_drawn(drawn: Drawn) -> np.ndarray:
+    """As a message: places, offsets and sources of edges as int32 (they count within a batch), ids as int64."""
+    header = [len(drawn.places), len(drawn.wanted), len(drawn.blocks), *map(len, drawn.places), *map(len, drawn.wanted)]
+    narrow = [*drawn.places]
+    for block in drawn.blocks:
+        header += [len(block.relations), *block.num_src, *block.num_dst]
+        for adjacency in block.relations:
+            header += [adjacency.relation, adjacency.src_type, adjacency.dst_type, len(adjacency.source)]
+            narrow += [adjacency.indptr.numpy(), adjacency.source.numpy()]
+            assert len(adjacency.source) < 1 << 31
+    whole = np.array([len(header), *header], np.int64)
+    return np.concatenate([_bytes(whole, *drawn.wanted), *(_bytes(array.astype(np.int32)) for array in narrow)])
+
+
+def read_drawn(message: np.ndarray) -> Drawn:
+    """The inverse of ``pack_drawn``."""
+    length = int(message[:8].view(np.int64)[0])
+    header = iter(message[8 : 8 + 8 * length].view(np.int64).tolist())
+    at = 8 + 8 * length
+
+    def take(count: int, dtype: type) -> np.ndarray:
+        nonlocal at
+        begin, at = at, at + count * np.dtype(dtype).itemsize
+        return message[begin:at].view(dtype).astype(np.int64)
+
+    num_places, num_types, num_blocks = (next(header) for _ in range(3))
+    place_sizes, sizes = ([next(header) for _ in range(count)] for count in (num_places, num_types))
+    wanted = [take(size, np.int64) for size in sizes]
+    places = [take(size, np.int32) for size in place_sizes]
+    blocks = []
+    for _ in range(num_blocks):
+        num_relations = next(header)
+        num_src, num_dst = (tuple(next(header) for _ in range(num_types)) for _ in range(2))
+        relations = []
+        for _ in range(num_relations):
+            relation, src_type, dst_type, edges = (next(header) for _ in range(4))
+            indptr, source = (torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges))
+            relations.append(Adjacency(relation, src_type, dst_type, indptr, source))
+        blocks.append(Block(tuple(relations), num_src, num_dst))
+    return Drawn(places, tuple(blocks), wanted)
+
+
+def _bytes(*arrays: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in arrays])
+
+
+class RemoteDraw:
+    """Asks this trainer's sampler. For one thread at a time, which has the lane for itself."""
+
+    def __init__(self, crew: Crew, lane: Lane, ahead: int):
+        """ahead: steps asked for besides the one that is wanted."""
+        self._lane, self._ahead, trainer = lane, ahead, crew.job.rank
+        self._sampler = crew.rank_of(crew.mapping.sampler_of(trainer))
+        self._followers = [crew.rank_of(sampler) for sampler in crew.mapping.followers(trainer)]
+        self._asked: deque[tuple[str, int, int]] = deque()
+
+    @property
+    def num_asked(self) -> int:
+        """Steps asked for that were not taken yet."""
+        return len(self._asked)
+
+    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
+        """Collective over the trainers. As in Draw."""
+        name = steps.batches.name
+        while self._asked and self._asked[0] != (name, steps.epoch, step):
+            self._take()
+        if not self._asked:
+            self._ask(steps, step)
+        else:
+            steps.groups(step)
+        while self.num_asked <= self._ahead and (after := self._asked[-1][2] + stride) < steps.batches.num_steps:
+            self._ask(steps, after)
+        return read_drawn(self._take())
+
+    def settle(self) -> None:
+        """Take what was asked for plans that were then given up."""
+        while self._asked:
+            self._take()
+
+    def leave(self, reason: Leave) -> None:
+        """Collective over the trainers. The samplers may go."""
+        self.settle()
+        self._send(reason, reason)
+        self._lane.flush()
+
+    def _ask(self, steps: Steps, step: int) -> None:
+        training, epoch = steps.training, steps.epoch
+        self._send(Request(epoch, step, training, steps.groups(step)), Request(epoch, step, training, []))
+        self._asked.append((steps.batches.name, epoch, step))
+
+    def _take(self) -> np.ndarray:
+        self._asked.popleft()
+        return self._lane.receive(self._sampler)
+
+    def _send(self, mine: Request | Leave, others: Request | Leave) -> None:
+        self._lane.send(mine.pack(), self._sampler)
+        for rank in self._followers:
+            self._lane.send(others.pack(), rank)
+
+
+class Samplers:
+    """The sampler ranks as a trainer knows them. draws: one for each plan in flight."""
+
+    def __init__(self, crew: Crew):
+        self._crew = crew
+        ahead = crew.job.config.sampler_buffer // len(crew.lanes)
+        self.draws = [RemoteDraw(crew, lane, ahead) for lane in crew.lanes]
+
+    def describe(self) -> str:
+        """Which ranks they are."""
+        mapping = self._crew.mapping
+        ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
+        return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}"
+
+    def meet(self) -> None:
+        """Collective over the job. The trainers are ready to ask. Raises DistributedError when the samplers are not."""
+        self._crew.meet()
+
+    def settle(self) -> None:
+        """Take all that was asked for."""
+        for draw in self.draws:
+            draw.settle()
+
+    def leave(self, code: int) -> None:
+        """Collective over the trainers. The samplers end with an exit code."""
+        self._leave(Leave(code))
+
+    def fail(self, error: DistributedError) -> None:
+        """Collective over the trainers. The samplers leave with the error that the trainers leave with."""
+        if not self._crew.met:
+            self._crew.meet(error)
+        elif self._crew.open:
+            self._leave(Leave(0, str(error), error.user_error))
+
+    def _leave(self, reason: Leave) -> None:
+        for draw in self.draws:
+            draw.leave(reason)
+
+
+Train = Callable[[World, Samplers | None], int]
+
+
+def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
+    """Collective. ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None, where
+    ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
+    if not config.comm.sampler_ranks:
+        return train(world, None)
+    ahead = world.plans_ahead(config.sampling.prefetch, config.sampling.in_flight)
+    crew = Crew(world, config.sampling.in_flight if ahead else 1)
+    if crew.samples:
+        return SamplerRank(config, path, crew, watchdog, log).serve()
+    samplers = Samplers(crew)
+    try:
+        code = train(crew.world, samplers)
+    except DistributedError as error:
+        samplers.fail(error)
+        raise
+    samplers.leave(code)
+    return code
+
+
+class SamplerRank:
+    """Collective over the samplers to create and to serve. A lane is served by a thread of its own where there are
+    several; all samplers draw the steps of a lane in one order, those that nobody asked too."""
+
+    def __init__(self, config: StaticConfig, path: str, crew: Crew, watchdog: Watchdog, log: RunLog):
+        self._config, self._crew, self._watchdog, self._world = config, crew, watchdog, crew.world
+        number, mapping = self._world.rank, crew.mapping
+        self._askers = mapping.askers(number)
+        self._sources = self._askers or [mapping.source(number)]
+        self._lock, self._busy, self._epoch = threading.Lock(), 0, -1
+        try:
+            self._draws = self._make_draws(path, log)
+        except DistributedError as error:
+            crew.meet(error)
+        crew.meet()
+
+    def _make_draws(self, path: str, log: RunLog) -> list[BlockSampler]:
+        """Collective over the samplers. One for each lane, all of the same edges."""
+        config, world, lanes = self._config, self._world, self._crew.lanes
+        channels = [world.channel(polite=True) for _ in lanes]
+        folder = stage_path(path, config.data.stage_to, world)
+        with together(world, "open the partition set"):
+            out = config.sampling.direction == OUT
+            partition = open_graph_partition(
+                folder, world.rank, world.size, config.data.check_hash, columns=False, with_out=out
+            )
+            config.sampling.check_relations([relation.name for relation in partition.relations])
+            if config.sampling.mode == "weighted":
+                check_weights(partition)
+        if out:
+            partition = outward(partition, channels[0])
+        self._excluded = None
+        if config.task.kind == LINK:
+            partition, self._excluded = message_graph(config, partition, world, channels[0])
+        threads = max(1, world.threads // len(lanes))
+        neighbors = self._make_neighbors(partition, channels[0], threads)
+        first = BlockSampler(neighbors, config.sampling, config.train.seed)
+        edges = sum(len(found.src) for found in partition.edges)
+        log(f"sampler rank {world.rank} of {world.size} on {world.host}: {partition.num_nodes} nodes, {edges} edges",
+            everywhere=True)  # fmt: skip
+        return [first, *map(first.over, channels[1:])]
+
+    def _make_neighbors(self, partition: GraphPartition, channel: Channel, threads: int) -> NeighborSampler:
+        """Collective over the samplers."""
+        mode, topology = self._config.sampling.mode, self._config.sampling.topology
+        self._replica = make_replica(topology, partition, mode, self._world, channel, self._excluded)
+        if self._replica is not None:
+            self._excluded = self._replica.excluded
+        return make_neighbors(partition, mode, channel, threads, excluded=self._excluded, replica=self._replica)
+
+    def serve(self) -> int:
+        """Collective over the samplers. Draw until the trainers leave; returns their exit code, or raises the error
+        that they leave with."""
+        self._watchdog.idle()
+        reason = self._serve_lanes()
+        self._watchdog.at("leave")
+        if self._replica is not None:
+            self._replica.close()
+        if reason.error:
+            raise DistributedError(reason.error, reason.user_error)
+        return reason.code
+
+    def _serve_lanes(self) -> Leave:
+        pairs = list(zip(self._crew.lanes, self._draws, strict=True))
+        if len(pairs) == 1:
+            return self._serve_lane(*pairs[0])
+        ends: queue.SimpleQueue = queue.SimpleQueue()
+
+        def run(lane: Lane, draws: BlockSampler) -> None:
+            try:
+                ends.put((self._serve_lane(lane, draws), None))
+            except BaseException as error:
+                ends.put((None, error))
+
+        for pair in pairs:
+            threading.Thread(target=run, args=pair, name="sampler", daemon=True).start()
+        for _ in pairs:
+            reason, error = ends.get()
+            if error is not None:
+                raise error
+        return reason
+
+    def _serve_lane(self, lane: Lane, draws: BlockSampler) -> Leave:
+        while True:
+            asked: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
+            if isinstance(asked[0], Leave):
+                lane.flush()
+                return asked[0]
+            with self._at_work(asked[0]):
+                self._draw(asked, lane, draws)
+
+    def _draw(self, asked: list[Request], lane: Lane, draws: BlockSampler) -> None:
+        """Collective over the samplers. A step for every trainer that asked, one after the other."""
+        epoch, step, training = asked[0].epoch, asked[0].step, asked[0].training
+        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in asked)
+        self._start_epoch(epoch, training)
+        for number in range(self._crew.mapping.rounds):
+            mine = number < len(self._askers)
+            drawn = draws.draw_groups(asked[number].groups if mine else [], epoch, step, training)
+            if mine:
+                lane.send(pack_drawn(drawn), self._askers[number])
+
+    def _start_epoch(self, epoch: int, training: bool) -> None:
+        """No trainer asks for an epoch before all of the one before is drawn: each of its steps ends on all at once."""
+        with self._lock:
+            if training and self._excluded is not None and epoch != self._epoch:
+                self._excluded.start_epoch(epoch_shuffle(self._config.train.seed, epoch))
+                self._epoch = epoch
+
+    @contextmanager
+    def _at_work(self, request: Request) -> Iterator[None]:
+        """Tell the watchdog, and name this sampler where its work fails."""
+        with self._lock:
+            self._busy += 1
+            self._watchdog.at("draw", request.step)
+        try:
+            yield
+        except Exception as error:
+            place = f"sampler rank {self._world.rank} of {self._world.size}"
+            raise RuntimeError(f"{place} failed at epoch {request.epoch}, step {request.step}") from error
+        with self._lock:
+            self._busy -= 1
+            if self._busy == 0:
+                self._watchdog.idle()

@@ -1,0 +1,60 @@
+"""Known edges at the owners of one of their ends, asked for by the other.
+
+A query is a node and an edge type, its answers are the nodes that known edges of the type join it to. m known edges,
+n queries or pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.graph.book import BlockOwnership
+
+
+class KnownAnswers:
+    """The known edges whose answers are this rank's nodes of a type: ``count`` nodes, ``first`` the first global id."""
+
+    def __init__(self, ownership: BlockOwnership, rank: int, query, edge_type, node):
+        """ownership: of the answers' type; query, node [m] global ids, edge_type [m], arrays int64."""
+        self._ownership, starts = ownership, ownership.starts
+        self.first, self.count = int(starts[rank]), int(starts[rank + 1] - starts[rank])
+        self._types = int(edge_type.max(initial=0)) + 1
+        key = query * self._types + edge_type
+        order = np.lexsort((node, key))
+        self._key, self._node = key[order], (node - self.first)[order]
+        self._unique, number = np.unique(self._key, return_inverse=True)
+        self._pair = number * self.count + self._node
+
+    def of(self, query: np.ndarray, edge_type: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The answers of queries [n] at this rank: numbers of the queries, increasing, and nodes counted from
+        ``first``."""
+        key = self._keys(query, edge_type)
+        begin, end = np.searchsorted(self._key, key), np.searchsorted(self._key, key, side="right")
+        degree = end - begin
+        index = np.repeat(begin - (np.cumsum(degree) - degree), degree) + np.arange(degree.sum())
+        return np.repeat(np.arange(len(key)), degree), self._node[index]
+
+    def hold(self, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray, channel: Channel) -> np.ndarray:
+        """Collective. Which pairs [n] of queries and nodes (global ids) are known, bool; their owners are asked."""
+        owner, _ = self._ownership.locate(node)
+        order = np.argsort(owner, kind="stable")
+        send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+        receive = channel.counts(send)
+        asked = channel.array(np.column_stack([query, edge_type, node])[order], send, receive)
+        found = np.empty(len(node), np.uint8)
+        found[order] = channel.array(self._hold_here(*asked.T).astype(np.uint8), receive, send)
+        return found.astype(bool)
+
+    def _hold_here(self, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray) -> np.ndarray:
+        if len(self._unique) == 0:
+            return np.zeros(len(query), bool)
+        key = self._keys(query, edge_type)
+        number = np.minimum(np.searchsorted(self._unique, key), len(self._unique) - 1)
+        pair = number * self.count + node - self.first
+        place = np.minimum(np.searchsorted(self._pair, pair), len(self._pair) - 1)
+        return (self._unique[number] == key) & (self._pair[place] == pair)
+
+    def _keys(self, query: np.ndarray, edge_type: np.ndarray) -> np.ndarray:
+        """As they are sorted; of a type that no known edge has, -1."""
+        return np.where(edge_type < self._types, query * self._types + edge_type, -1)

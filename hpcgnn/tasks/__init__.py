@@ -1,1 +1,0 @@
-"""Losses, scores and metrics of the tasks."""

@@ -1,0 +1,518 @@
+"""The run file of temporal graphs: its sections, and what goes together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from hpcgnn.choices import check_choices
+from hpcgnn.comm.world import CommConfig
+from hpcgnn.loop.placement import PLANNERS
+from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_time_parallel
+from hpcgnn.task.kinds import CLASSIFYING, LINK, TASK_KINDS
+
+POOLS = ("destinations", "all")
+
+STRATEGIES = ("recent", "uniform", "window")
+BATCH_BY = ("events", "time")
+
+
+@dataclass
+class SamplingConfig:
+    """Neighbours, negatives, batches.
+
+    Attributes:
+        fanout: neighbours a root (and, with several layers, a neighbour).
+        strategy: "recent", "uniform" (without replacement), or "window": uniform among the events of the last
+            ``window`` units of time.
+        window: width of a time window, in the data's unit.
+        windows: consecutive windows a root is sampled in, each ``window`` wide (DySAT's snapshots).
+        boundary_half_life: neighbours in another part are kept with probability 2^-(age // boundary_half_life)
+            (StarryGL's boundary decay); 0: always kept.
+        negatives: negative destinations an event.
+        negative_pool: "destinations" (nodes that occur as one) or "all" nodes.
+        in_batch_neighbors: whether earlier events of the same batch are visible as neighbours.
+        batch_by: "events", or "time" to keep equal times in one batch.
+        chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
+            epochs see different batches (TGL's random chunk scheduling).
+        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
+            compute threads, else none.
+        planner: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
+            or "auto": on the device where that is possible and half of its free memory takes the graph.
+    """
+
+    fanout: int = 10
+    strategy: str = "recent"
+    window: int = 0
+    windows: int = 1
+    boundary_half_life: int = 0
+    negatives: int = 1
+    negative_pool: str = "destinations"
+    in_batch_neighbors: bool = True
+    batch_by: str = "events"
+    chunks: int = 1
+    prefetch: int = -1
+    planner: str = "auto"
+
+    def __post_init__(self):
+        if self.fanout < 1 or self.negatives < 1 or self.prefetch < -1 or self.chunks < 1:
+            raise ValueError(
+                "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least -1"
+            )
+        check_choices(
+            "sampling",
+            self,
+            {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY, "planner": PLANNERS},
+        )
+        self._check_windows()
+        if self.chunks > 1 and self.batch_by == "time":
+            raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")
+
+    def _check_windows(self) -> None:
+        if self.windows < 1 or self.window < 0 or self.boundary_half_life < 0:
+            raise ValueError("sampling.windows must be at least 1, window and boundary_half_life at least 0")
+        if self.strategy == "window" and self.window == 0:
+            raise ValueError("sampling.strategy window needs sampling.window, its width in the data's unit of time")
+        if self.strategy != "window" and (self.windows > 1 or self.window > 0):
+            raise ValueError(f"sampling.window and windows belong to strategy window, not {self.strategy}")
+
+
+EMBEDDINGS = ("attention", "identity", "time_projection", "mixer")
+TIME_ENCODINGS = ("fixed", "learnable")
+MESSAGES = ("identity", "mlp")
+MESSAGE_SOURCES = ("memory", "embedding")
+UPDATERS = ("gru", "rnn", "transformer", "none")
+AGGREGATORS = ("last", "mean")
+DELIVERIES = ("self", "neighbors")
+UPDATE_AT = ("owner", "user")
+PLACEMENTS = ("sharded", "replicated", "auto")
+DECODERS = ("mlp", "pair")
+
+
+@dataclass
+class ModelConfig:
+    """The network.
+
+    Attributes:
+        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
+        embedding: "attention" over neighbours, "identity" (the memory itself), "time_projection" (JODIE's drift with
+            the time since the last update) or "mixer" (GraphMixer's over the recent links).
+        layers: attention layers; each sees the neighbours' state just before their event.
+        memory_dim: width of a node's memory.
+        time_dim: width of the time encoding.
+        embed_dim: width of an embedding.
+        heads: attention heads; must divide embed_dim.
+        dropout: of "attention", "time_projection" and "mixer" embeddings, keyed by root and column.
+        time_encoding: "fixed" frequencies, or "learnable" ones, which need a time_unit.
+        time_unit: time differences are divided by it when the frequencies are learnt; 100 or fewer units should pass
+            between neighbouring events.
+        learn_phase: whether the phase of fixed frequencies is learnt.
+        message: "identity", or "mlp" between mail and updater.
+        message_dim: width of the "mlp" message.
+        message_from: the other endpoint's part of a mail: its "memory" or (DyRep) its attention "embedding".
+        decoder: "mlp" of two embeddings, or "pair", which also sees whether one is among the other's neighbours.
+    """
+
+    class_path: str = ""
+    embedding: str = "attention"
+    layers: int = 1
+    memory_dim: int = 100
+    time_dim: int = 100
+    embed_dim: int = 100
+    heads: int = 2
+    dropout: float = 0.1
+    time_encoding: str = "fixed"
+    time_unit: float = 0.0
+    learn_phase: bool = False
+    message: str = "identity"
+    message_dim: int = 100
+    message_from: str = "memory"
+    decoder: str = "mlp"
+
+    def __post_init__(self):
+        check_choices("model", self, {
+            "embedding": EMBEDDINGS, "time_encoding": TIME_ENCODINGS, "message": MESSAGES,
+            "message_from": MESSAGE_SOURCES, "decoder": DECODERS,
+        })  # fmt: skip
+        if min(self.memory_dim, self.time_dim, self.embed_dim, self.heads, self.layers, self.message_dim) < 1:
+            raise ValueError("model.memory_dim, time_dim, embed_dim, message_dim, heads and layers must be at least 1")
+        if self.embed_dim % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.embed_dim ({self.embed_dim})")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout must be in [0, 1), got {self.dropout}")
+        if self.time_encoding == "learnable" and not self.time_unit > 0:
+            raise ValueError(
+                "model.time_encoding learnable needs model.time_unit > 0 (in the data's unit of time, so large that "
+                "differences stay below about 100): without it, rounding grows until training is chaotic"
+            )
+        if self.layers > 1 and self.embedding != "attention":
+            raise ValueError(
+                f"model.layers is {self.layers}, but model.embedding {self.embedding} has one layer: use "
+                "model.layers 1, or embedding attention"
+            )
+
+    @property
+    def num_hops(self) -> int:
+        """Hops of neighbours that an embedding needs."""
+        return self.layers if self.embedding in ("attention", "mixer") or self.message_from == "embedding" else 0
+
+
+@dataclass
+class MemoryConfig:
+    """Node memory and mailbox.
+
+    Attributes:
+        updater: "gru", "rnn", "transformer" (attention over the mailbox), or "none": a model without memory.
+        aggregator: which of a node's messages of a batch becomes its mail: the "last", or the "mean" of all.
+        mailbox_slots: newest mails kept a node.
+        deliver_to: mails go to the event's endpoints ("self"), or also to their sampled "neighbors".
+        update_at: "owner" (once per node) or "user" (once per rank that needs the node).
+        placement: "sharded" (a rank keeps its own nodes), "replicated" (every rank keeps all nodes; one exchange of the
+            winners a step), or "auto": replicated up to replicate_mib.
+        replicate_mib: the largest node memory, in MiB, that "auto" replicates.
+        staleness: k: a training step reads memory as it was k steps before the newest one, so that k write-backs are
+            under way while it computes; 0: exact.
+        hot_nodes: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
+    """
+
+    updater: str = "gru"
+    aggregator: str = "last"
+    mailbox_slots: int = 1
+    deliver_to: str = "self"
+    update_at: str = "owner"
+    placement: str = "sharded"
+    replicate_mib: int = 64
+    staleness: int = 0
+    hot_nodes: float = 0.0
+
+    def __post_init__(self):
+        check_choices("memory", self, {
+            "updater": UPDATERS, "aggregator": AGGREGATORS, "deliver_to": DELIVERIES, "update_at": UPDATE_AT,
+            "placement": PLACEMENTS,
+        })  # fmt: skip
+        if self.mailbox_slots < 1:
+            raise ValueError(f"memory.mailbox_slots must be at least 1, got {self.mailbox_slots}")
+        if self.mailbox_slots > 1 and self.aggregator == "mean":
+            raise ValueError(
+                "memory.mailbox_slots > 1 keeps single mails, memory.aggregator mean has only one: use aggregator last"
+            )
+        if self.mailbox_slots > 1 and self.updater in ("gru", "rnn"):
+            raise ValueError(
+                f"memory.updater {self.updater} reads one mail, memory.mailbox_slots is {self.mailbox_slots}: use "
+                "updater transformer, or one slot"
+            )
+        if self.placement == "replicated" and not self.simple:
+            raise ValueError(
+                "memory.placement replicated works with aggregator last, one slot and delivery to self; use sharded"
+            )
+        if self.placement == "replicated" and self.update_at == "user":
+            raise ValueError("memory.placement replicated has no owners to ask: leave memory.update_at owner")
+        if self.update_at == "user" and not self.simple:
+            raise ValueError(
+                "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
+            )
+        self._check_staleness()
+        self._check_hot_nodes()
+
+    def _check_staleness(self) -> None:
+        if self.staleness < 0:
+            raise ValueError(f"memory.staleness must be at least 0, got {self.staleness}")
+        if self.staleness and self.updater == "none":
+            raise ValueError("memory.staleness needs node memory, but memory.updater is none: use staleness 0")
+        if self.staleness and not self.simple:
+            raise ValueError(
+                "memory.staleness works with aggregator last, one slot and delivery to self, where a write replaces "
+                "what it was made from: use staleness 0"
+            )
+
+    def _check_hot_nodes(self) -> None:
+        if not 0 <= self.hot_nodes <= 1:
+            raise ValueError(f"memory.hot_nodes is a share of the nodes, in [0, 1], got {self.hot_nodes}")
+        if self.hot_nodes == 0:
+            return
+        if self.updater == "none":
+            raise ValueError("memory.hot_nodes copies node memory, but memory.updater is none: leave hot_nodes 0")
+        if self.placement != "sharded":
+            raise ValueError(
+                f"memory.placement {self.placement} keeps whole memories, memory.hot_nodes copies a part: use "
+                "placement sharded, or hot_nodes 0"
+            )
+        if self.staleness:
+            raise ValueError("memory.hot_nodes copies exact memory, memory.staleness makes it late: use one of them")
+        if not self.simple:
+            raise ValueError(
+                "memory.hot_nodes works with aggregator last, one slot and delivery to self, as copies learn of a "
+                "node's last event only; use hot_nodes 0"
+            )
+
+    def replicates(self, mib: float) -> bool:
+        """Whether a node memory of that size is kept whole by every rank."""
+        fits = self.placement == "auto" and self.simple and self.update_at == "owner" and mib <= self.replicate_mib
+        return self.placement == "replicated" or fits
+
+    @property
+    def simple(self) -> bool:
+        """One mail a node and batch, that of its last event: winners alone send theirs."""
+        return self.aggregator == "last" and self.mailbox_slots == 1 and self.deliver_to == "self"
+
+
+@dataclass
+class DataConfig:
+    """The graph and its splits.
+
+    Attributes:
+        path: folder of a partition set; empty: built-in synthetic events.
+        val_fraction: share of the time axis (quantiles of event times) for validation.
+        test_fraction: likewise for the test, at the end.
+        new_node_fraction: share of nodes (drawn from those after training) hidden from training.
+        check_hash: compare every part with its hash in the book before use.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
+        synthetic_events: size of the built-in graph.
+    """
+
+    path: str = ""
+    val_fraction: float = 0.15
+    test_fraction: float = 0.15
+    new_node_fraction: float = 0.0
+    check_hash: bool = True
+    stage_to: str = ""
+    synthetic_events: int = 20_000
+
+    def __post_init__(self):
+        if self.val_fraction < 0 or self.test_fraction < 0 or self.val_fraction + self.test_fraction >= 1:
+            raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
+        if not 0 <= self.new_node_fraction < 1:
+            raise ValueError(f"data.new_node_fraction must be in [0, 1), got {self.new_node_fraction}")
+        if self.synthetic_events < 100:
+            raise ValueError(f"data.synthetic_events must be at least 100, got {self.synthetic_events}")
+
+
+NEGATIVE_KINDS = ("random", "historical", "inductive", "all", "file")
+
+PROTOCOLS = ("", "tgb")
+ONE_VS_MANY = ("all", "file")
+
+
+@dataclass
+class EvalConfig:
+    """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negatives=KIND.
+
+    Attributes:
+        protocol: "tgb": batches of 200, every other destination (or negatives_file) as negatives, no neighbours from
+            within the batch, mean reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
+        negatives: "random", "historical", "inductive", "all" (every other destination) or "file".
+        negatives_file: fixed negatives for "file" and "tgb".
+        batch_size: events of a batch; 0: as in training.
+        chunk: negatives an event that are scored at once; bounds memory when there are many.
+    """
+
+    protocol: str = ""
+    negatives: str = "random"
+    negatives_file: str = ""
+    batch_size: int = 0
+    chunk: int = 100
+
+    def __post_init__(self):
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"eval.protocol must be tgb or empty, got {self.protocol!r}")
+        if self.negatives not in NEGATIVE_KINDS:
+            raise ValueError(f"eval.negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {self.negatives!r}")
+        if self.batch_size < 0 or self.chunk < 1:
+            raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
+        if self.negatives == "file" and not self.negatives_file:
+            raise ValueError("eval.negatives file needs eval.negatives_file")
+        if self.negatives_file and self.negatives != "file" and self.protocol != "tgb":
+            raise ValueError("eval.negatives_file is read by eval.negatives file and by eval.protocol tgb only")
+        if self.protocol == "tgb":
+            self.negatives = "file" if self.negatives_file else "all"
+            self.batch_size = self.batch_size or 200
+
+    @property
+    def ranking(self) -> bool:
+        """Whether events are ranked among many negatives."""
+        return self.negatives in ONE_VS_MANY
+
+    @property
+    def in_batch_neighbors(self) -> bool:
+        """Whether the protocol lets earlier events of a batch be seen."""
+        return self.protocol != "tgb"
+
+    def under(self, name: str, negatives_file: str = "") -> EvalConfig:
+        """Another protocol ("tgb") or kind of negatives; the batch size stays unless one of the two protocols sets it.
+
+        Raises ValueError.
+        """
+        if name == "tgb":
+            return EvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
+        batch_size = 0 if self.protocol == "tgb" else self.batch_size
+        return replace(self, protocol="", negatives=name, negatives_file=negatives_file, batch_size=batch_size)
+
+
+def expand_eval(argv: list[str]) -> list[str]:
+    """The command line with the short forms ``--eval tgb`` and ``--eval KIND`` written out."""
+    expanded, place = [], 0
+    while place < len(argv):
+        name, _, value = argv[place].partition("=")
+        follows = name == "--eval" and not value and place + 1 < len(argv)
+        value = argv[place + 1] if follows else value
+        if name == "--eval" and value in (*PROTOCOLS[1:], *NEGATIVE_KINDS):
+            expanded.append(f"--eval.{'protocol' if value in PROTOCOLS else 'negatives'}={value}")
+            place += 1 + follows
+        else:
+            expanded.append(argv[place])
+            place += 1
+    return expanded
+
+
+@dataclass
+class TaskConfig:
+    """What is learnt of the events.
+
+    Attributes:
+        kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
+            "edge": the event's label from both endpoints and its features; "edge_regression": the label as a number.
+        classes: of "node" and "edge"; 0: as many as the labels say, at least two.
+        class_weights: factor of every class's loss; empty: all 1.
+        balance_classes: weights n / (classes * n_c), from the n labels of training of which n_c are of class c.
+        freeze: train the head alone; everything else stays as it comes from init.
+        init: folder of a finished run whose best weights everything but the head starts with.
+    """
+
+    kind: str = LINK
+    classes: int = 0
+    class_weights: list[float] = field(default_factory=list)
+    balance_classes: bool = False
+    freeze: bool = False
+    init: str = ""
+
+    def __post_init__(self):
+        if self.kind not in TASK_KINDS:
+            raise ValueError(f"task.kind must be one of {', '.join(TASK_KINDS)}, got {self.kind!r}")
+        if self.classes < 0 or self.classes == 1:
+            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
+        if self.freeze and not self.init:
+            raise ValueError("task.freeze trains the head alone: name the run that the rest comes from with task.init")
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        weights = self.class_weights
+        if not self.classifies and (weights or self.balance_classes or self.classes):
+            raise ValueError(f"task.kind {self.kind} has no classes: leave classes, class_weights and balance_classes")
+        if weights and self.balance_classes:
+            raise ValueError("task.class_weights and task.balance_classes both weigh the classes: use one")
+        if not all(0 <= weight < math.inf for weight in weights):
+            raise ValueError(f"task.class_weights must not be negative, got {weights}")
+        if weights and self.classes and len(weights) != self.classes:
+            raise ValueError(f"task.class_weights has {len(weights)} numbers for task.classes = {self.classes}")
+
+    @property
+    def classifies(self) -> bool:
+        """Whether labels are classes."""
+        return self.kind in CLASSIFYING
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether events need labels; if not, they need negatives."""
+        return self.kind != LINK
+
+
+BASELINES = ("unlimited", "time_window", "fixed_window")
+
+
+@dataclass
+class BaselineConfig:
+    """A heuristic in place of the model: nothing is trained, validation and test are scored.
+
+    Attributes:
+        kind: EdgeBank with memory "unlimited", of a "time_window" or of a "fixed_window"; empty: the model.
+        share: share of the events that a window covers; 0: the test's share of all events.
+    """
+
+    kind: str = ""
+    share: float = 0.0
+
+    def __post_init__(self):
+        if self.kind not in ("", *BASELINES):
+            raise ValueError(f"baseline.kind must be one of {', '.join(BASELINES)}, or empty, got {self.kind!r}")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"baseline.share must be in [0, 1], got {self.share}")
+
+
+@dataclass
+class RunConfig(Sections):
+    """A run on a temporal graph."""
+
+    KIND = "temporal"
+
+    data: DataConfig = field(default_factory=DataConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self):
+        check_time_parallel(self.comm)
+        if self.comm.sampler_ranks:
+            raise ValueError(
+                "comm.sampler_ranks is for static graphs: ranks of a temporal run sample where they keep node memory; "
+                "leave it 0"
+            )
+        if self.sampling.chunks > 1 and self.train.accumulate > 1:
+            raise ValueError("sampling.chunks > 1 changes the steps of an epoch, train.accumulate counts them: use one")
+        if self.task.has_labels:
+            _check_labels(self)
+        if not self.model.class_path:
+            _check_parts(self.model, self.memory, self.sampling)
+        if self.train.epoch_parallel > 1 and self.memory.updater != "none":
+            _check_writes(self.model, self.memory, self.sampling)
+
+
+def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
+    """Refuse parts that do not go together. Raises ValueError with the reason."""
+    with_memory = memory.updater != "none"
+    if not with_memory and model.embedding in ("identity", "time_projection"):
+        raise ValueError(
+            f"model.embedding {model.embedding} shows node memory, but memory.updater is none: choose an updater, or "
+            "embedding attention or mixer"
+        )
+    if not with_memory and (model.message != "identity" or model.message_from != "memory"):
+        raise ValueError(
+            "model.message and model.message_from make mails, but memory.updater is none: choose an updater"
+        )
+    if memory.updater == "transformer" and model.memory_dim % model.heads:
+        raise ValueError(
+            f"memory.updater transformer: model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})"
+        )
+    if sampling.windows > 1 and (with_memory or model.embedding != "attention"):
+        raise ValueError("sampling.windows > 1 needs model.embedding attention and memory.updater none")
+
+
+def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
+    """Refuse node memory that differs between the epochs of a round, which share it. Raises ValueError."""
+    sampled = sampling.strategy != "recent" or sampling.boundary_half_life > 0
+    if model.message_from == "embedding" and (sampled or model.dropout > 0):
+        raise ValueError(
+            "train.epoch_parallel > 1 needs mails that are the same in all epochs, but model.message_from embedding "
+            "sends what dropout and sampled neighbours make of them: use message_from memory, or dropout 0 and "
+            "strategy recent without boundary_half_life"
+        )
+    if memory.deliver_to == "neighbors" and sampled:
+        raise ValueError(
+            "train.epoch_parallel > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
+            "follows sampled neighbours: use deliver_to self, or strategy recent without boundary_half_life"
+        )
+
+
+def _check_labels(config: RunConfig) -> None:
+    """Refuse what only link prediction knows. Raises ValueError."""
+    if config.model.decoder == "pair":
+        raise ValueError(f"model.decoder pair scores links, task.kind is {config.task.kind}: use decoder mlp")
+    if config.baseline.kind:
+        raise ValueError(f"baseline.kind scores links, task.kind is {config.task.kind}: leave it empty")
+    if config.eval.ranking or config.eval.protocol:
+        raise ValueError(f"eval.protocol and eval.negatives are for task.kind link, task.kind is {config.task.kind}")

@@ -1,0 +1,94 @@
+"""EdgeBank: a pair is expected to meet when it met before. The baseline that a temporal model must beat.
+
+Poursafaei et al., Towards better evaluation for dynamic link prediction, NeurIPS 2022. b events, k negatives, S steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
+from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.config import BASELINES
+from hpcgnn.temporal.graph import TemporalPartition
+from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory
+from hpcgnn.temporal.splits import Splits, event_times
+
+
+class EdgeBank:
+    """Scores 1 for pairs in memory, else 0. Memory knows the events before the batch's first one.
+
+    kind:
+        unlimited: it keeps every pair.
+        time_window: it keeps the pairs of the newest ``share`` of the events it knows (quantile of their times; as the
+            authors' code and DyGLib).
+        fixed_window: it keeps the pairs of the last so many time units; that length is what the newest ``share`` of the
+            training events covers (as TGB).
+
+    share: default: the share of all events that is the test's. earlier_in_batch: memory knows the earlier events of the
+    batch too, which the published baselines do not.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        partition: TemporalPartition,
+        splits: Splits,
+        world: World,
+        channel: Channel,
+        share: float | None = None,
+        earlier_in_batch: bool = False,
+    ):
+        """Raises ValueError for an unknown kind or a share outside (0, 1]."""
+        if kind not in BASELINES:
+            raise ValueError(f"the kind of EdgeBank must be one of {', '.join(BASELINES)}, got {kind!r}")
+        train_end, test_begin, end = (int(bound) for bound in splits.bounds[1:])
+        share = (end - test_begin) / max(1, end) if share is None else share
+        if kind != "unlimited" and not 0 < share <= 1:
+            raise ValueError(f"EdgeBank's window needs a share of events in (0, 1], got {share}; is the test empty?")
+        self._kind, self._share, self._train_end, self._in_batch = kind, share, train_end, earlier_in_batch
+        self._partition, self._world = partition, world
+        self._history = PairHistory(partition, channel)
+        self._window_begin: dict[str, np.ndarray] = {}
+
+    def score(
+        self, batches: Batches, step: int, negatives: Negatives | AllOthers, columns: slice = slice(None)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Collective. Scores of a step's events and their negatives, positive [b] and negative [b, k] float32.
+
+        negatives: of all events of ``batches``, of which ``columns`` are looked at.
+        """
+        if batches.name not in self._window_begin:
+            self._window_begin[batches.name] = self._window_begins(batches)
+        at = batches.at(step)
+        events, negatives = batches.events.take(np.arange(at.start, at.stop)), negatives.at(at)
+        dst = np.concatenate([events.dst[:, None], negatives.dst[:, columns]], axis=1)
+        src = np.repeat(events.src[:, None], dst.shape[1], axis=1)
+        if negatives.src is not None:
+            src[:, 1:] = negatives.src[:, columns]
+        before = events.row if self._in_batch else np.full(len(events), batches.first_row[step])
+        before = np.repeat(before, dst.shape[1])
+        row, time = self._history.last_before(src.ravel(), dst.ravel(), before)
+        known = (row >= 0) & (time >= self._window_begin[batches.name][step])
+        scores = known.astype(np.float32).reshape(dst.shape)
+        return scores[:, 0], scores[:, 1:]
+
+    def _window_begins(self, batches: Batches) -> np.ndarray:
+        """Collective. The oldest time that memory keeps in every step, [S] int64."""
+        if self._kind == "unlimited":
+            return np.full(batches.num_steps, np.iinfo(np.int64).min)
+        if self._kind == "time_window":
+            return self._newest_share(batches.first_row)
+        last = np.append(batches.first_row, self._train_end) - 1
+        times = event_times(self._partition, np.maximum(last, 0), self._world)
+        length = times[-1] - self._newest_share(np.array([self._train_end]))[0]
+        return times[:-1] - length
+
+    def _newest_share(self, known: np.ndarray) -> np.ndarray:
+        """Collective. The first time of the newest share of the events with rows below ``known`` [S]: the quantile of
+        their times, interpolated and rounded up to a whole time."""
+        position = np.round((1 - self._share) * np.maximum(known - 1, 0), 6)  # 17.000000000000004 is row 17
+        low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+        times = event_times(self._partition, np.concatenate([low, high]), self._world).reshape(2, -1)
+        return times[0] + np.ceil((position - low) * (times[1] - times[0])).astype(np.int64)

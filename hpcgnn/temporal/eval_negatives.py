@@ -1,0 +1,286 @@
+"""The negatives of a split's evaluation, drawn or read from a file: the same in every epoch and on any number of ranks.
+
+n events of this rank, k negatives an event, S steps. Of a file, rank 0 reads m listed events in slabs; lines travel by
+way of homes, even blocks of the split's event rows, so that rank 0 need not know who handles an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph import files
+from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.graph.directory import Directory, NodeDirectory
+from hpcgnn.graph.splits import SPLITS
+from hpcgnn.native import Random, Stream
+from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.config import NEGATIVE_KINDS
+from hpcgnn.temporal.graph import TemporalPartition
+from hpcgnn.temporal.negative_file import NegativeFile, OriginalIds, open_negatives
+from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory, random_negatives
+from hpcgnn.temporal.splits import Splits
+
+STAGE = "read the negatives"
+
+
+def fixed_negatives(
+    path: str, batches: Batches, splits: Splits, partition: TemporalPartition, world: World, channel: Channel
+) -> Negatives:
+    """Collective. The negatives [n, k] that a file lists for this rank's events of a split; ``negative_file`` describes
+    the formats. The file may list events of other splits too.
+
+    Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
+    unknown id, or an event of the split that is not listed.
+    """
+    index = SPLITS.index(batches.name)
+    begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
+    file: NegativeFile | None = None
+    with together(world, STAGE):
+        file = open_negatives(path) if world.rank == 0 else None
+    if world.broadcast(file is not None and file.row is None):
+        file = _listed_by_row(file, begin, end, partition, world, channel)
+    homes = BlockOwnership.even(end - begin, world.size)
+    table = _collect(file, homes, begin, end, partition, world, channel)
+    _check_complete(path, table, begin + int(homes.starts[world.rank]), batches.name, world)
+    (dst,) = Route.plan(homes, batches.events.row - begin, channel).pull(torch.from_numpy(table))
+    return Negatives(dst.numpy())
+
+
+def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, world, channel) -> np.ndarray:
+    """Collective. This rank's home rows, [rows, k] global ids, -1 where the file lists nothing."""
+    listed, per_event = world.broadcast(file and (file.num_listed, file.per_event))
+    table = np.full((int(homes.starts[world.rank + 1] - homes.starts[world.rank]), per_event), -1, np.int64)
+    ids = OriginalIds(partition, files.split_relation(partition.relation)[2], world)
+    with together(world, STAGE):
+        if file and listed and not 0 <= file.row.min() <= file.row.max() < partition.num_events:
+            wrong = file.row[(file.row < 0) | (file.row >= partition.num_events)][0]
+            raise ValueError(f"{file.path}: event row {wrong} is outside 0..{partition.num_events - 1} of this graph")
+    for start, stop in files.slabs(listed, 8 * per_event):
+        rows, lines = np.empty(0, np.int64), np.empty((0, per_event), np.int64)
+        with together(world, STAGE):
+            if file:
+                lines = file.read(start, stop)
+        found = ids.find_for_first(lines.ravel() if file else None)
+        with together(world, STAGE):
+            if file:
+                rows, lines = _of_split(file, start, lines, found.reshape(lines.shape), begin, end)
+        _send_home(rows - begin, lines, homes, table, channel)
+    return table
+
+
+def _of_split(file: NegativeFile, start: int, lines: np.ndarray, found: np.ndarray, begin: int, end: int):
+    """Rows and global ids of the listed events of the split. Raises ValueError for an unknown id."""
+    rows = file.row[start : start + len(lines)].astype(np.int64)
+    keep = (rows >= begin) & (rows < end)
+    unknown = np.argwhere((found < 0) & keep[:, None])
+    if len(unknown):
+        line, column = unknown[0]
+        raise ValueError(
+            f"{file.path}: event row {rows[line]}: negative {lines[line, column].item()!r} is no destination "
+            f"of this graph ({len(unknown)} such entries); write the ids of the source data"
+        )
+    return rows[keep], found[keep]
+
+
+def _send_home(
+    places: np.ndarray, lines: np.ndarray, homes: BlockOwnership, table: np.ndarray, channel: Channel
+) -> None:
+    """Collective. Put lines [m, k] into the homes' tables at places [m]."""
+    owner, local = homes.locate(places)
+    order = np.argsort(owner, kind="stable")
+    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+    got = channel.array(np.column_stack([local, lines])[order], send, channel.counts(send))
+    table[got[:, 0]] = got[:, 1:]
+
+
+def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, world: World) -> None:
+    """Collective. Raises DistributedError when an event has no line."""
+    missing = np.flatnonzero(table[:, 0] < 0)
+    none = np.iinfo(np.int64).max
+    first = int(world.reduce_array(np.array([first_row + missing[0] if len(missing) else none]), "min")[0])
+    total = int(world.total(len(missing)))
+    with together(world, STAGE):
+        if total:
+            raise ValueError(
+                f"{path}: no negatives for event row {first} of {split} ({total} such events); list every event of the "
+                "split, with ids and times as in the source data"
+            )
+
+
+def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, world, channel) -> NegativeFile | None:
+    """Collective. The same negatives by event row, for a file that lists events by (source, destination, time); equal
+    events share a line."""
+    source, _, destination = files.split_relation(partition.relation)
+    columns: Any = file.keys if file else (None, None, None)
+    src = OriginalIds(partition, source, world).find_for_first(columns[0])
+    dst = OriginalIds(partition, destination, world).find_for_first(columns[1])
+    keys = np.empty((0, 4), np.int64)
+    if file:
+        keys = np.column_stack([src, dst, columns[2], np.arange(file.num_listed)])
+        keys = keys[(src >= 0) & (dst >= 0)]
+    matches = _match(keys, begin, end, partition, channel)
+    if file is None:
+        return None
+    read = lambda start, stop: _lines(file, matches[start:stop, 1])  # noqa: E731
+    return replace(file, num_listed=len(matches), row=matches[:, 0], read=read, keys=None)
+
+
+def _lines(file: NegativeFile, index: np.ndarray) -> np.ndarray:
+    return file.read(0, file.num_listed)[index]
+
+
+def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition, channel: Channel) -> np.ndarray:
+    """Collective. Rows of the split's events with the keys [m, 4] (global src and dst, time, line) that rank 0 brings,
+    and their lines: [events, 2] on rank 0, nothing elsewhere. The owners of the sources look."""
+    owner, _ = partition.book.locate(keys[:, 0])
+    order = np.argsort(owner, kind="stable")
+    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
+    asked = channel.array(keys[order], send, channel.counts(send))
+    events = partition.events
+    events = events.take(np.flatnonzero((events.row >= begin) & (events.row < end)))
+    triples = np.concatenate([asked[:, :3], np.column_stack([events.src, events.dst, events.time])])
+    unique, inverse = np.unique(triples, axis=0, return_inverse=True)
+    line_of = np.full(len(unique), -1, np.int64)
+    line_of[inverse[: len(asked)]] = asked[:, 3]
+    line = line_of[inverse[len(asked) :]]
+    found = np.column_stack([events.row, line])[line >= 0]
+    send = np.zeros(channel.size, np.int64)
+    send[0] = len(found)
+    return channel.array(found, send, channel.counts(send))
+
+
+ROUNDS = 8  # how often a pair of the batch is drawn again
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeSource:
+    """What the negatives of all splits are made from. pool: the nodes that random negatives are drawn from."""
+
+    partition: TemporalPartition
+    splits: Splits
+    pool: NodeDirectory
+    world: World
+    channel: Channel
+    seed: int
+
+
+def eval_negatives(
+    kind: str, batches: Batches, per_event: int, source: NegativeSource, path: str = ""
+) -> Negatives | AllOthers:
+    """Collective. Negatives of this rank's events of a split, in the order of ``batches.events``.
+
+    kind:
+        random: ``per_event`` nodes of the pool, with the event's own source.
+        historical, inductive: ``per_event`` pairs that met before; see ``pairs_that_met``.
+        all: every node of the pool but the true destination, which the pool must hold (one-vs-many of TGB, Huang et
+            al., Temporal graph benchmark, NeurIPS 2023); ``per_event`` is not used.
+        file: what the file ``path`` says, see ``fixed_negatives``; ``per_event`` is not used.
+
+    Raises ValueError for an unknown kind, DistributedError for a file that cannot be used.
+    """
+    if kind == "random":
+        return random_negatives(batches, source.pool, per_event, source.seed)
+    if kind in ("historical", "inductive"):
+        return pairs_that_met(kind, batches, per_event, source)
+    if kind == "all":
+        return all_others(batches, source.pool)
+    if kind == "file":
+        return fixed_negatives(path, batches, source.splits, source.partition, source.world, source.channel)
+    raise ValueError(f"the kind of negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {kind!r}")
+
+
+def all_others(batches: Batches, pool: NodeDirectory) -> AllOthers:
+    """Collective. All nodes of the pool but each event's destination, in order of flat row id."""
+    members = pool.lookup(np.arange(pool.size))
+    order = np.argsort(members)
+    return AllOthers(members, order[np.searchsorted(members, batches.events.dst, sorter=order)])
+
+
+def pairs_that_met(kind: str, batches: Batches, per_event: int, source: NegativeSource) -> Negatives:
+    """Collective. "historical" or "inductive" negatives (Poursafaei et al., Towards better evaluation for dynamic link
+    prediction, NeurIPS 2022).
+
+    Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not
+    meet in the batch; inductive ones met for the first time after the split began. So the inductive pairs of validation
+    never met in training, those of the test neither in training nor in validation, as in the authors' code (DGB) and in
+    DyGLib.
+
+    What differs from that code: "before" and "in the batch" go by event row, not by time; negatives are drawn with
+    replacement, each for itself, not without within a batch; a draw that meets in the batch is drawn again, up to 8
+    times; after that, and where there is no such pair, the negative is the random one: the event's own source and a
+    node of the pool, not compared with the batch.
+    """
+    drawing = _Drawing.plan(kind, batches, source)
+    dst = random_negatives(batches, source.pool, per_event, source.seed).dst
+    src = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1)
+    event, slot = np.nonzero(np.broadcast_to(drawing.possible()[:, None], dst.shape))
+    for number in range(ROUNDS):
+        if not source.world.any(len(event) > 0):
+            break
+        pairs = drawing.draw(per_event, source.seed, number, event, slot)
+        good = ~drawing.in_batch(pairs, event)
+        src[event[good], slot[good]], dst[event[good], slot[good]] = pairs[good].T
+        event, slot = event[~good], slot[~good]
+    return Negatives(dst, src)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """Distinct pairs in order of their first event; the batch of step s may draw those at places ``first`` .. ``first``
+    + count[s] - 1.
+
+    step [n] of every event; begin, end [S] event rows of the batches.
+    """
+
+    kind: str
+    pairs: Directory
+    history: PairHistory
+    rows: np.ndarray
+    step: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    first: int
+    count: np.ndarray
+
+    @classmethod
+    def plan(cls, kind: str, batches: Batches, source: NegativeSource) -> _Drawing:
+        """Collective."""
+        partition, world = source.partition, source.world
+        history = PairHistory(partition, source.channel)
+        pairs = history.first_events()
+        directory = Directory(world, source.channel, pairs[:, 0], pairs[:, 1:], partition.num_events)
+        split_begin, split_end = source.splits.bounds[SPLITS.index(batches.name) :][:2]
+        begin, end = batches.first_row, np.append(batches.first_row[1:], split_end)[: batches.num_steps]
+        limits = np.append(begin, 0 if kind == "historical" else split_begin)
+        *known, first = world.reduce_array(np.searchsorted(np.sort(pairs[:, 0]), limits)).tolist()
+        step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
+        count = np.array(known, np.int64) - first
+        return cls(kind, directory, history, batches.events.row, step, begin, end, first, count)
+
+    def possible(self) -> np.ndarray:
+        """Boolean [n]: whether an event's batch has pairs to draw from."""
+        return self.count[self.step] > 0
+
+    def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:
+        """Collective. The pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""
+        random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=1 + NEGATIVE_KINDS.index(self.kind))
+        place = np.zeros((len(self.rows), per_event), np.int64)
+        for step in np.unique(self.step[event]).tolist():
+            at = slice(*np.searchsorted(self.step, (step, step + 1)))
+            place[at] = native.random_integers(random, self.rows[at], per_event, int(self.count[step]))
+        return self.pairs.rows(self.first + place[event, slot])
+
+    def in_batch(self, pairs: np.ndarray, event: np.ndarray) -> np.ndarray:
+        """Collective. Boolean [m]: whether pairs [m, 2] meet in the batches of their events."""
+        step = self.step[event]
+        last, _ = self.history.last_before(pairs[:, 0], pairs[:, 1], self.end[step])
+        return last >= self.begin[step]

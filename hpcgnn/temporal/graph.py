@@ -1,0 +1,235 @@
+"""What a rank holds of a temporal graph: its nodes, their histories as one T-CSR, and the events whose source it owns.
+
+A rank reads the parts that the book gives it. *Flat row id*: first flat id of the node's type + row id in the graph
+file; it identifies a node on any partition set. n local nodes, m history entries, e own events.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from hpcgnn.graph import files
+from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
+
+KEPT = ("feat", "label", "split")  # further columns of events that training uses
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """T-CSR of the local nodes: entries of a node in order of event row id (hence of time).
+
+    indptr [n + 1], other [m] global id of the other endpoint, time [m], event [m] row id, feature [m] row of
+    ``features`` or None; all int64.
+    """
+
+    indptr: np.ndarray
+    other: np.ndarray
+    time: np.ndarray
+    event: np.ndarray
+    feature: np.ndarray | None
+
+    def graph(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the samplers take."""
+        return self.indptr, self.time, self.event
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events in order of row id: row, src, dst (global ids), time, all int64 [e]; columns: further columns by name."""
+
+    row: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    time: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, index: np.ndarray) -> Events:
+        """The events at ``index``."""
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return Events(self.row[index], self.src[index], self.dst[index], self.time[index], columns)
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalPartition:
+    """A rank's share. flat_row [n] of every local node; graph: hash of the graph file, the same for all its partition
+    sets; features, node_feature only where the graph has them; node_ids: original ids by type."""
+
+    book: Book
+    graph: str
+    relation: str
+    num_events: int
+    flat_row: np.ndarray
+    node_feature: np.ndarray | None
+    node_ids: dict[str, np.ndarray]
+    history: History
+    events: Events
+    features: np.ndarray | None
+
+    @property
+    def num_nodes(self) -> int:
+        """Local nodes, n."""
+        return len(self.flat_row)
+
+    @property
+    def edge_width(self) -> int:
+        """Width of the event features; 0 without."""
+        return 0 if self.features is None else self.features.shape[1]
+
+    @property
+    def node_width(self) -> int:
+        """Width of the node features; 0 without."""
+        return 0 if self.node_feature is None else self.node_feature.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Raw columns of one part file."""
+
+    rows: list[np.ndarray]
+    node_columns: list[dict[str, np.ndarray]]
+    edges: dict[str, np.ndarray]
+    indptr: np.ndarray
+    entry: np.ndarray
+
+
+def open_partition(path: str | os.PathLike, rank: int, size: int, check_hash: bool = True) -> TemporalPartition:
+    """Read the share of ``rank`` of ``size`` from a temporal partition set.
+
+    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
+    not temporal with one relation, and ValueError for more ranks than parts.
+    """
+    # What NumPy raises where columns do not fit each other names no file.
+    with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
+        return _open(path, rank, size, check_hash)
+
+
+def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool) -> TemporalPartition:
+    offsets, types = read_offsets(path)
+    book = Book(offsets, size, types)
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+        set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
+        hashes = [digest.decode() for digest in file["parts/hash"][()]]
+        relation, num_events = _only_relation(file)
+        if len(hashes) != offsets.shape[1] - 1:
+            raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
+    digest = lambda part: hashes[part] if check_hash else None  # noqa: E731
+    parts = [_read_part(path, part, set_id, digest(part), types, relation) for part in book.parts_of(rank)]
+    for part, columns in zip(book.parts_of(rank), parts, strict=True):
+        check_counts(files.part_path(path, part), columns.rows, offsets[:, part + 1] - offsets[:, part], types)
+    base = book.type_base()
+    flat_row = np.concatenate([base[t] + p.rows[t] for t in range(len(types)) for p in parts]).astype(np.int64)
+    features, feature_of = _merge_features(parts)
+    history = _merge_history(parts, book, rank, feature_of)
+    own = [_own_events(p, book, part) for p, part in zip(parts, book.parts_of(rank), strict=True)]
+    return TemporalPartition(
+        book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), _node_ids(parts, types),
+        history, _merge_events(own), features,
+    )  # fmt: skip
+
+
+def _only_relation(file: h5py.File) -> tuple[str, int]:
+    if file.attrs["kind"] != "temporal":
+        raise files.FileFormatError(
+            f"{file.filename}: kind is {file.attrs['kind']!r}, this task needs a temporal graph"
+        )
+    names = files.relations(file)
+    if len(names) != 1:
+        raise files.FileFormatError(
+            f"{file.filename}: temporal training takes one relation, this set has {', '.join(names)}"
+        )
+    group = file["edges"][names[0]]
+    return names[0], int(group.attrs["num_edges"])
+
+
+def _read_part(path, part: int, set_id: str, digest: str | None, types, relation: str) -> _Part:
+    with reading_part(path, part, set_id, digest) as file:
+        nodes = [{key: column[()] for key, column in file["nodes"][t].items()} for t in types]
+        edges = {key: column[()] for key, column in file["edges"][relation].items()}
+        indptr, entry = (file["history"][relation][key][()].astype(np.int64) for key in ("indptr", "event"))
+        missing = [column for column in ("row", "src", "dst", "time") if column not in edges]
+        if missing:
+            raise KeyError(f"/edges/{relation} has no column {missing[0]}")
+        return _Part([n.pop("row") for n in nodes], nodes, edges, indptr, entry)
+
+
+def _merge_features(parts: list[_Part]) -> tuple[np.ndarray | None, list[np.ndarray] | None]:
+    """One row per event that any part holds, float32, and for each part the row of each of its events."""
+    if "feat" not in parts[0].edges:
+        return None, None
+    rows = np.concatenate([p.edges["row"] for p in parts])
+    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+    features = np.concatenate([files.as_matrix(p.edges["feat"]) for p in parts])[first].astype(np.float32)
+    return features, np.split(inverse, np.cumsum([len(p.edges["row"]) for p in parts])[:-1])
+
+
+def _merge_history(parts: list[_Part], book: Book, rank: int, feature_of) -> History:
+    """Concatenate the parts' histories in local order: type by type, part by part."""
+    columns = [_entry_columns(p, book, part) for p, part in zip(parts, book.parts_of(rank), strict=True)]
+    if feature_of is not None:
+        for column, part, rows in zip(columns, parts, feature_of, strict=True):
+            column["feature"] = rows[part.entry]
+    pieces, degrees = [], []
+    for node_type in range(len(book.node_types)):
+        for part, column in zip(parts, columns, strict=True):
+            begin = sum(len(rows) for rows in part.rows[:node_type])
+            indptr = part.indptr[begin : begin + len(part.rows[node_type]) + 1]
+            degrees.append(np.diff(indptr))
+            pieces.append({key: values[indptr[0] : indptr[-1]] for key, values in column.items()})
+    indptr = np.concatenate(([0], np.cumsum(np.concatenate(degrees)))).astype(np.int64)
+    merged = {key: np.concatenate([piece[key] for piece in pieces]).astype(np.int64) for key in pieces[0]}
+    return History(indptr, merged["other"], merged["time"], merged["event"], merged.get("feature"))
+
+
+def _entry_columns(part: _Part, book: Book, index: int) -> dict[str, np.ndarray]:
+    """Other endpoint, time and event of every history entry of one part."""
+    own = np.concatenate([np.arange(row[index], row[index + 1]) for row in book.offsets])
+    node = np.repeat(own, np.diff(part.indptr))
+    src, dst = part.edges["src"][part.entry], part.edges["dst"][part.entry]
+    return {
+        "other": np.where(src == node, dst, src),
+        "time": part.edges["time"][part.entry],
+        "event": part.edges["row"][part.entry],
+    }
+
+
+def _own_events(part: _Part, book: Book, index: int) -> Events:
+    """The events of a part whose source lies in it."""
+    block = np.searchsorted(book.offsets[:, 0], part.edges["src"], side="right") - 1
+    mine = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
+    fixed = {key: part.edges[key][mine].astype(np.int64) for key in ("row", "src", "dst", "time")}
+    columns = {key: part.edges[key][mine] for key in KEPT if key in part.edges}
+    if "feat" in columns:
+        columns["feat"] = files.as_matrix(columns["feat"]).astype(np.float32)
+    return Events(**fixed, columns=columns)
+
+
+def _merge_events(pieces: list[Events]) -> Events:
+    row, src, dst, time = (np.concatenate([getattr(p, key) for p in pieces]) for key in ("row", "src", "dst", "time"))
+    columns = {key: np.concatenate([p.columns[key] for p in pieces]) for key in pieces[0].columns}
+    return Events(row, src, dst, time, columns).take(np.argsort(row, kind="stable"))
+
+
+def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
+    """Node features of all types side by side in local order, float32; all types must have the same width, or none."""
+    widths = [files.as_matrix(p["feat"]).shape[1] if "feat" in p else 0 for p in parts[0].node_columns]
+    if not any(widths):
+        return None
+    if len(set(widths)) > 1:
+        found = ", ".join(f"{t}: {w}" for t, w in zip(types, widths, strict=True))
+        raise files.FileFormatError(f"{path}: node features must have one width for all node types, found {found}")
+    pieces = [files.as_matrix(p.node_columns[t]["feat"]) for t in range(len(types)) for p in parts]
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def _node_ids(parts: list[_Part], types) -> dict[str, np.ndarray]:
+    """Original ids by type, in local order; row ids where the graph has none."""
+    return {
+        name: np.concatenate([p.node_columns[t].get("id", p.rows[t]) for p in parts]) for t, name in enumerate(types)
+    }

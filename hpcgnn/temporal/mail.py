@@ -1,0 +1,161 @@
+"""Who sends which mail to whom, planned. b events of this rank: endpoints are numbered side * b + event, like the first
+2 b roots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.graph.book import Book
+from hpcgnn.temporal.neighbors import Answer
+from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan
+
+RECORD = np.dtype([("local", "i4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
+TOLD_BYTES = 32  # of a winner told to a rank: its node's number, time, and two places among the states, int64
+
+
+@dataclass(frozen=True, slots=True)
+class Mailing:
+    """Which mails a model wants: to_neighbors of the endpoints as well; mean of a batch's mails instead of the newest
+    ``slots``; from_memory: they hold the other endpoint's memory, not its embedding."""
+
+    slots: int = 1
+    to_neighbors: bool = False
+    mean: bool = False
+    from_memory: bool = True
+
+    @property
+    def simple(self) -> bool:
+        """One mail a node and batch, that of its last event: the winners' own."""
+        return self.slots == 1 and not self.to_neighbors and not self.mean
+
+
+def plan_winners(
+    route: Route, winner: np.ndarray, root: np.ndarray, num_events: int, num_unique: int, answer: Answer,
+    scratch: np.ndarray,
+) -> WritePlan:  # fmt: skip
+    """The rows of winners [w] (places among the roots) to their owners: a part of the step's route, no exchange.
+    scratch [memory rows] int64, all -1, and again so afterwards."""
+    winner = winner[np.argsort(root[winner], kind="stable")]
+    wanted = np.zeros(num_unique, bool)
+    wanted[root[winner]] = True
+    requests = route.requests.numpy()
+    scratch[answer.won_local] = np.arange(len(answer.won_local))
+    number = scratch[requests]
+    requested = number >= 0
+    requested[requested] = answer.won_by[number[requested]] == route.requesters()[requested]
+    scratch[answer.won_local] = -1
+    tensor = torch.from_numpy
+    other = (winner + num_events) % max(1, 2 * num_events)
+    return WritePlan(
+        route.restrict(wanted, requested), tensor(root[winner].astype(np.int64)), tensor(root[other].astype(np.int64)),
+        tensor(winner % max(1, num_events)), tensor(other), tensor(requests[requested]),
+        tensor(route.position.numpy()[requested]), tensor(answer.won_time[number[requested]]),
+    )  # fmt: skip
+
+
+def plan_announcement(
+    winner: np.ndarray, number: np.ndarray, first: int, root: np.ndarray, events, from_memory: bool, channel: Channel
+) -> Announcement:
+    """Collective. Winners [w] (places among the roots) to all ranks, each of which keeps node ``number`` [w] in row
+    first + number. root [N] rows among the unique nodes; events: this rank's, with their times; from_memory: as in
+    Mailing."""
+    count = len(events)
+    event, other = winner % max(1, count), (winner + count) % max(1, 2 * count)
+    sent = np.concatenate([winner, other]) if from_memory else winner
+    node, place = np.unique(root[sent], return_inverse=True)
+    own, others = place[: len(winner)], place[len(sent) - len(winner) :]
+    node_counts, counts = (channel.counts(np.full(channel.size, len(rows))) for rows in (node, winner))
+    record = np.stack([number, events.time[event], own, others], axis=1)
+    rows, time, own, others = channel.everyone(torch.from_numpy(record), counts).T.contiguous()
+    shift = torch.from_numpy(np.repeat(np.cumsum(node_counts) - node_counts, counts))
+    tensor = torch.from_numpy
+    return Announcement(
+        tensor(node.astype(np.int64)), tensor(event), tensor(other), node_counts, counts, rows + first, time,
+        own + shift, others + shift,
+    )  # fmt: skip
+
+
+def plan_delivery(mailing: Mailing, events, answer: Answer, root: np.ndarray, book: Book, channel: Channel) -> Delivery:
+    """Collective. events: this rank's, with row, src, dst, time; answer: that of the roots; root [N] their rows among
+    the unique nodes."""
+    target, event, side, order = _receivers(mailing, events, answer)
+    owner, local = book.locate(target)
+    by = np.lexsort((order, event, owner))
+    owner, event, side = owner[by], event[by], side[by]
+    endpoint = side * len(events) + event
+    message, first = _number_messages(owner, endpoint)
+    record = np.empty(len(by), RECORD)
+    record["local"], record["order"], record["message"] = local[by], order[by], message
+    record["event"], record["time"] = events.row[event], events.time[event]
+    counts = np.stack([np.bincount(owner, minlength=channel.size), np.bincount(owner[first], minlength=channel.size)])
+    serve = channel.array(np.ascontiguousarray(counts.T), *[np.ones(channel.size, np.int64)] * 2)
+    received = channel.array(record, counts[0], np.ascontiguousarray(serve[:, 0]))
+    shift = np.repeat(np.cumsum(serve[:, 1]) - serve[:, 1], serve[:, 0])
+    sent = endpoint[first]
+    other = (sent + len(events)) % max(1, 2 * len(events))
+    rows = root.astype(np.int64)
+    sender = (rows[sent], rows[other], other, sent % max(1, len(events)))
+    receiver = _receive(received, received["message"] + shift, mailing)
+    tensors: list[Any] = [None if a is None else torch.from_numpy(a) for a in (*sender, *receiver)]
+    node, other_row, other_root, event_place, *received_tensors = tensors
+    return Delivery(
+        node, other_row, other_root, event_place, counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1]),
+        *received_tensors,
+    )  # fmt: skip
+
+
+def _receivers(mailing: Mailing, events, answer: Answer) -> tuple[np.ndarray, ...]:
+    """Target node, event place, side, and order within the event of every mail; one mail an event and target."""
+    count = len(events)
+    place = np.arange(count)
+    targets = [events.src, events.dst]
+    events_of, sides = [place, place], [np.zeros(count, np.int64), np.ones(count, np.int64)]
+    orders = [np.zeros(count, np.int64), np.ones(count, np.int64)]
+    if mailing.to_neighbors:
+        other = answer.other[: 2 * count]
+        root, slot = np.nonzero(other >= 0)
+        targets.append(other[root, slot])
+        events_of.append(root % max(1, count))
+        sides.append(root // max(1, count))
+        orders.append(2 + (root // max(1, count)) * other.shape[1] + slot)
+    target, event, side, order = map(np.concatenate, (targets, events_of, sides, orders))
+    by = np.lexsort((order, target, event))
+    new = np.ones(len(by), bool)
+    new[1:] = (np.diff(target[by]) != 0) | (np.diff(event[by]) != 0)
+    keep = by[new]
+    return target[keep], event[keep], side[keep], order[keep]
+
+
+def _number_messages(owner: np.ndarray, endpoint: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Within each owner, number the different endpoints in order of first occurrence (owners are consecutive); returns
+    the numbers and the places of first occurrence."""
+    span = int(endpoint.max(initial=0)) + 1
+    _, first, inverse = np.unique(owner * span + endpoint, return_index=True, return_inverse=True)
+    by_place = np.argsort(first, kind="stable")
+    rank = np.empty(len(first), np.int64)
+    rank[by_place] = np.arange(len(first))
+    first = first[by_place]
+    begin = np.searchsorted(owner[first], owner[first], side="left")
+    return (rank - begin[rank])[inverse], first
+
+
+def _receive(record: np.ndarray, message: np.ndarray, mailing: Mailing) -> tuple[np.ndarray | None, ...]:
+    """message, rows, number, time, indptr of a Delivery."""
+    by = np.lexsort((record["order"], record["event"], record["local"]))
+    local = record["local"][by].astype(np.int64)
+    rows, indptr = np.unique(local, return_index=True)
+    indptr = np.append(indptr, len(local)).astype(np.int64)
+    if mailing.mean:
+        return message[by], rows, np.zeros(len(rows), np.int64), record["time"][by][indptr[1:] - 1], indptr
+    from_end = np.repeat(indptr[1:], np.diff(indptr)) - np.arange(len(local))
+    keep = from_end <= mailing.slots
+    by, local, from_end = by[keep], local[keep], from_end[keep]
+    kept = np.minimum(np.diff(indptr), mailing.slots)
+    number = np.repeat(kept, kept) - from_end
+    return message[by], local, number, record["time"][by], None

@@ -1,0 +1,300 @@
+"""Node memory and mailbox of the nodes that a rank keeps: its own, and those that every rank keeps a copy of.
+
+The latter are the hot nodes, those with most training events (StarryGL keeps such copies and brings them up to date now
+and then; here they are always exact). n nodes that a rank owns, H hot nodes, U unique ids, S mailbox slots, D memory
+width, M mail width.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.native import layers as native_layers
+from hpcgnn.temporal.graph import TemporalPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Tables of ``num_rows`` rows: own [n] int64, those of the nodes that this rank owns; from row ``first_copy`` on,
+    rows of the same nodes in the same order on all ranks."""
+
+    num_rows: int
+    own: torch.Tensor
+    first_copy: int
+
+    def share(self, table: torch.Tensor, channel: Channel) -> None:
+        """Collective. Bring the owners' rows of the copied nodes to all ranks, in place."""
+        mine = self.own[self.own >= self.first_copy]
+        rows = channel.everyone(mine - self.first_copy) + self.first_copy
+        table[rows] = channel.everyone(table[mine])
+
+    def spread(self, values: torch.Tensor, channel: Channel) -> torch.Tensor:
+        """Collective. A table of the owned nodes' values [n, ...], shared."""
+        table = values.new_zeros((self.num_rows, *values.shape[1:]))
+        table[self.own] = values
+        self.share(table, channel)
+        return table
+
+
+COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
+
+
+@dataclass(slots=True)
+class MemoryRows:
+    """Rows of the node memory: state [r, D], mail [r, S, M], updated [r] time of the state, mailed [r, S] times of the
+    mails, delivered [r] mails ever received (int64). Mail number j lies in slot j % S."""
+
+    state: torch.Tensor
+    mail: torch.Tensor
+    updated: torch.Tensor
+    mailed: torch.Tensor
+    delivered: torch.Tensor
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The five columns."""
+        return self.state, self.mail, self.updated, self.mailed, self.delivered
+
+    def at(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The columns of some rows, by name."""
+        return {name: tensor[rows] for name, tensor in zip(COLUMNS, self.tensors(), strict=True)}
+
+
+@dataclass(slots=True)
+class WaitingWrite:
+    """A step's write that reads do not see yet: rows [m], updated [m] time of the state, mailed [m] time of the mail,
+    state [m, D] where it is known; arrive: the rest, as in ``NodeMemory.write``."""
+
+    rows: torch.Tensor
+    updated: torch.Tensor
+    mailed: torch.Tensor
+    state: torch.Tensor | None
+    arrive: Callable[[], torch.Tensor]
+
+
+def split_mail(state: torch.Tensor | None, given: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state [r, D], which mails begin with when it is None, and what follows it [r, M - D]."""
+    return (given[:, :width], given[:, width:]) if state is None else (state, given)
+
+
+class NodeMemory:
+    """State, pending mails and their times for n nodes, and the writes that wait until reads may see them.
+
+    ``layout``: which rows are of nodes that this rank owns, and which all ranks keep; None: n own ones. A replicated
+    memory has the rows of all nodes, by global id.
+    """
+
+    def __init__(
+        self, num_nodes: int, state_width: int, mail_width: int, dtype: torch.dtype, device: torch.device,
+        slots: int = 1, layout: Layout | None = None,
+    ):  # fmt: skip
+        zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
+        self.slots, self.layout = slots, layout
+        self._waiting: deque[WaitingWrite] = deque()
+        self.table = MemoryRows(
+            zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
+            zeros(num_nodes, dtype=torch.int64), zeros(num_nodes, slots, dtype=torch.int64),
+            zeros(num_nodes, dtype=torch.int64),
+        )  # fmt: skip
+
+    def reset(self) -> None:
+        """Forget everything (start of an epoch)."""
+        self.settle()
+        for tensor in self.table.tensors():
+            tensor.zero_()
+
+    def newest(self, rows: torch.Tensor) -> torch.Tensor:
+        """Time of the newest mail of the given rows [r], -1 where there was none."""
+        mailed = native.gather_rows(self.table.mailed, rows)
+        delivered = native.gather_rows(self.table.delivered, rows)
+        return torch.where(delivered > 0, mailed.max(dim=1).values, torch.full_like(delivered, -1))
+
+    def replace(self, rows, state, given, time, place: torch.Tensor | None = None) -> None:
+        """Replace state and only mail of unique rows [r]: states are state [., D] at place [r] (None: [r, D] as they
+        come), mails of times [r] the new state, then given [r, M - D]. The state's time becomes that of the mail it
+        consumed; for a node without mail, that of its first mail, whose time difference is thereby 0."""
+        table = self.table
+        if native_layers.is_supported(table.state, state, given):
+            native_layers.replace_memory(
+                table.tensors(), rows, place, state.contiguous(), given.contiguous(), time
+            )  # fmt: skip
+            return
+        if place is not None:
+            state = native.gather_rows(state, place)
+        self._delay(rows, time, state, lambda: given)
+        self.settle()
+
+    def write(
+        self, rows: torch.Tensor, time: torch.Tensor, arrive: Callable[[], torch.Tensor], keep: int,
+        state: torch.Tensor | Any = None, place: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """As ``replace`` by what ``arrive`` gives, seen by reads only behind ``keep`` further writes, or ``settle``. It
+        gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was
+        made from what reads see now, and so is its time."""
+        if keep == 0:
+            state, given = split_mail(state, arrive(), self.table.state.shape[1])
+            self.replace(rows, state, given, time, place)
+            return
+        if place is not None:
+            state = native.gather_rows(state, place)
+        self._delay(rows, time, state, arrive)
+        self.settle(keep)
+
+    def _delay(self, rows, time, state: torch.Tensor | None, arrive: Callable[[], torch.Tensor]) -> None:
+        delivered = native.gather_rows(self.table.delivered, rows)
+        consumed = native.gather_rows(self.table.mailed, rows)[:, 0]
+        self._waiting.append(WaitingWrite(rows, torch.where(delivered > 0, consumed, time), time, state, arrive))
+
+    def settle(self, keep: int = 0) -> None:
+        """Let reads see the writes that wait, oldest first, all but the newest ``keep``. Every rank must have begun
+        their exchanges."""
+        while len(self._waiting) > keep:
+            write = self._waiting.popleft()
+            columns = self._columns(write)
+            columns.delivered += native.gather_rows(self.table.delivered, write.rows)
+            for tensor, values in zip(self.table.tensors(), columns.tensors(), strict=True):
+                native.scatter_rows(tensor, write.rows, values)
+
+    def _columns(self, write: WaitingWrite) -> MemoryRows:
+        """What a write writes, as rows of the memory."""
+        state, given = split_mail(write.state, write.arrive(), self.table.state.shape[1])
+        mail = torch.cat([state, given], dim=1).unsqueeze(1)
+        return MemoryRows(
+            state.contiguous(), mail, write.updated, write.mailed.unsqueeze(1), torch.ones_like(write.updated)
+        )
+
+    def write_state(self, rows: torch.Tensor, state: torch.Tensor) -> None:
+        """Replace the state of unique rows [r]; its time becomes that of the newest mail it has consumed."""
+        table = self.table
+        newest = self.newest(rows)
+        updated = torch.where(newest >= 0, newest, native.gather_rows(table.updated, rows))
+        native.scatter_rows(table.state, rows, state)
+        native.scatter_rows(table.updated, rows, updated)
+
+    def append(self, rows: torch.Tensor, number: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
+        """Put new mails [m, M] of times [m] into the rings of rows [m] (grouped by row, oldest first, at most S a row);
+        number [m]: place among the new mails of its row. A first mail sets the state's time, so that its time
+        difference is 0."""
+        table, slots = self.table, self.slots
+        delivered = native.gather_rows(table.delivered, rows)
+        place = rows * slots + (delivered + number) % slots
+        table.mail.view(-1, mail.shape[1])[place] = mail
+        table.mailed.view(-1)[place] = time
+        first = (delivered == 0) & (number == 0)
+        table.updated[rows[first]] = time[first]
+        table.delivered.index_add_(0, rows, torch.ones_like(rows))
+
+    def owned(self) -> MemoryRows:
+        """The rows of the nodes that this rank owns."""
+        if self.layout is None:
+            return self.table
+        return MemoryRows(*(tensor[self.layout.own] for tensor in self.table.tensors()))
+
+    def saved(self) -> list[SavedRows]:
+        """A copy of what this rank owns: the rows that have mail, then those of every write that waits, oldest
+        first."""
+        owned = self.owned()
+        rows = torch.nonzero(owned.delivered).squeeze(1)
+        return [
+            SavedRows(rows, owned.at(rows)),
+            *(self._owned_part(write) for write in self._waiting),
+        ]
+
+    def _owned_part(self, write: WaitingWrite) -> SavedRows:
+        columns = self._columns(write)
+        if self.layout is None:
+            return SavedRows(write.rows, columns.at(torch.arange(len(write.rows), device=write.rows.device)))
+        place = torch.full((len(self.table.delivered),), -1, device=write.rows.device)
+        place[self.layout.own] = torch.arange(len(self.layout.own), device=place.device)
+        mine = place[write.rows] >= 0
+        return SavedRows(place[write.rows[mine]], columns.at(mine))
+
+    def between_epochs(self) -> list[SavedRows]:
+        """What an epoch leaves to the next: nothing, every epoch starts with empty memory."""
+        return []
+
+    def prototype(self) -> dict[str, torch.Tensor]:
+        """The columns of no row."""
+        return self.table.at(torch.arange(0, device=self.table.state.device))
+
+    def put(self, saved: SavedRows) -> None:
+        """Set some of the rows that this rank owns."""
+        rows = saved.rows if self.layout is None else self.layout.own[saved.rows]
+        for name, tensor in zip(COLUMNS, self.table.tensors(), strict=True):
+            tensor[rows] = saved.columns[name]
+
+    def share(self, channel: Channel) -> None:
+        """Collective. Bring the owners' rows to the ranks that keep copies."""
+        if self.layout is not None:
+            for table in self.table.tensors():
+                self.layout.share(table, channel)
+
+    def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
+        """Collective. Let a saved write, in pieces, wait behind those that wait already."""
+        rows = torch.cat([piece.rows for piece in pieces])
+        columns = [torch.cat([piece.columns[name] for piece in pieces]) for name in COLUMNS]
+        if self.layout is not None:
+            rows, *columns = (channel.everyone(column) for column in (self.layout.own[rows], *columns))
+        state, mail, updated, mailed, _ = columns
+        rest = mail[:, 0, state.shape[1] :]
+        self._waiting.append(WaitingWrite(rows, updated, mailed[:, 0], state, lambda: rest))
+
+
+@dataclass(frozen=True, slots=True)
+class HotNodes:
+    """ids [H] global ids, increasing. Behind its own rows every rank keeps theirs: that of ids[h] is first + h."""
+
+    ids: np.ndarray
+    first: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a table with the copies."""
+        return self.first + len(self.ids)
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """Place among the hot nodes of every global id, -1 for cold ones."""
+        place = np.searchsorted(self.ids, ids)
+        return np.where(self.ids[np.minimum(place, len(self.ids) - 1)] == ids, place, -1)
+
+    def layout(self, ids: np.ndarray, device: torch.device) -> Layout:
+        """The layout of a rank that owns the global ``ids`` [n]; the own rows of its hot nodes lie idle."""
+        place = self.find(ids)
+        own = np.where(place >= 0, self.first + place, np.arange(len(ids)))
+        return Layout(self.num_rows, torch.from_numpy(own).to(device), self.first)
+
+    def at_home(
+        self, rank: int, unique: np.ndarray, inverse: np.ndarray, owner: np.ndarray, local: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Unique ids [U], inverse (int32 into them, -1 pads), owners and local rows [U], the hot nodes located on this
+        very rank, again in order of owner."""
+        place = self.find(unique)
+        owner, local = np.where(place >= 0, rank, owner), np.where(place >= 0, self.first + place, local)
+        order = np.argsort(owner, kind="stable")
+        number = np.full(len(order) + 1, -1, np.int32)  # the last one answers to the padding
+        number[order] = np.arange(len(order), dtype=np.int32)
+        return unique[order], number[inverse], owner[order], local[order]
+
+
+def hottest(share: float, count: np.ndarray, partition: TemporalPartition, channel: Channel) -> HotNodes | None:
+    """Collective. That share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same nodes
+    on any number of ranks. None where that is no node."""
+    wanted = round(share * partition.book.num_nodes)
+    ids = partition.book.local_to_global(channel.rank)
+    mine = np.stack([-count, partition.flat_row, ids], axis=1)[count > 0]
+    known = channel.everyone(torch.from_numpy(_first(mine, wanted))).numpy()
+    chosen = np.sort(_first(known, wanted)[:, 2])
+    return HotNodes(chosen, partition.num_nodes) if len(chosen) else None
+
+
+def _first(rows: np.ndarray, count: int) -> np.ndarray:
+    """The first rows by columns 0 and 1."""
+    return np.ascontiguousarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))[:count]])

@@ -1,0 +1,1 @@
+"""Models of temporal graphs, put together from parts: pure torch."""

@@ -1,0 +1,162 @@
+"""Embeddings: from rows of the unique nodes to rows of the roots. U unique nodes, N roots, D width below, Z embedding
+width, K slots, W windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcgnn import native
+from hpcgnn.native.layers import KeyedDropout
+from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.temporal.config import ModelConfig
+from hpcgnn.temporal.model.attention import TemporalAttentionLayer
+from hpcgnn.temporal.plan import Query
+
+
+class AttentionEmbedding(nn.Module):
+    """Layers of temporal attention, one a level of the query; several windows are combined by attention over time."""
+
+    def __init__(self, config: ModelConfig, node_width: int, edge_width: int, time: TimeEncoding, windows: int):
+        super().__init__()
+        widths = [node_width] + [config.embed_dim] * (config.layers - 1)
+        self.layers = nn.ModuleList(
+            TemporalAttentionLayer(width, edge_width, config.embed_dim, config.heads, time) for width in widths
+        )
+        self.combine = WindowAttention(config.embed_dim, windows) if windows > 1 else None
+
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
+        """node [U, D]; dropout of the roots; returns [N, Z]."""
+        layers: Any = self.layers
+        for number, (layer, level) in enumerate(zip(layers, query.levels, strict=True), 1):
+            top = number == len(self.layers) and query.windows == 1
+            node = layer.embed(
+                node, level.root, level.root_transpose, level.edge, level.attention, dropout if top else None
+            )
+        if self.combine is not None:
+            node = self.combine(node.view(query.windows, -1, node.shape[1]))
+        return node
+
+
+def _mask(dropout: KeyedDropout | None, dtype: torch.dtype, columns: int) -> torch.Tensor | None:
+    if dropout is None:
+        return None
+    return native.dropout_mask(dropout.random, dropout.identity, columns, dropout.p, dtype)
+
+
+class WindowAttention(nn.Module):
+    """Structural embeddings of consecutive windows, combined by self-attention of the newest one over all (Sankar et
+    al., DySAT: deep neural representation learning on dynamic graphs via self-attention networks, 2020)."""
+
+    def __init__(self, width: int, windows: int):
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(windows, 1, width))
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.norm = nn.LayerNorm(width)
+        nn.init.uniform_(self.position, -(width**-0.5), width**-0.5)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """rows [W, N, Z], the newest window first; returns [N, Z]."""
+        placed = rows + self.position
+        score = (self.query(placed[0]) * self.key(placed)).sum(2) * rows.shape[2] ** -0.5
+        read = (torch.softmax(score, dim=0).unsqueeze(2) * self.value(placed)).sum(0)
+        return self.norm(rows[0] + read)
+
+
+class IdentityEmbedding(nn.Module):
+    """The root's own row, brought to the embedding's width when that differs."""
+
+    def __init__(self, config: ModelConfig, node_width: int):
+        super().__init__()
+        same = node_width == config.embed_dim
+        self.project = nn.Identity() if same else nn.Linear(node_width, config.embed_dim)
+
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
+        """node [U, D]; returns [N, Z]."""
+        return self.project(native.GatherRows.apply(node, query.root, *query.root_transpose))
+
+
+class TimeProjection(nn.Module):
+    """Memory that drifts with the time since its last update (Kumar et al., Predicting dynamic embedding trajectory in
+    temporal interaction networks, 2019): (1 + w dt / scale) * row. The scale is a time
+    of the size of long pauses (the authors standardise dt): events come in bursts, so that a long pause is hundreds of
+    times the mean one."""
+
+    def __init__(self, config: ModelConfig, node_width: int, scale: float):
+        super().__init__()
+        self.identity, self.scale = IdentityEmbedding(config, node_width), max(scale, 1.0)
+        self.drift = nn.Parameter(torch.empty(node_width))
+        nn.init.normal_(self.drift, std=node_width**-0.5)
+
+    def forward(self, node, query: Query, dropout: KeyedDropout | None, last: torch.Tensor) -> torch.Tensor:
+        """node [U, D]; last [U] int64 time of each row's last mail, -1 never; returns [N, Z]."""
+        since = last[query.root]
+        dt = torch.where(since >= 0, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
+        own = native.GatherRows.apply(node, query.root, *query.root_transpose)
+        out = self.identity.project(own * (1 + dt.unsqueeze(1) * self.drift))
+        mask = _mask(dropout, out.dtype, out.shape[1])
+        return out if mask is None else out * mask
+
+
+class MixerEmbedding(nn.Module):
+    """An MLP-mixer over the recent links' [edge | time], and the mean of the neighbours' rows (Cong et al., Do we
+    really need complicated model architectures for temporal networks?, 2023)."""
+
+    def __init__(self, config: ModelConfig, node_width: int, edge_width: int, time: TimeEncoding, slots: int):
+        super().__init__()
+        width = config.embed_dim
+        self.time = time
+        self.token = nn.Linear(edge_width + config.time_dim, width)
+        self.across = _mixing(slots, max(2, slots // 2))
+        self.within = _mixing(width, 4 * width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.out = nn.Linear(width + node_width, width)
+
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
+        """node [U, D]; returns [N, Z]."""
+        (level,) = query.levels
+        tokens = self._tokens(level)
+        tokens = tokens + self.across(self.norms[0](tokens).transpose(1, 2)).transpose(1, 2)
+        tokens = tokens + self.within(self.norms[1](tokens))
+        links = self.norms[2](tokens).mean(1)
+        mask = _mask(dropout, links.dtype, links.shape[1])
+        out = self.out(torch.cat([links, self._around(node, level)], dim=1))
+        return out if mask is None else out * mask
+
+    def _tokens(self, level) -> torch.Tensor:
+        """[N, K, Z], the newest link first; zeros where there is none."""
+        plan = level.attention
+        pieces = [self.time(plan.dt.reshape(-1))]
+        if level.edge.shape[1]:
+            pieces.insert(0, native.gather_rows(level.edge, plan.edge_of.reshape(-1).long()))
+        tokens = self.token(torch.cat(pieces, dim=1)).view(*plan.dt.shape, -1)
+        return (tokens * (plan.slot >= 0).unsqueeze(2)).flip(1)
+
+    def _around(self, node, level) -> torch.Tensor:
+        """Own row plus the mean of the neighbours' rows, [N, D]."""
+        if node.shape[1] == 0:
+            return node.new_empty((len(level.root), 0))
+        plan = level.attention
+        slots = plan.slot.reshape(-1).long()
+        rows = _GatherPadded.apply(node, slots, plan.slot_indptr, plan.slot_order).view(*plan.slot.shape, -1)
+        mean = rows.sum(1) / plan.count.clamp(min=1).unsqueeze(1).to(rows.dtype)
+        return mean + native.GatherRows.apply(node, level.root, *level.root_transpose)
+
+
+class _GatherPadded(torch.autograd.Function):
+    """Row gather in which index -1 gives zeros; the gradient goes through the transposed index (deterministic)."""
+
+    @staticmethod
+    def forward(ctx, table, index, indptr, order):
+        ctx.save_for_backward(indptr, order)
+        return native.gather_rows(table, index)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return native.segment_sum_rows(gradient.contiguous(), *ctx.saved_tensors), None, None, None
+
+
+def _mixing(width: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))

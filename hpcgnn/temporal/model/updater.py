@@ -1,0 +1,164 @@
+"""Messages, and the updaters that work pending mail into node memory.
+
+r rows, S slots, D memory width, M mail width, T time width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcgnn import native
+from hpcgnn.native import layers as native_layers
+from hpcgnn.native.dispatch import on_cuda
+from hpcgnn.native.layers import RecurrentCall
+from hpcgnn.nn.linear import linear
+from hpcgnn.nn.time_encoding import TimeEncoding
+
+
+def work_in(step: Callable[..., torch.Tensor], has_mail: torch.Tensor, state: torch.Tensor, *further) -> torch.Tensor:
+    """``step(state, *further)`` for rows that have mail, [r, D]; the state of others. A device does it for all rows,
+    rather than wait to know which they are."""
+    if on_cuda(state):
+        return torch.where(has_mail.unsqueeze(1), step(state, *further), state)
+    rows = torch.nonzero(has_mail).squeeze(1)
+    if rows.numel() == 0:
+        return state
+    wanted = any(column.requires_grad for column in (state, *further))
+    gather = torch.Tensor.__getitem__ if wanted else native.gather_rows
+    return state.index_copy(0, rows, step(*(gather(column, rows) for column in (state, *further))))
+
+
+class RecurrentUpdater(nn.Module):
+    """A recurrent cell over (mail, encoded time since the last update); rows without mail keep their state. Subclasses
+    choose the cell: its type, its number of gates, and its step in plain torch. state_first: in whole tables, every
+    mail begins with its row's state."""
+
+    cell_type: type[nn.Module]
+    cell: Any
+    gates: int
+
+    def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding, state_first: bool = False):
+        super().__init__()
+        self.time, self.state_first = time, state_first
+        self.cell = self.cell_type(mail_width + len(time.phase), memory_width)
+
+    def forward(self, state, mail, dt, has_mail) -> torch.Tensor:
+        """state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D]. One native call
+        on the CPU, unless state or mail want a gradient."""
+        if self._is_native(state, mail):
+            return self._native(self._call(state, mail, dt, None, has_mail.long(), None))
+        return work_in(self._step, has_mail, state, mail, dt)
+
+    def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
+        """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
+        and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
+        if self._is_native(state, mail):
+            return self._native(self.call(state, mail, mailed, updated, delivered, index))
+        taken = [state, mail, mailed, updated, delivered]
+        if index is not None:
+            taken = [native.gather_rows(column, index) for column in taken]
+        return self(taken[0], taken[1], taken[2] - taken[3], taken[4] > 0)
+
+    def _is_native(self, state, mail) -> bool:
+        differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
+        return (
+            not differentiable
+            and not self.time.learnable
+            and native_layers.can_multiply(state, mail, self.cell.weight_ih)
+        )
+
+    def _native(self, call: RecurrentCall) -> torch.Tensor:
+        return native_layers.recurrent_update(self.weights(), self.time.phase, call)
+
+    def call(self, state, mail, mailed, updated, delivered, index) -> RecurrentCall:
+        """``update_rows`` as native_layers takes it."""
+        return self._call(state, mail, mailed, updated, delivered, index, self.state_first)
+
+    def _call(self, state, mail, mailed, updated, delivered, index, state_first: bool = False) -> RecurrentCall:
+        tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
+        return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
+
+    def weights(self) -> list[torch.Tensor]:
+        """As native_layers takes them."""
+        return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
+
+    def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:
+        cell = self.cell
+        given = linear(torch.cat([mail, self.time(dt)], dim=1), cell.weight_ih, cell.bias_ih)
+        return given, linear(state, cell.weight_hh, cell.bias_hh)
+
+    def _step(self, state, mail, dt) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class GruUpdater(RecurrentUpdater):
+    """Gated recurrent unit (Cho et al., 2014), as in TGN."""
+
+    cell_type, gates = nn.GRUCell, 3
+
+    def _step(self, state, mail, dt) -> torch.Tensor:
+        return native.gru_gates(*self._products(state, mail, dt), state)
+
+
+class RnnUpdater(RecurrentUpdater):
+    """Plain tanh cell, as in JODIE and DyRep."""
+
+    cell_type, gates = nn.RNNCell, 1
+
+    def _step(self, state, mail, dt) -> torch.Tensor:
+        given, kept = self._products(state, mail, dt)
+        return torch.tanh(given + kept)
+
+
+UPDATERS = {"gru": GruUpdater, "rnn": RnnUpdater}
+
+
+class MessageMLP(nn.Module):
+    """A mail becomes a message through two linear layers (Rossi et al., 2020)."""
+
+    def __init__(self, mail_width: int, width: int):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(mail_width, width), nn.Linear(width, width)
+
+    def forward(self, mail: torch.Tensor) -> torch.Tensor:
+        """mail [..., M]; returns [..., width]."""
+        rows = torch.relu(linear(mail.flatten(0, -2), self.hidden.weight, self.hidden.bias))
+        return linear(rows, self.out.weight, self.out.bias).view(*mail.shape[:-1], -1)
+
+
+class TransformerUpdater(nn.Module):
+    """The state attends to the mails of its mailbox (Wang et al., APAN: asynchronous propagation attention network for
+    real-time temporal graph embedding, 2021)."""
+
+    def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding, heads: int):
+        super().__init__()
+        if memory_width % heads:
+            raise ValueError(f"model.heads ({heads}) must divide model.memory_dim ({memory_width})")
+        width = mail_width + len(time.phase)
+        self.time, self.heads = time, heads
+        self.query = nn.Linear(memory_width, memory_width)
+        self.key, self.value = nn.Linear(width, memory_width, bias=False), nn.Linear(width, memory_width)
+        self.out, self.norm = nn.Linear(2 * memory_width, memory_width), nn.LayerNorm(memory_width)
+
+    def forward(self, state, mail, dt, count) -> torch.Tensor:
+        """state [r, D], mail [r, S, M], dt [r, S] int64 >= 0 age against the newest mail, count [r] mails there;
+        returns the new state, or the old one without mail."""
+        return work_in(self._step, count > 0, state, mail, dt, count.clamp(min=1))
+
+    def _step(self, state, mail, dt, count) -> torch.Tensor:
+        r, slots = dt.shape
+        given = torch.cat([mail.flatten(0, 1), self.time(dt.flatten())], dim=1)
+        heads = lambda rows, n: rows.view(r, n, self.heads, -1).transpose(1, 2)  # noqa: E731 - [r, H, n, D / H]
+        query = heads(linear(state, self.query.weight, self.query.bias), 1)
+        key = heads(linear(given, self.key.weight), slots)
+        value = heads(linear(given, self.value.weight, self.value.bias), slots)
+        score = (query * key).sum(-1) * key.shape[-1] ** -0.5  # [r, H, S]
+        absent = torch.arange(slots, device=dt.device) >= count.unsqueeze(1)
+        weight = torch.softmax(score.masked_fill(absent.unsqueeze(1), float("-inf")), dim=2)
+        read = (weight.unsqueeze(-1) * value).sum(2).flatten(1)
+        merged = linear(torch.cat([read, state], dim=1), self.out.weight, self.out.bias)
+        return self.norm(torch.relu(merged))

@@ -1,0 +1,220 @@
+"""Files of fixed negatives, as rank 0 reads them: m listed events, k negatives each, ids as in the graph's source.
+
+* .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings);
+* .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array [k] of
+  destinations. Unpickling admits arrays and built-in containers only, so that such a file cannot run code.
+"""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.comm.world import World
+from hpcgnn.graph import files
+from hpcgnn.temporal.graph import TemporalPartition
+
+SUFFIXES = (".npz", ".h5", ".pkl")
+
+ADMITTED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
+    (f"numpy.{core}.{module}", name)
+    for core in ("core", "_core")
+    for module, name in (("multiarray", "scalar"), ("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeFile:
+    """read(start, stop): negatives [stop - start, k] of the events listed there, int64 or bytes.
+
+    Events are listed by row [m], or by their source, destination and time: keys, three arrays [m].
+    """
+
+    path: str
+    num_listed: int
+    per_event: int
+    read: Callable[[int, int], np.ndarray]
+    row: np.ndarray | Any
+    keys: tuple[np.ndarray, np.ndarray, np.ndarray] | Any = None
+
+
+def open_negatives(path: str) -> NegativeFile:
+    """Open and check a file of negatives.
+
+    Raises ValueError naming file, row and remedy: unknown suffix, not readable, wrong shape or type, a row twice.
+    """
+    if not Path(path).is_file():
+        raise ValueError(
+            f"{path or 'the file of negatives'}: no such file; give a path ending in {', '.join(SUFFIXES)}"
+        )
+    suffix = Path(path).suffix
+    if suffix == ".pkl":
+        return _open_pickle(path)
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
+    try:
+        row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path)
+    except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
+        raise ValueError(
+            f"{path}: cannot read 'row' [m] and 'negatives' [m, k] ({' '.join(str(error).split())}); write both as "
+            "plain arrays, the same number k of negatives for every event"
+        ) from error
+    _check(path, row, shape)
+    return NegativeFile(path, shape[0], shape[1], lambda start, stop: _as_ids(read(start, stop), path, start), row)
+
+
+def _open_npz(path: str):
+    with np.load(path, allow_pickle=False) as file:
+        row, negatives = file["row"], file["negatives"]
+    return row, negatives.shape, lambda start, stop: negatives[start:stop]
+
+
+def _open_h5(path: str):
+    with h5py.File(path, "r", locking=False) as file:
+        files.check_objects(file)
+        row, shape = file["row"][()], file["negatives"].shape
+
+    def read(start: int, stop: int) -> np.ndarray:
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                return file["negatives"][start:stop]
+        except OSError as error:
+            raise ValueError(f"{path}: damaged from row {start} on: {error}; copy or write it anew") from error
+
+    return row, shape, read
+
+
+def _check(path: str, row: np.ndarray, shape: tuple[int, ...]) -> None:
+    if row.ndim != 1 or row.dtype.kind not in "iu":
+        raise ValueError(f"{path}: 'row' must be a vector of integers, got {row.dtype} of shape {row.shape}")
+    if len(shape) != 2 or shape[0] != len(row):
+        raise ValueError(f"{path}: 'negatives' must be [{len(row)}, k], one line for every entry of 'row', got {shape}")
+    if shape[1] == 0:
+        raise ValueError(f"{path}: 'negatives' has no columns; give at least one negative an event")
+    unique, count = np.unique(row, return_counts=True)
+    if len(unique) < len(row):
+        raise ValueError(
+            f"{path}: event row {unique[count > 1][0]} is listed {count.max()} times; list every event once"
+        )
+
+
+def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
+    """Ids as int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
+    if values.dtype.kind == "O":  # variable-length strings of HDF5
+        values = np.array([[v if isinstance(v, bytes) else str(v).encode() for v in line] for line in values], "S")
+    if values.dtype.kind == "U":
+        values = np.char.encode(values, "utf-8")
+    if values.dtype.kind not in "iufS":
+        raise ValueError(f"{path}: negatives must be integers or strings, got {values.dtype}")
+    bad = values == b"" if values.dtype.kind == "S" else values < 0
+    if values.dtype.kind == "f":
+        bad = bad | ~(values == np.floor(values))
+    if bad.any():
+        line, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{path}: line {start + line}: {values[line, column].item()!r} is no id; every event must have all "
+            f"{values.shape[1]} negatives: fill up with further nodes, or keep fewer for all"
+        )
+    return values if values.dtype.kind == "S" else values.astype(np.int64)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Arrays and built-in containers only."""
+
+    def find_class(self, module: str, name: str):
+        if (module, name) not in ADMITTED:
+            raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
+        return super().find_class(module, name)
+
+
+def _open_pickle(path: str) -> NegativeFile:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            content = _Unpickler(mapped).load()  # a map reads no more than there is, a file takes memory for it
+    except MemoryError:
+        # Python asks for a bytearray's memory before it reads it: addresses alone, which nothing touches.
+        raise ValueError(f"{path}: not a pickled dict of negatives: it holds a piece larger than memory") from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise ValueError(f"{path}: not a pickled dict of negatives ({error})") from error
+    if not isinstance(content, dict) or not content:
+        raise ValueError(
+            f"{path}: must hold a dict {{(source, destination, time): array of destinations}} with entries"
+        )
+    if not all(isinstance(key, tuple) and len(key) == 3 for key in content):
+        key = next(key for key in content if not (isinstance(key, tuple) and len(key) == 3))
+        raise ValueError(f"{path}: keys must be (source, destination, time), got {key!r}")
+    lines = [np.atleast_1d(np.asarray(line)) for line in content.values()]
+    size = len(lines[0])
+    for key, line in zip(content, lines, strict=True):
+        if line.shape != (size,) or size == 0:
+            raise ValueError(
+                f"{path}: event {key}: {line.shape} negatives, where the first event has {size}; all events must have "
+                "the same number, at least one: repeat negatives, or keep fewer for all"
+            )
+    negatives = _as_ids(np.stack(lines), path, 0)
+    columns = zip(KEY, zip(*content, strict=True), strict=True)
+    source, destination, time = (_key_column(path, name, column) for name, column in columns)
+    return NegativeFile(
+        path, len(lines), size, lambda start, stop: negatives[start:stop], None, (source, destination, time)
+    )
+
+
+KEY = ("source", "destination", "time")
+
+
+def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
+    column = np.array(values)
+    if column.dtype.kind == "U" and name != "time":
+        return np.char.encode(column, "utf-8")
+    if column.dtype.kind not in "iuf" or (column != np.floor(column)).any():
+        raise ValueError(
+            f"{path}: the {name} of all keys must be whole numbers, got {column.dtype}, such as {values[0]!r}"
+        )
+    return column.astype(np.int64)
+
+
+class OriginalIds:
+    """The nodes of one type, by original id; every rank knows its own."""
+
+    def __init__(self, partition: TemporalPartition, node_type: str, world: World):
+        base = partition.book.type_base()
+        kind = partition.book.node_types.index(node_type)
+        local = np.flatnonzero((partition.flat_row >= base[kind]) & (partition.flat_row < base[kind + 1]))
+        ids = partition.node_ids[node_type]
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._global_ids = ids[order], partition.book.local_to_global(world.rank)[local][order]
+        self._world = world
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """Collective. Global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where no node
+        has one. Integers match bytes and text that spell them."""
+        wanted = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
+        return self._world.reduce_array(self._find_own(wanted), "max")
+
+    def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
+        """Collective. The same for ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
+        unique = inverse = None
+        if self._world.rank == 0:
+            unique, inverse = np.unique(ids, return_inverse=True)
+        found = self.find(self._world.broadcast(unique))
+        return None if inverse is None else found[inverse]
+
+    def _find_own(self, wanted: np.ndarray) -> np.ndarray:
+        known, owned = self._ids, self._global_ids
+        if len(known) == 0:
+            return np.full(len(wanted), -1, np.int64)
+        if wanted.dtype.kind != "S" and known.dtype.kind == "S":
+            wanted = wanted.astype("S")
+        elif wanted.dtype.kind == "S" and known.dtype.kind != "S":
+            known = known.astype("S")
+            order = np.argsort(known)
+            known, owned = known[order], owned[order]
+        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[place] == wanted, owned[place], -1)

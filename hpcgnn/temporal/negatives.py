@@ -1,0 +1,158 @@
+"""Negative destinations, keyed by event: the same on any number of ranks and any partition set.
+
+The owner of a source knows all events of its pairs, and answers when they met before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.world import World
+from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.native import Random, Stream
+from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.graph import TemporalPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Negatives:
+    """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source."""
+
+    dst: np.ndarray
+    src: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.dst)
+
+    @property
+    def per_event(self) -> int:
+        """k."""
+        return self.dst.shape[1]
+
+    def at(self, events: slice) -> Negatives:
+        """The negatives of some of the events, such as those of one step."""
+        return Negatives(self.dst[events], None if self.src is None else self.src[events])
+
+
+def no_negatives(count: int) -> Negatives:
+    """Of ``count`` events, none each."""
+    return Negatives(np.empty((count, 0), np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class AllOthers:
+    """As Negatives: every member of a pool but the true destination. Made when asked for, as [n, k] may be large.
+
+    members [k + 1] global ids in order of flat row id; place [n] of each event's destination among them.
+    """
+
+    members: np.ndarray
+    place: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    @property
+    def per_event(self) -> int:
+        """k."""
+        return len(self.members) - 1
+
+    def at(self, events: slice) -> Negatives:
+        """The negatives of some of the events."""
+        other = np.arange(self.per_event)
+        return Negatives(self.members[other + (other >= self.place[events, None])])
+
+
+def negative_pool(
+    kind: str, destinations: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
+) -> NodeDirectory:
+    """Collective. The nodes that negatives are drawn from: unique ``destinations`` (global ids, any rank), or all
+    nodes."""
+    if kind == "all":
+        local = np.arange(partition.num_nodes)
+    else:
+        local = Route.plan(partition.book, np.unique(destinations), channel).served.numpy()
+    ids = partition.book.local_to_global(channel.rank)
+    return NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
+
+
+def split_pool(
+    kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
+) -> NodeDirectory:
+    """Collective. The pool of a split: in training, destinations are those of training events."""
+    shown = batches.events if batches.name == "train" else partition.events
+    return negative_pool(kind, shown.dst, partition, world, channel)
+
+
+def random_negatives(batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0) -> Negatives:
+    """Collective. Nodes of the pool with the events' own sources: in training others in every epoch."""
+    key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
+    return Negatives(draw_negatives(pool, batches.events.row, per_event, key))
+
+
+def draw_negatives(pool: NodeDirectory, event_rows: np.ndarray, per_event: int, random: Random) -> np.ndarray:
+    """Collective. Global ids [events, per_event], uniform over the pool."""
+    if per_event == 0 or pool.size == 0:
+        return np.empty((len(event_rows), 0), np.int64)
+    return pool.lookup(native.random_integers(random, event_rows, per_event, pool.size))
+
+
+class PairHistory:
+    """The events of this rank, grouped by (source, destination). e own events, p own pairs.
+
+    A pair's events lie one after the other in order of event row, so that the last one before a row is found by two
+    binary searches.
+    """
+
+    def __init__(self, partition: TemporalPartition, channel: Channel):
+        events = partition.events
+        self._book, self._channel, self._events = partition.book, channel, events
+        self._pairs, pair = np.unique(
+            self._pair_key(partition.book.locate(events.src)[1], events.dst), return_inverse=True
+        )
+        self._order = np.argsort(pair, kind="stable")
+        self._begin = np.searchsorted(pair[self._order], np.arange(len(self._pairs)))
+        self._place = self._place_key(pair, np.arange(len(events)))[self._order]
+
+    def first_events(self) -> np.ndarray:
+        """Row, source and destination of the first event of every own pair, [p, 3] int64 (global ids)."""
+        first, events = self._order[self._begin], self._events
+        return np.stack([events.row[first], events.src[first], events.dst[first]], axis=1)
+
+    def last_before(self, src: np.ndarray, dst: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Collective. Row and time [n] of the last event of each pair (global ids [n]) with a row below ``before`` [n];
+        row -1 where there is none. One request and one reply."""
+        owner, local = self._book.locate(src)
+        order = np.argsort(owner, kind="stable")
+        send = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
+        receive = self._channel.counts(send)
+        asked = self._channel.array(np.stack([local, dst, before], axis=1)[order], send, receive)
+        answer = np.empty((len(src), 2), np.int64)
+        answer[order] = self._channel.array(self._answer(*asked.T), receive, send)
+        return answer[:, 0], answer[:, 1]
+
+    def _answer(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Row and time [m, 2] of the last events; row -1 where there is none."""
+        answer = np.full((len(local), 2), -1, np.int64)
+        if len(self._pairs) == 0:
+            return answer
+        key = self._pair_key(local, dst)
+        pair = np.minimum(np.searchsorted(self._pairs, key), len(self._pairs) - 1)
+        asked = np.flatnonzero(self._pairs[pair] == key)
+        position = np.searchsorted(self._events.row, before[asked])
+        last = np.searchsorted(self._place, self._place_key(pair[asked], position)) - 1
+        found = last >= self._begin[pair[asked]]
+        event = self._order[last[found]]
+        answer[asked[found]] = np.column_stack([self._events.row[event], self._events.time[event]])
+        return answer
+
+    def _pair_key(self, local: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        return local * self._book.num_nodes + dst
+
+    def _place_key(self, pair: np.ndarray, position: np.ndarray) -> np.ndarray:
+        return pair * (len(self._events) + 1) + position

@@ -1,0 +1,345 @@
+"""Runs planned steps on temporal events: memory is read through the step's route, updated, and written back by winners.
+
+`memory.update_at: owner`: the owner works the mail in once, users pull the result, and gradients go back by push_sum.
+`user`: users pull memory and mail and each works the mail in for itself: more bytes and flops, one exchange less.
+
+A task adds what it scores and its loss. Links: whether an event happens, against negatives. Labels: "node" is dynamic
+node classification (Kumar et al., JODIE, KDD 2019; Rossi et al., TGN, 2020): the label of event (u, v, t) is the state
+of u at t, predicted from the embedding of u just before the event; "edge" and "edge_regression" see both endpoints and
+the event's features. b events, k negatives, C classes, Z embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.nn.functional import cross_entropy
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.timers import Timers
+from hpcgnn.loop.step_graphs import StepTask
+from hpcgnn.native import Random, Stream
+from hpcgnn.native.layers import KeyedDropout
+from hpcgnn.task.collect import StepScores
+from hpcgnn.task.kinds import EDGE_REGRESSION, NODE
+from hpcgnn.task.labels import MISSING, Head, LabelScores
+from hpcgnn.task.links import Scores
+from hpcgnn.temporal.config import ModelConfig
+from hpcgnn.temporal.memory import NodeMemory
+from hpcgnn.temporal.model.model import TemporalModel
+from hpcgnn.temporal.model.native_step import LinkStep, make_link_step
+from hpcgnn.temporal.plan import Announcement, Delivery, StepPlan, WritePlan
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a step read: memory [U, D] of its unique nodes, the owner's updated rows [S, D] (owner mode), times [U] of
+    the last mails (where the model needs them), node features [U, .]."""
+
+    memory: torch.Tensor
+    served: torch.Tensor | Any
+    last: torch.Tensor | None
+    feature: torch.Tensor | None
+
+
+class TemporalTask(StepTask):
+    """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective.
+
+    A task says how embeddings are scored (``_score``) and what the loss is (``_loss``). freeze: the head (the model's
+    ``decoder``) alone is trained: all below it works as in evaluation. staleness k: a training step reads memory as it
+    was k steps before the newest one, while the writes since then are under way; everything else reads all writes.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        memory: NodeMemory,
+        node_feature: torch.Tensor | None,
+        update_at: str,
+        seed: int,
+        timers: Timers,
+        channel: Channel,
+        freeze: bool = False,
+        staleness: int = 0,
+    ):
+        super().__init__()
+        self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
+        self._node_feature, self._channel, self._freeze = node_feature, channel, freeze
+        self._staleness = staleness
+        self._at_owner = update_at == "owner" and model.has_memory
+        if freeze:
+            model.requires_grad_(False)
+            model.decoder.requires_grad_(True)
+
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Any]:
+        with torch.set_grad_enabled(not self._freeze):
+            reading = self._read(plan)
+        with self._timers("compute"):
+            with torch.set_grad_enabled(not self._freeze):
+                embedding, parts = self._embed(plan, reading)
+            scores = self._score(plan, embedding)
+            loss = self._loss(scores, plan.batch_size)
+            loss.backward()
+        self._backward(plan, reading)
+        self._write(plan, reading, parts)
+        return loss.detach(), scores.detach()
+
+    @torch.no_grad()
+    def score(self, plan: StepPlan) -> StepScores:
+        """Collective. Scores only; memory stays as it is."""
+        self._set_mode(training=False)
+        return self._score(plan, self._embed(plan, self._read_all(plan))[0])
+
+    @torch.no_grad()
+    def embed(self, plan: StepPlan) -> torch.Tensor:
+        """Collective. Embeddings [R, b, Z] of the roots; memory stays as it is."""
+        self._set_mode(training=False)
+        embedding, _ = self._embed(plan, self._read_all(plan))
+        return by_role(plan, embedding)
+
+    @torch.no_grad()
+    def evaluate(self, plan: StepPlan) -> StepScores:
+        """Collective. Scores, then write-back."""
+        self._set_mode(training=False)
+        reading = self._read_all(plan)
+        with self._timers("compute"):
+            embedding, parts = self._embed(plan, reading)
+            scores = self._score(plan, embedding)
+        self._write(plan, reading, parts)
+        self.memory.settle()
+        return scores
+
+    def _set_mode(self, training: bool) -> None:
+        below = training and not self._freeze
+        if (self.model.training, self.model.decoder.training) != (below, training):
+            self.model.train(below)
+            self.model.decoder.train(training)
+
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> StepScores:
+        """From embeddings [N, Z] of the roots."""
+        raise NotImplementedError
+
+    def _loss(self, scores: Any, batch_size: int) -> torch.Tensor:
+        """This rank's share: sums over its events, divided by the global batch's number of events."""
+        raise NotImplementedError
+
+    def _read_all(self, plan: StepPlan) -> Reading:
+        """Behind all writes."""
+        self.memory.settle()
+        return self._read(plan)
+
+    def _read(self, plan: StepPlan, update: Callable[..., torch.Tensor] | None = None) -> Reading:
+        """Collective. ``update`` works the mails in; None: the model does."""
+        features = () if self._node_feature is None else (self._node_feature,)
+        if not self._at_owner:
+            return self._read_at_user(plan, features, update)
+        table, served_rows = self.memory.table, plan.route.served
+        with self._timers("compute"):
+            work_in: Callable[..., torch.Tensor] = update or self.model.update
+            served = work_in(*table.tensors(), index=served_rows)
+        with self._timers("exchange"):
+            times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
+            own_features = tuple(native.gather_rows(f, served_rows) for f in features)
+            memory, *rest = plan.route.pull_served(served.detach(), *times, *own_features)
+        if torch.is_grad_enabled():
+            memory.requires_grad_()
+        return Reading(memory, served, rest.pop(0) if times else None, rest[0] if features else None)
+
+    def _read_at_user(self, plan: StepPlan, features: tuple[torch.Tensor, ...], update) -> Reading:
+        if not self.model.has_memory:
+            with self._timers("exchange"):
+                pulled = plan.route.pull(*features) if features else ()
+            memory = self.memory.table.state.new_empty((plan.route.num_wanted, 0))
+            return Reading(memory, None, None, pulled[0] if features else None)
+        with self._timers("exchange"):
+            pulled = plan.route.pull(*self.memory.table.tensors(), *features)
+            rows, feature = pulled[:5], pulled[5] if features else None
+        with self._timers("compute"):
+            memory = (update or self.model.update)(*rows)
+        _, _, _, mailed, delivered = rows
+        last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, -1))
+        return Reading(memory, None, last, feature)
+
+    def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Embeddings [N, Z], and what they put into mails (None: memory does)."""
+        node, model = self.model.base(reading.memory, reading.feature), self.model
+        embedding = model.embed(node, plan.query, reading.last, self._dropout(plan))
+        if plan.write is None or model.config.message_from == "memory":
+            return embedding, None
+        with torch.no_grad():
+            return embedding, model.mail_parts(node, plan.query, embedding)
+
+    def _dropout(self, plan: StepPlan) -> KeyedDropout | None:
+        return self.model.dropout(Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch), plan.identity)
+
+    def _backward(self, plan: StepPlan, reading: Reading) -> None:
+        """Owner mode: gradients of the pulled rows go to their owners, through the update. On every rank, always."""
+        if not self._at_owner or self._freeze:
+            return
+        gradient = reading.memory.grad if reading.memory.grad is not None else torch.zeros_like(reading.memory)
+        with self._timers("exchange"):
+            served_gradient = plan.route.push_sum(gradient)
+        if reading.served.requires_grad:
+            with self._timers("compute"):
+                reading.served.backward(served_gradient)
+
+    @torch.no_grad()
+    def _write(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
+        if plan.write is None:
+            return
+        with self._timers("write-back"):
+            if isinstance(plan.write, Announcement):
+                self._announce(plan, plan.write, reading, parts)
+            elif plan.delivery is None:
+                self._write_winners(plan, reading, parts)
+                if plan.hot is not None:
+                    self._announce(plan, plan.hot, reading, parts)
+            else:
+                self._deliver(plan, plan.delivery, reading, parts)
+
+    def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
+        write, memory = plan.write, reading.memory.detach()
+        assert isinstance(write, WritePlan)
+        given = self._given(plan, write, memory, parts)
+        if self._at_owner:
+            pushed, state, place = write.route.start_push(given), reading.served.detach(), write.place
+        else:
+            pushed = write.route.start_push(torch.cat([memory[write.node], given], dim=1))
+            state = place = None
+        self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place)
+
+    def _given(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
+        """What the other endpoint and the event put into mails (a WritePlan or Delivery)."""
+        table, index = (memory, mails.other) if parts is None else (parts, mails.other_root)
+        other = native.gather_rows(table, index)
+        if plan.event_feature.shape[1] == 0:
+            return other
+        return torch.cat([other, plan.event_feature[mails.event]], dim=1)
+
+    def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
+        """What the winners' states and mails consist of to all ranks, each of which keeps their nodes."""
+        states = native.gather_rows(reading.memory.detach(), write.node)
+        states_on_way = self._channel.start_everyone(states, write.node_counts)
+        given = plan.event_feature[write.event]
+        if parts is not None:
+            given = torch.cat([parts[write.other_root], given], dim=1)
+        given_on_way = self._channel.start_everyone(given, write.counts)
+
+        def arrive() -> torch.Tensor:
+            told = states_on_way.wait()
+            places = (write.own, write.other) if parts is None else (write.own,)
+            return torch.cat([*(native.gather_rows(told, place) for place in places), given_on_way.wait()], dim=1)
+
+        self.memory.write(write.rows, write.time, arrive, self._staleness)
+
+    def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
+        """The winners' states at their owners, and messages to all who receive one."""
+        write, memory = plan.write, reading.memory.detach()
+        assert isinstance(write, WritePlan)
+        message = torch.cat([memory[delivery.node], self._given(plan, delivery, memory, parts)], dim=1)
+        received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
+        if delivery.indptr is None:
+            mail = native.gather_rows(received, delivery.message)
+        else:
+            sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
+            mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
+        self.memory.write_state(write.rows, reading.served.detach()[write.place])
+        self.memory.append(delivery.rows, delivery.number, mail, delivery.time)
+
+
+def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
+    """Rows [N, ...] of the roots, role by role: [R, b, ...]."""
+    roles = 2 + plan.num_negatives * (1 + plan.paired)
+    return rows.view(roles, plan.num_events, *rows.shape[1:])
+
+
+HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart from the embedding's
+
+
+def make_head(kind: str, model: ModelConfig, edge_width: int, classes: int) -> Head:
+    """The head of a task; classes: C, or 1 for numbers."""
+    width = model.embed_dim if kind == NODE else 2 * model.embed_dim + edge_width
+    return Head(width, model.embed_dim, classes)
+
+
+class TemporalLabelTask(TemporalTask):
+    """Scores the label of every event. The loss is the (weighted) cross entropy or squared error of the labelled
+    events, divided by the number of all events of the global batch: a labelled event counts the same whatever batch it
+    is in, and nothing has to be counted over ranks."""
+
+    def __init__(self, kind: str, weights: torch.Tensor | None, *shared, **options):
+        """weights [C] of the classes; shared, options: as TemporalTask. The model's decoder is a Head."""
+        super().__init__(*shared, **options)
+        self._kind, self._weights = kind, weights
+
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LabelScores:
+        source, destination = by_role(plan, embedding)[:2]
+        rows = source if self._kind == NODE else torch.cat([source, destination, plan.event_feature], dim=1)
+        return LabelScores(self.model.decoder(rows, self._mask(plan, rows)), plan.columns["label"])
+
+    def _mask(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor | None:
+        """Dropout of the head in training, keyed by event."""
+        head, p = self.model.decoder, self.model.config.dropout
+        if not head.training or p == 0:
+            return None
+        random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch, HEAD_HOP)
+        identity = plan.identity[: plan.num_events]
+        return native.dropout_mask(random, identity, head.hidden.out_features, p, rows.dtype)
+
+    def _loss(self, scores: LabelScores, batch_size: int) -> torch.Tensor:
+        if self._kind == EDGE_REGRESSION:
+            output, label = scores.output[:, 0], scores.label.to(scores.output.dtype)
+            error = torch.where(torch.isnan(label), 0.0, output - label.nan_to_num())
+            return error.square().sum() / max(1, batch_size)
+        loss = cross_entropy(scores.output, scores.label, self._weights, ignore_index=MISSING, reduction="sum")
+        return loss / max(1, batch_size)
+
+
+class TemporalLinkTask(TemporalTask):
+    """Scores events and negatives. The loss is the mean over the global batch of -log p(event) - mean over negatives
+    of log(1 - p)."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._step = make_link_step(self.model)
+
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Scores]:
+        """As every task's; without autograd where the model's parts allow it."""
+        return super()._train(plan) if self._step is None or plan.paired else self._train_by_hand(plan, self._step)
+
+    @torch.no_grad()
+    def _train_by_hand(self, plan: StepPlan, step: LinkStep) -> tuple[float, Scores]:
+        reading, roles = self._read(plan, step.update), 2 + plan.num_negatives
+        with self._timers("compute"):
+            loss, gradient, logits = step.learn(
+                reading.memory, plan.query, self._dropout(plan), roles, plan.batch_size
+            )  # fmt: skip
+        if self._at_owner:
+            with self._timers("exchange"):
+                gradient = plan.route.push_sum(gradient)
+        with self._timers("compute"):
+            step.update_backward(gradient)
+        self._write(plan, reading, None)
+        return loss, Scores(logits[0], logits[1:])
+
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> Scores:
+        rows, k = by_role(plan, embedding), plan.num_negatives
+        nearby = None if plan.nearby is None else tuple(map(partial(by_role, plan), plan.nearby))
+        if not plan.paired:
+            logits = self.model.decode(rows, nearby)
+            return Scores(logits[0], logits[1:])
+        source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
+        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby))
+        between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))
+        return Scores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between))
+
+    def _loss(self, scores: Scores, batch_size: int) -> torch.Tensor:
+        positive = bce(scores.positive, torch.ones_like(scores.positive), reduction="sum")
+        negative = bce(scores.negative, torch.zeros_like(scores.negative), reduction="sum")
+        return (positive + negative / max(1, len(scores.negative))) / max(1, batch_size)
