@@ -5,11 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import hpcgnn_native
 import pytest
 from conftest import REPOSITORY
 from hpcgnn_native import facts
+
+import hpcgnn
+from hpcgnn.native import build
 
 pytestmark = pytest.mark.serial
 
@@ -101,3 +105,7 @@ def test_facts_name_the_processor():
     assert name
     assert sets == sorted(sets)
     assert (name, sets) == hpcgnn_native.processor()
+
+
+def test_a_package_in_a_clone_is_checked_against_it():
+    assert build.CHECKOUT == Path(hpcgnn.__file__).parents[1]

@@ -4,26 +4,35 @@ Planning operations (``random_integers``, ``sample``, ``owner``, ``relabel``) ta
 tensors, and release the GIL; compute operations take torch tensors of any device.
 """
 
-from hpcgnn.native.attention import AttentionPlan, temporal_attention
-from hpcgnn.native.build import features
-from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
-from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
-from hpcgnn.native.neighbors import Relabel, sample_layers, sample_neighbors
-from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
-from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
-from hpcgnn.native.relabel import last_event, transpose_index, unique_relabel
-from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
-from hpcgnn.native.sage import sage_layer
-from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
-from hpcgnn.native.segment import (
-    EdgeLists,
-    graph_attention,
-    grouped_linear,
-    grouped_linear_reference,
-    segment_max,
-    segment_sum,
-)
-from hpcgnn.native.workspace import empty_rows
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcgnn.native.attention import AttentionPlan, temporal_attention
+    from hpcgnn.native.build import features
+    from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
+    from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
+    from hpcgnn.native.neighbors import Relabel, sample_layers, sample_neighbors
+    from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
+    from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
+    from hpcgnn.native.relabel import last_event, transpose_index, unique_relabel
+    from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
+    from hpcgnn.native.sage import sage_layer
+    from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
+    from hpcgnn.native.segment import (
+        EdgeLists,
+        graph_attention,
+        grouped_linear,
+        grouped_linear_reference,
+        segment_max,
+        segment_sum,
+    )
+    from hpcgnn.native.workspace import empty_rows
+
+MODULES = ("attention", "build", "encode", "gru", "neighbors", "owner", "random", "relabel", "rows", "sage", "sample",
+           "segment", "workspace")  # fmt: skip
 
 __all__ = [
     "NO_LIMIT",
@@ -66,3 +75,14 @@ __all__ = [
     "unique_by_owner",
     "unique_relabel",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load all modules when the first of their names is asked for: they need torch, and tools that assign nodes to
+    parts (`hpcgnn.native.parts`) do without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in MODULES:
+        names = vars(importlib.import_module(f"{__name__}.{module}"))
+        globals().update({key: names[key] for key in __all__ if key in names})
+    return globals()[name]

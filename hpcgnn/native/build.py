@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = ("hpcgnn", "data_tools")
+CHECKOUT = Path(__file__).parents[2]  # where the package is that of a clone
 
 
 def _load():
@@ -17,9 +18,8 @@ def _load():
         if error.name != "hpcgnn_native":
             raise
         raise ImportError("hpcgnn's native kernels are not installed: run 'pip install .' in a checkout") from error
-    checkout = Path(__file__).parent.parent
-    if (checkout / "native" / "package" / "facts.py").exists():
-        package.check_source(checkout)
+    if (CHECKOUT / "native" / "package" / "facts.py").exists():
+        package.check_source(CHECKOUT)
     return package
 
 
