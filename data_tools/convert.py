@@ -4,7 +4,7 @@
     python -m data_tools.convert --spec my_graph.yaml my_graph.h5
     python -m data_tools.convert --chunks FOLDER my_graph.h5
 
-What becomes what is said by a spec, a YAML file described in `data_tools.source_spec`; the presets are specs that
+What becomes what is said by a spec, a YAML file described in `data_tools.source.spec`; the presets are specs that
 come with the package. Exit code 2 and one line on stderr when the input cannot be used; the output file then does not
 exist.
 """
@@ -17,15 +17,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.chunk_folder import load_chunks
 from data_tools.cli import run_command
-from data_tools.convert_memory import plan_conversion
-from data_tools.graph_writer import Summary, write_graph
 from data_tools.memory import parse_bytes
-from data_tools.ogb_folder import TASKS, load_ogb
-from data_tools.source_reader import read_edges, read_nodes
-from data_tools.source_spec import SourceSpec
-from data_tools.spec_file import PRESETS, load_spec, preset_names, with_sorting
+from data_tools.source.convert_memory import plan_conversion
+from data_tools.source.formats.chunk_folder import load_chunks
+from data_tools.source.formats.ogb_folder import TASKS, load_ogb
+from data_tools.source.graph_writer import Summary, write_graph
+from data_tools.source.reader import read_edges, read_nodes
+from data_tools.source.spec import SourceSpec
+from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_sorting
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
@@ -84,13 +84,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=[*preset_names(), *TASKS], help="a spec that comes with the package")
-    source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source_spec.py)")
+    source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source/spec.py)")
     source.add_argument(
         "--chunks",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="a folder of csv, npy or parquet chunks with a metadata file (data_tools/chunk_folder.py), or DGL's "
-        "chunks or parts",
+        help="a folder of csv, npy or parquet chunks with a metadata file (data_tools/source/formats/chunk_folder.py), "
+        "or DGL's chunks or parts",
     )
     parser.add_argument(
         "--set",

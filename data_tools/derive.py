@@ -24,9 +24,9 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
-from data_tools.file_spec import SPLITS
-from data_tools.rewrite import find_table, integer_column, rewriting
-from data_tools.spool import Spool
+from data_tools.source.file_spec import SPLITS
+from data_tools.source.rewrite import find_table, integer_column, rewriting
+from data_tools.source.spool import Spool
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 

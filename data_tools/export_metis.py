@@ -14,12 +14,13 @@ import sys
 import numpy as np
 
 from data_tools.cli import run_command
-from data_tools.metis_file import LINE_ENTRIES, write_metis
-from data_tools.node_weights import node_weights
-from data_tools.pair_spool import build_spooled_graph
-from data_tools.partition import KINDS, METIS, names
-from data_tools.partition_source import open_source
-from data_tools.source_checks import validate
+from data_tools.partition.command import names
+from data_tools.partition.kinds import KINDS, METIS
+from data_tools.partition.methods.metis_file import LINE_ENTRIES, write_metis
+from data_tools.partition.pair_spool import build_spooled_graph
+from data_tools.partition.source import open_source
+from data_tools.partition.weights import node_weights
+from data_tools.source.checks import validate
 
 SPOOL_BYTES = 256 << 20
 

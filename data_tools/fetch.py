@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data_tools.cli import run_command
-from data_tools.download import Patience, discard, download, part_path, version_path
-from data_tools.schema import build, items
-from data_tools.text_stream import open_binary
+from data_tools.source.download import Patience, discard, download, part_path, version_path
+from data_tools.source.formats.text_stream import open_binary
+from data_tools.source.schema import build, items
 from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.graph.files import FileFormatError, commit
 

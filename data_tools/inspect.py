@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import h5py
 
 from data_tools.cli import run_command
-from data_tools.part_plot import plot_set
-from data_tools.partition_options import fanouts
+from data_tools.partition.options import fanouts
+from data_tools.partition.plot import plot_set
+from data_tools.partition.step_bytes import predict, render_step
 from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
-from data_tools.step_bytes import predict, render_step
 from hpcgnn.graph import files
 
 Lines = list[str]

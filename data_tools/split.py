@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.assignment import splitmix64
 from data_tools.cli import run_command
-from data_tools.file_spec import SPLITS
-from data_tools.order_statistic import select_keys
-from data_tools.rewrite import find_table, integer_column, rewriting
+from data_tools.partition.assignment import splitmix64
+from data_tools.source.file_spec import SPLITS
+from data_tools.source.order_statistic import select_keys
+from data_tools.source.rewrite import find_table, integer_column, rewriting
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 

@@ -3,8 +3,8 @@
 The events look like those of the JODIE sets: few users and items make most of the events, a user mostly repeats one of
 the items it touched last, new items come from the user's latent group, and both tastes and popularity drift. Memory is
 bounded by one block of events and the tables per node; the result depends on the arguments alone. With ``--static`` it
-is a static graph instead, see `data_tools.synthetic_static`, with ``--snapshots`` one of snapshots, see
-`data_tools.synthetic_snapshots`.
+is a static graph instead, see `data_tools.synthetic.static`, with ``--snapshots`` one of snapshots, see
+`data_tools.synthetic.snapshots`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
-from data_tools.synthetic_rmat import QUARTERS, synthesize_rmat
-from data_tools.synthetic_snapshots import synthesize_snapshots
-from data_tools.synthetic_static import synthesize_static
-from data_tools.synthetic_tables import draw_from, random_stream, write_nodes
+from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
+from data_tools.synthetic.snapshots import synthesize_snapshots
+from data_tools.synthetic.static import synthesize_static
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
 from hpcgnn.graph import files
 
 # Events are drawn in blocks of this size, each with its own random stream: part of the definition of the graph.

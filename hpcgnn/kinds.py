@@ -1,16 +1,10 @@
-"""The kinds of graphs: how a run of each kind is opened, and the built-in graph of a run without data."""
+"""The kinds of graphs: how a run of each kind is opened."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from data_tools.derive import Options, derive
-from data_tools.partition import partition
-from data_tools.synthesize import synthesize_events
-from data_tools.synthetic_links import synthesize_links
-from data_tools.synthetic_snapshots import synthesize_snapshots
-from data_tools.synthetic_static import synthesize_static
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.loop.session import BaseSession
@@ -36,33 +30,16 @@ def make_session(
     return Session(config, path, world, watchdog)
 
 
-PARTS = 64
+def make_built_in(config: Any, parts: Path) -> None:
+    """Write the built-in graph of a run without data beside ``parts``, and partition it into it."""
+    from data_tools.synthetic import (
+        built_in,  # the one place where hpcgnn stands on data_tools, and only such a run does
+    )
 
-
-def make_synthetic(parts: Path, num_events: int) -> None:
-    """Bipartite events with repeats, drift and labels, written beside ``parts`` and partitioned into it."""
-    graph = parts.parent / "synthetic.h5"
-    num_users, num_items = max(10, num_events // 20), max(10, num_events // 100)
-    synthesize_events(graph, num_events, num_users, num_items, seed=1, labels=True)
-    partition(graph, parts, PARTS, method="metis")
-
-
-def make_synthetic_snapshots(parts: Path, num_nodes: int, num_snapshots: int) -> None:
-    """Links that come and go and a number of every node, written beside ``parts`` and partitioned into it."""
-    graph = parts.parent / "synthetic.h5"
-    synthesize_snapshots(graph, num_nodes, num_snapshots, seed=1)
-    partition(graph, parts, min(PARTS, num_nodes // 4), method="metis")
-
-
-def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> None:
-    """A graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it; for
-    ``links``, one of users and items, with items joined that have users in common."""
-    graph = parts.parent / "synthetic.h5"
-    if links:
-        bare = parts.parent / "synthetic-links.h5"
-        synthesize_links(bare, num_nodes // 2, num_nodes // 2, 20 * num_nodes, seed=1)
-        derive(bare, graph, Options("user.likes.item"))
-        partition(graph, parts, PARTS, method="metis")
-        return
-    synthesize_static(graph, num_nodes, 20 * num_nodes, seed=1, width=16, num_classes=5)
-    partition(graph, parts, PARTS, method="metis")
+    data = config.data
+    if isinstance(config, StaticConfig):
+        built_in.make_synthetic_graph(parts, data.synthetic_nodes, links=config.task.kind == "link")
+    elif isinstance(config, SnapshotConfig):
+        built_in.make_synthetic_snapshots(parts, data.synthetic_nodes, data.synthetic_snapshots)
+    else:
+        built_in.make_synthetic(parts, data.synthetic_events)

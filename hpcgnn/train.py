@@ -25,7 +25,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.graph import files
 from hpcgnn.info import model_name
-from hpcgnn.kinds import make_session, make_synthetic, make_synthetic_graph, make_synthetic_snapshots
+from hpcgnn.kinds import make_built_in, make_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
@@ -205,12 +205,7 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
     path = data_path(config, folder)
     with together(world, "make the synthetic graph"):
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
-            if isinstance(config, RunConfig):
-                make_synthetic(Path(path), config.data.synthetic_events)
-            elif isinstance(config, SnapshotConfig):
-                make_synthetic_snapshots(Path(path), config.data.synthetic_nodes, config.data.synthetic_snapshots)
-            else:
-                make_synthetic_graph(Path(path), config.data.synthetic_nodes, links=config.task.kind == "link")
+            make_built_in(config, Path(path))
     return path
 
 

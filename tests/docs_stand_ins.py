@@ -17,9 +17,9 @@ from random_graphs import write_graph
 from run_commands import run_caught
 from training_runs import bipartite
 
-from data_tools.partition import partition
-from data_tools.synthetic_snapshots import synthesize_snapshots
-from hpcgnn.kinds import make_synthetic_graph
+from data_tools.partition.command import partition
+from data_tools.synthetic.built_in import make_synthetic_graph
+from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
 SHOP, LEARNT_SHOP = "shop", "shop with a split"

@@ -30,8 +30,10 @@ from safetensors.torch import save_file
 from test_convert_chunks import dgl_folder
 from training_runs import bipartite
 
-from data_tools import convert, inspect, partition, verify
-from data_tools.synthetic_snapshots import synthesize_snapshots
+from data_tools import convert, inspect
+from data_tools.partition import command as partition
+from data_tools.synthetic.snapshots import synthesize_snapshots
+from data_tools.verify import command as verify
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files

@@ -13,9 +13,9 @@ import signal
 import sys
 import time
 
-from data_tools import part_writer
-from data_tools.journal import NAME, read_notes
-from data_tools.partition import partition
+from data_tools.partition import temporal as part_writer
+from data_tools.partition.command import partition
+from data_tools.partition.journal import NAME, read_notes
 from hpcgnn.graph import files
 
 part_writer.PARTS_AT_ONCE = 2

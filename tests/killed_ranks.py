@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 
-from data_tools import ranks_memory
-from data_tools.partition import main
+from data_tools.partition.command import main
+from data_tools.partition.ranks import memory as ranks_memory
 from data_tools.team import launched_team
 
 ranks_memory.PARTS_AT_ONCE = 1

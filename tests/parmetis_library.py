@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from data_tools.parmetis import find_library
+from data_tools.partition.methods.parmetis import find_library
 
 
 def parmetis_library() -> str:

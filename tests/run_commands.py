@@ -16,8 +16,10 @@ import interrupted_train
 import sample_digest
 from mpi4py import MPI
 
-from data_tools import partition, stage, verify
+from data_tools import stage
+from data_tools.partition import command as partition
 from data_tools.team import Ranks
+from data_tools.verify import command as verify
 from hpcgnn import evaluate, info, predict, train
 from hpcgnn.bench import __main__ as bench
 from hpcgnn.loop import launch

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from data_tools.partition import partition
-from data_tools.snapshot_graph import SnapshotGraph, write_snapshots
-from data_tools.synthetic_snapshots import synthesize_snapshots
+from data_tools.partition.command import partition
+from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
+from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from random_graphs import write_graph
 from training_runs import on_rank_0
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.kinds import make_session

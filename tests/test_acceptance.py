@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from data_tools import convert
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.timeout(1800)]
 

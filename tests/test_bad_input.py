@@ -18,7 +18,7 @@ from random_graphs import write_graph
 from run_commands import run
 from training_runs import bipartite
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.launcher

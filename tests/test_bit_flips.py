@@ -6,9 +6,9 @@ import pytest
 from partition_sets import changing_book
 from random_graphs import random_graph, random_static
 
-from data_tools.partition import partition
-from data_tools.synthetic_snapshots import synthesize_snapshots
-from data_tools.verify import verify
+from data_tools.partition.command import partition
+from data_tools.synthetic.snapshots import synthesize_snapshots
+from data_tools.verify.command import verify
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial

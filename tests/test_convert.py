@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from convert_sources import contents, random_table, refused, run_preset, run_spec, spec_for, write_text
 
-from data_tools import text_stream
+from data_tools.source.formats import text_stream
 from hpcgnn.graph.files import file_hash, node_types, relations
 
 pytestmark = pytest.mark.serial

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from convert_sources import contents, refused
 
-from data_tools.chunk_folder import load_chunks
 from data_tools.convert import convert, main
-from data_tools.convert_memory import plan_conversion
-from data_tools.export import export
-from data_tools.spec_file import PRESETS, load_spec, with_sorting
+from data_tools.export.command import export
+from data_tools.source.convert_memory import plan_conversion
+from data_tools.source.formats.chunk_folder import load_chunks
+from data_tools.source.spec_file import PRESETS, load_spec, with_sorting
 from hpcgnn.graph.files import file_hash
 
 pytestmark = pytest.mark.serial

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from convert_sources import EDGE, SPEC_BY_NAME, random_table, refused, refused_text, run_spec, spec_for, write_text
 
-from data_tools.values import Raw, parse_times
+from data_tools.source.formats.values import Raw, parse_times
 from hpcgnn.graph.files import FileFormatError, create_column
 
 pytestmark = pytest.mark.serial

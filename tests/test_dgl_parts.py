@@ -11,7 +11,7 @@ import pytest
 from convert_sources import contents, refused
 
 from data_tools.convert import main
-from data_tools.dgl_files import read_graph, read_tensors
+from data_tools.source.formats.dgl_files import read_graph, read_tensors
 from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial

@@ -16,8 +16,8 @@ from mpi4py import MPI
 from static_runs import make_static_parts, plain, typed
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, record_epoch
 
-from data_tools.export import export
-from data_tools.partition import partition
+from data_tools.export.command import export
+from data_tools.partition.command import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.book import read_offsets

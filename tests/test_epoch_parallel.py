@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 from training_runs import bipartite, by_flat_row, make_config, make_parts, on_rank_0, open_session
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest

@@ -12,9 +12,9 @@ from random_graphs import random_graph
 from static_runs import typed
 
 from data_tools.convert import main as convert
-from data_tools.export import export, main
-from data_tools.export_formats import make_data
-from data_tools.partition import partition
+from data_tools.export.command import export, main
+from data_tools.export.formats import make_data
+from data_tools.partition.command import partition
 
 pytestmark = pytest.mark.serial
 

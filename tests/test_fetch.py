@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from data_tools.fetch import load_catalog, main
-from data_tools.spec_file import preset_names
+from data_tools.source.spec_file import preset_names
 
 pytestmark = pytest.mark.launcher
 

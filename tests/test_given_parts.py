@@ -9,12 +9,12 @@ from random_graphs import random_graph, random_static
 
 from data_tools.export_metis import export
 from data_tools.export_metis import main as export_main
-from data_tools.node_weights import node_weights
-from data_tools.pair_graph import PairGraph, build_pair_graph
-from data_tools.partition import main, partition
-from data_tools.partition_source import open_source
-from data_tools.synthetic_static import synthesize_static
-from data_tools.verify import main as verify
+from data_tools.partition.command import main, partition
+from data_tools.partition.pair_graph import PairGraph, build_pair_graph
+from data_tools.partition.source import open_source
+from data_tools.partition.weights import node_weights
+from data_tools.synthetic.static import synthesize_static
+from data_tools.verify.command import main as verify
 
 pytestmark = pytest.mark.serial
 SIZES = (30, 12, 3)

@@ -21,8 +21,9 @@ from golden import make
 from golden.make import CITES, EVENTS, PAPERS, WRITES
 from safetensors import safe_open
 
-from data_tools import convert, inspect, partition
-from data_tools.verify import verify
+from data_tools import convert, inspect
+from data_tools.partition import command as partition
+from data_tools.verify.command import verify
 from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files

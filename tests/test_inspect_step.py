@@ -9,13 +9,13 @@ from partition_sets import content
 from random_graphs import random_graph, random_links, random_static
 
 from data_tools.inspect import main
-from data_tools.part_access import access_by_part
-from data_tools.part_traffic import expected_rows, open_book, read_traffic
-from data_tools.partition import partition
-from data_tools.partition_source import open_source
-from data_tools.quality import rank_of_parts
-from data_tools.step_bytes import histories, read_events
-from data_tools.synthetic_snapshots import synthesize_snapshots
+from data_tools.partition.access import access_by_part
+from data_tools.partition.command import partition
+from data_tools.partition.quality import rank_of_parts
+from data_tools.partition.source import open_source
+from data_tools.partition.step_bytes import histories, read_events
+from data_tools.partition.traffic import expected_rows, open_book, read_traffic
+from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial

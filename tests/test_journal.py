@@ -9,9 +9,12 @@ import h5py
 import pytest
 from random_graphs import random_graph, random_static
 
-from data_tools import journal, part_csc, part_static, part_writer, partition_set
-from data_tools.assignment import METHODS
-from data_tools.partition import partition
+from data_tools.partition import csc as part_csc
+from data_tools.partition import journal, partition_set
+from data_tools.partition import static as part_static
+from data_tools.partition import temporal as part_writer
+from data_tools.partition.assignment import METHODS
+from data_tools.partition.command import partition
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial

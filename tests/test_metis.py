@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from random_graphs import random_graph
 
-from data_tools import pair_graph
-from data_tools.assignment import spread_idle
-from data_tools.metis import metis_partition
-from data_tools.node_weights import node_weights
-from data_tools.pair_graph import PairGraph, add_duplicates, build_pair_graph, from_pairs
-from data_tools.part_limits import load_limits, part_distance
-from data_tools.part_order import order_parts, part_ties
-from data_tools.partition_source import open_source
-from data_tools.rebalance import TARGET, rebalance
-from data_tools.swap_nodes import swap_nodes
+from data_tools.partition import pair_graph
+from data_tools.partition.assignment import spread_idle
+from data_tools.partition.layout import order_parts, part_ties
+from data_tools.partition.methods.metis import metis_partition
+from data_tools.partition.methods.rebalance import TARGET, load_limits, part_distance, rebalance
+from data_tools.partition.methods.swap_nodes import swap_nodes
+from data_tools.partition.pair_graph import PairGraph, add_duplicates, build_pair_graph, from_pairs
+from data_tools.partition.source import open_source
+from data_tools.partition.weights import node_weights
 
 pytestmark = pytest.mark.serial
 
@@ -111,7 +110,7 @@ def test_one_part_takes_all(num_nodes):
 @pytest.mark.parametrize("merge_at", [1, 50, 1 << 20])
 def test_the_pair_graph_counts_events(tmp_path, monkeypatch, seed, merge_at):
     monkeypatch.setattr(pair_graph, "MERGE_AT_LEAST", merge_at)
-    monkeypatch.setattr("data_tools.partition_source.SLAB_BYTES", 160)
+    monkeypatch.setattr("data_tools.partition.source.SLAB_BYTES", 160)
     source = open_source(random_graph(tmp_path / "g.h5", seed, num_edges=80))
     expected: dict = {}
     with source.file:

@@ -5,8 +5,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_tools import npz_arrays
-from data_tools.arrays import ArraysTable, load_arrays
+from data_tools.source.formats import npz_arrays
+from data_tools.source.formats.arrays import ArraysTable, load_arrays
 from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial

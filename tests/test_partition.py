@@ -10,9 +10,10 @@ import pytest
 from partition_sets import assert_same_content, content
 from random_graphs import random_graph, write_graph
 
-from data_tools import part_writer, partition_source
-from data_tools.partition import main, partition
-from data_tools.quality import unmet
+from data_tools.partition import source as partition_source
+from data_tools.partition import temporal as part_writer
+from data_tools.partition.command import main, partition
+from data_tools.partition.quality import unmet
 from data_tools.synthesize import synthesize_events
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError

@@ -9,10 +9,13 @@ import pytest
 from partition_sets import assert_same_content, content, places, read_graph
 from random_graphs import grouped, random_graph, random_static, write_graph
 
-from data_tools import part_access, part_writer, partition_source, quality
-from data_tools.part_csc import bucket_starts
-from data_tools.partition import main, partition
-from data_tools.quality import unmet
+from data_tools.partition import access as part_access
+from data_tools.partition import quality
+from data_tools.partition import source as partition_source
+from data_tools.partition import temporal as part_writer
+from data_tools.partition.command import main, partition
+from data_tools.partition.csc import bucket_starts
+from data_tools.partition.quality import unmet
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -224,7 +227,7 @@ def test_a_failure_leaves_no_book_and_what_is_finished(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("data_tools.part_csc.permute", fail)
+    monkeypatch.setattr("data_tools.partition.csc.permute", fail)
     with pytest.raises(OSError, match="disk full"):
         partition(graph, tmp_path / "p", 2, overwrite=True)
     assert {path.name for path in (tmp_path / "p").iterdir()} == {"partition.json", "partition.npy"}

@@ -10,7 +10,7 @@ import training_runs
 from mpi4py import MPI
 from test_resident import emulated  # noqa: F401
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn.native.products import choose_products, multiply
 from hpcgnn.nn.linear import linear
 from hpcgnn.snapshots.model.recurrent import GatedCell, affine, perceptron

@@ -19,7 +19,7 @@ import networkx
 import pytest
 
 from data_tools import convert
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 
 pytestmark = pytest.mark.launcher
 JOBS = Path(__file__).resolve().parent.parent / "jobs"

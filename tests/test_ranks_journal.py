@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from random_graphs import random_graph, random_static
 
-from data_tools import partition_set, ranks_memory, ranks_partition
-from data_tools.journal import ASSIGNMENT, NAME, Journal, read_notes
-from data_tools.partition import partition
-from data_tools.ranks_journal import SharedJournal
-from data_tools.ranks_partition import missing_groups, partition_shared
+from data_tools.partition import partition_set
+from data_tools.partition.command import partition
+from data_tools.partition.journal import ASSIGNMENT, NAME, Journal, read_notes
+from data_tools.partition.ranks import memory as ranks_memory
+from data_tools.partition.ranks import partition as ranks_partition
+from data_tools.partition.ranks.journal import SharedJournal
+from data_tools.partition.ranks.partition import missing_groups, partition_shared
 from data_tools.team import Ranks, Team
 from hpcgnn.comm.group import Group
 from hpcgnn.graph import files

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from parmetis_library import parmetis_library
 
-from data_tools.pair_graph import count_pairs
-from data_tools.partition_memory import Counts
-from data_tools.partition_options import Options
-from data_tools.partition_source import open_source
-from data_tools.ranks_memory import SharedCounts, estimate_pairs, predict_shared
-from data_tools.ranks_partition import partition_shared
+from data_tools.partition.memory import Counts
+from data_tools.partition.options import Options
+from data_tools.partition.pair_graph import count_pairs
+from data_tools.partition.ranks.memory import SharedCounts, estimate_pairs, predict_shared
+from data_tools.partition.ranks.partition import partition_shared
+from data_tools.partition.source import open_source
 from data_tools.synthesize import synthesize_events
-from data_tools.synthetic_static import synthesize_static
+from data_tools.synthetic.static import synthesize_static
 from data_tools.team import Ranks, SharedError
 from hpcgnn.comm.group import Group
 
@@ -23,7 +23,7 @@ MEASURE = """
 import json, sys
 import numpy as np
 from data_tools.memory import status_bytes
-from data_tools.ranks_partition import partition_shared
+from data_tools.partition.ranks.partition import partition_shared
 from data_tools.team import Ranks
 team, said = Ranks(), []
 graph, folder, method, more = sys.argv[1:]

@@ -8,19 +8,21 @@ import pytest
 from parmetis_library import parmetis_library
 from random_graphs import random_graph, random_static, write_graph
 
-from data_tools import partition_source, ranks_quality, ranks_spool
-from data_tools.node_weights import node_weights
-from data_tools.pair_graph import build_pair_graph
-from data_tools.partition import partition
-from data_tools.partition_source import open_source
-from data_tools.ranks_graph import block_graph
-from data_tools.ranks_partition import partition_shared
-from data_tools.ranks_rebalance import Ghosts, allowed_loads, rebalance_blocks
-from data_tools.ranks_weights import block_weights
-from data_tools.rebalance import TARGET
+from data_tools.partition import source as partition_source
+from data_tools.partition.command import partition
+from data_tools.partition.methods.rebalance import TARGET
+from data_tools.partition.pair_graph import build_pair_graph
+from data_tools.partition.ranks import quality as ranks_quality
+from data_tools.partition.ranks import spool as ranks_spool
+from data_tools.partition.ranks.graph import block_graph
+from data_tools.partition.ranks.partition import partition_shared
+from data_tools.partition.ranks.rebalance import Ghosts, allowed_loads, rebalance_blocks
+from data_tools.partition.ranks.weights import block_weights
+from data_tools.partition.source import open_source
+from data_tools.partition.weights import node_weights
 from data_tools.synthesize import main
 from data_tools.team import Ranks, SharedError, Team
-from data_tools.verify import verify
+from data_tools.verify.command import verify
 from hpcgnn.comm import foreign
 from hpcgnn.comm.group import Group
 from hpcgnn.graph import files

@@ -10,11 +10,11 @@ import pytest
 from partition_sets import each_column, refresh, replace
 from random_graphs import random_graph, random_static
 
-from data_tools import verify_edges
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from data_tools.synthesize import main as synthesize
 from data_tools.team import Ranks, SharedError, Team
-from data_tools.verify import main, verify
+from data_tools.verify import edges as verify_edges
+from data_tools.verify.command import main, verify
 from hpcgnn.comm.group import Group
 from hpcgnn.graph import files
 

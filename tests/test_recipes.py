@@ -13,11 +13,11 @@ import pytest
 import yaml
 from run_commands import run
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from data_tools.synthesize import synthesize_events
-from data_tools.synthetic_static import synthesize_static
+from data_tools.synthetic.built_in import make_synthetic_graph, make_synthetic_snapshots
+from data_tools.synthetic.static import synthesize_static
 from hpcgnn import config as configuration
-from hpcgnn.kinds import make_synthetic_graph, make_synthetic_snapshots
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 RECIPES = {path.stem.removeprefix("train_"): path for path in sorted(JOBS.glob("train_*.yaml"))}

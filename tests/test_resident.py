@@ -12,7 +12,7 @@ import torch
 from mpi4py import MPI
 from training_runs import bipartite, homogeneous, make_config, open_session
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.dispatch import Uploads

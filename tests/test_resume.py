@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training_runs import bipartite
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn.loop.checkpoint import load_state
 
 pytestmark = pytest.mark.launcher

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from data_tools import convert
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_tools.disk_ids import fixed_width
-from data_tools.segments import ArraySegments, IdSegments, hash_rows, hash_text, mix, text_parts, to_buckets
+from data_tools.source.disk_ids import fixed_width
+from data_tools.source.segments import ArraySegments, IdSegments, hash_rows, hash_text, mix, text_parts, to_buckets
 
 pytestmark = pytest.mark.serial
 

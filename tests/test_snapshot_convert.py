@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools.snapshots import main
+from data_tools.snapshots.command import main
 
 pytestmark = pytest.mark.serial
 

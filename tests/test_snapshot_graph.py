@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from snapshot_runs import random_graph
 
-from data_tools.partition import partition
-from data_tools.snapshot_graph import SnapshotGraph, as_intervals, write_snapshots
-from data_tools.verify import verify
+from data_tools.partition.command import partition
+from data_tools.snapshots.graph import SnapshotGraph, as_intervals, write_snapshots
+from data_tools.verify.command import verify
 from hpcgnn.graph.files import FileFormatError
 from hpcgnn.snapshots.graph import open_snapshot_partition
 

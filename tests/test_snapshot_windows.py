@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools.snapshot_graph import as_rows
-from data_tools.snapshot_windows import WindowOptions, read_windows, window_bounds
-from data_tools.snapshots import main
+from data_tools.snapshots.command import main
+from data_tools.snapshots.graph import as_rows
+from data_tools.snapshots.windows import WindowOptions, read_windows, window_bounds
 from data_tools.synthesize import synthesize_events
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError

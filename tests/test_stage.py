@@ -14,7 +14,7 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 
 from data_tools.stage import main
 from data_tools.team import Ranks
-from data_tools.verify import verify
+from data_tools.verify.command import verify
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.graph.stage import stage

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from convert_sources import counts
 
-from data_tools.spec_file import preset_names
+from data_tools.source.spec_file import preset_names
 from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial

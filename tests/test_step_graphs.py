@@ -24,7 +24,7 @@ from test_resident import CASES, emulated  # noqa: F401
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import assert_same, bipartite, make_config, open_session, record_epoch
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World

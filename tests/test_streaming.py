@@ -5,16 +5,18 @@ import pytest
 from partition_sets import assert_same_content, content
 from random_graphs import random_graph, random_static
 
-from data_tools import pair_spool, partition_source, streaming
-from data_tools.node_weights import default_balance, node_weights
-from data_tools.pair_graph import build_pair_graph
-from data_tools.pair_spool import build_spooled_graph
-from data_tools.partition import partition
-from data_tools.partition_source import open_source
-from data_tools.streaming import order_streamed, stream
-from data_tools.synthetic_snapshots import synthesize_snapshots
-from data_tools.synthetic_static import synthesize_static
-from data_tools.verify import main as verify
+from data_tools.partition import pair_spool
+from data_tools.partition import source as partition_source
+from data_tools.partition.command import partition
+from data_tools.partition.methods import streaming
+from data_tools.partition.methods.streaming import order_streamed, stream
+from data_tools.partition.pair_graph import build_pair_graph
+from data_tools.partition.pair_spool import build_spooled_graph
+from data_tools.partition.source import open_source
+from data_tools.partition.weights import default_balance, node_weights
+from data_tools.synthetic.snapshots import synthesize_snapshots
+from data_tools.synthetic.static import synthesize_static
+from data_tools.verify.command import main as verify
 from hpcgnn.native import parts as native_parts
 
 pytestmark = pytest.mark.serial

@@ -7,11 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools import synthesize, synthetic_static
-from data_tools.partition_source import open_source
-from data_tools.source_checks import validate
+from data_tools import synthesize
+from data_tools.partition.source import open_source
+from data_tools.source.checks import validate
 from data_tools.synthesize import main, synthesize_events
-from data_tools.synthetic_static import synthesize_static
+from data_tools.synthetic import static as synthetic_static
+from data_tools.synthetic.static import synthesize_static
 
 pytestmark = pytest.mark.serial
 

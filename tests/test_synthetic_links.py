@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools.synthetic_links import synthesize_links
+from data_tools.synthetic.links import synthesize_links
 
 pytestmark = pytest.mark.serial
 

@@ -4,11 +4,11 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools import synthetic_rmat
-from data_tools.partition_source import open_source
-from data_tools.source_checks import validate
+from data_tools.partition.source import open_source
+from data_tools.source.checks import validate
 from data_tools.synthesize import main
-from data_tools.synthetic_rmat import draw_places, place_to_row, row_to_place, synthesize_rmat
+from data_tools.synthetic import rmat as synthetic_rmat
+from data_tools.synthetic.rmat import draw_places, place_to_row, row_to_place, synthesize_rmat
 
 pytestmark = pytest.mark.serial
 

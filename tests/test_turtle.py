@@ -6,8 +6,8 @@ import pytest
 from convert_sources import refused
 
 from data_tools.convert import main
-from data_tools.file_spec import FileSpec
-from data_tools.tables import open_table
+from data_tools.source.file_spec import FileSpec
+from data_tools.source.formats.tables import open_table
 from hpcgnn.graph.files import FileFormatError, relations
 
 pytestmark = pytest.mark.serial

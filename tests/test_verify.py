@@ -10,10 +10,10 @@ import pytest
 from partition_sets import changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_graph
 
-from data_tools import verify_rows
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from data_tools.synthesize import synthesize_events
-from data_tools.verify import main, verify
+from data_tools.verify import rows as verify_rows
+from data_tools.verify.command import main, verify
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial

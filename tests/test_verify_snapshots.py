@@ -10,10 +10,10 @@ from partition_sets import changing_book, refresh
 from snapshot_runs import random_graph
 
 from data_tools.inspect import main as inspect
-from data_tools.partition import partition
-from data_tools.snapshot_graph import SnapshotGraph, as_rows, write_snapshots
-from data_tools.snapshot_quality import union_length
-from data_tools.verify import verify
+from data_tools.partition.command import partition
+from data_tools.partition.quality import union_length
+from data_tools.snapshots.graph import SnapshotGraph, as_rows, write_snapshots
+from data_tools.verify.command import verify
 from hpcgnn.graph import files
 from hpcgnn.snapshots.graph import open_snapshot_partition
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from random_graphs import write_graph
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World

@@ -19,7 +19,7 @@ from hpcgnn.bench import command, peer_pyg
 from hpcgnn.bench.command import Options
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_synthetic
+from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
@@ -48,7 +48,7 @@ def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
 
 def measure(config: RunConfig, folder: Path, options: Options, world: World) -> dict:
     """Collective. What the command reports."""
-    make = functools.partial(make_synthetic, num_events=config.data.synthetic_events)
+    make = functools.partial(make_built_in, config)
     path = command.graph_path(config, folder, world, make)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         at_once = config.train.epoch_parallel

@@ -20,7 +20,7 @@ from hpcgnn.bench import command, peer_pyg_sage
 from hpcgnn.bench.command import Options
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_synthetic_graph
+from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
@@ -66,7 +66,7 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
 
 def measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
     """Collective. What the command reports."""
-    make = functools.partial(make_synthetic_graph, num_nodes=config.data.synthetic_nodes)
+    make = functools.partial(make_built_in, config)
     path = command.graph_path(config, folder, world, make)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         session = GraphSession(config, path, world, watchdog)

@@ -25,7 +25,7 @@ from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes, se
 from hpcgnn.bench.laws import Laws, counted_demand
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_synthetic
+from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.session import Session
@@ -98,7 +98,7 @@ def _network(world: World, given: dict[str, float]) -> tuple[dict[str, float], d
 def _predict_and_write(config, options: Options, folder: Path, threads: int, values: dict, sources: dict) -> None:
     path = config.data.path or str(folder / "parts")
     if not config.data.path:
-        make_synthetic(Path(path), config.data.synthetic_events)
+        make_built_in(config, Path(path))
     session = machines.open_alone(config, path, threads)
     more, whence = _compute(config, path, threads, options.given)
     report = make_report(session, options, Machine(**values, **more), sources | whence)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from hpcgnn.bench.command import Options
 from hpcgnn.comm.halo import HALO_WAIT
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_synthetic_snapshots
+from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
@@ -52,8 +53,7 @@ def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, Options]:
 
 def measure(config: SnapshotConfig, folder: Path, options: Options, world: World) -> dict:
     """Collective. What the command reports."""
-    size = (config.data.synthetic_nodes, config.data.synthetic_snapshots)
-    path = command.graph_path(config, folder, world, lambda parts: make_synthetic_snapshots(parts, *size))
+    path = command.graph_path(config, folder, world, partial(make_built_in, config))
     result = _epochs(config, path, folder, options.count, world)
     if world.size > 1:
         blocking = replace(config, comm=replace(config.comm, overlap=False))

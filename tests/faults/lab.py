@@ -15,7 +15,7 @@ from interrupted_train import MEETS
 from test_resume import ARGUMENTS, assert_same, read
 from training_runs import bipartite
 
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 from faults.job import Job, Miss, start
 from hpcgnn.loop.checkpoint import MANIFEST, check_files, read_manifest
 

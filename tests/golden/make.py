@@ -92,7 +92,7 @@ edges:
 SNAPSHOTS = """
 import sys
 import numpy as np
-from data_tools.snapshot_graph import SnapshotGraph, write_snapshots
+from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 ring, first = np.arange(8), np.array([0, 0, 0, 0, 1, 1, 2, 3], np.int32)
 graph = SnapshotGraph(8, 6, ring, (ring + 1) % 8, first, np.full(8, 4, np.int32))
 graph.edges["weight"] = 1 + np.arange(8, dtype=np.float32)

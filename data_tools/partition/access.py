@@ -1,0 +1,110 @@
+"""How likely sampling reaches a node: the recursion of SALIENT++ (Kaler et al., 2023, "vertex-wise inclusion
+probability"), for seeds of some of the parts.
+
+N nodes of all types numbered together, K sets of seeds, B parts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.partition.weights import SPLITS, has_split, in_split
+
+TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
+
+
+def learnt_relation(source: Source) -> Relation | None:
+    """The relation whose edges are seeds: where no node has a split, the first relation that has one."""
+    found = [relation for relation in source.relations if "split" in relation.columns]
+    return found[0] if found and not has_split(source) else None
+
+
+def training_slabs(source: Source, relation: Relation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are held out."""
+    held_out = "split" in relation.columns and learnt_relation(source) is not None
+    for start, src, dst in endpoint_slabs(source, relation):
+        if held_out:
+            split = source.edges(relation)["split"][start : start + len(src)]
+            src, dst = src[split == SPLITS["train"]], dst[split == SPLITS["train"]]
+        yield src, dst
+
+
+def seed_nodes(source: Source) -> np.ndarray:
+    """Which nodes [N] bool seeds lie at: training nodes; where edges are learnt, destinations of training edges; all
+    where no split is."""
+    relation = learnt_relation(source)
+    if relation is None:
+        return in_split(source, "train") if has_split(source) else np.ones(source.num_nodes, bool)
+    seeds = np.zeros(source.num_nodes, bool)
+    for _, dst in training_slabs(source, relation):
+        seeds[dst] = True
+    return seeds
+
+
+def seed_probability(source: Source, part: np.ndarray, parts: range, batch_size: int) -> np.ndarray:
+    """Probability [K, N] float64 that a node is, or is an end of, a seed of a global batch that is handled in each of
+    some parts: nodes in their part [N], edges in that of their destination."""
+    relation = learnt_relation(source)
+    if relation is None:
+        seeds = seed_nodes(source)
+        chosen = min(1.0, batch_size / max(1, int(seeds.sum())))
+        return np.stack([np.where((part == index) & seeds, chosen, 0.0) for index in parts])
+    counts, total = np.zeros((len(parts), source.num_nodes)), 0
+    for src, dst in training_slabs(source, relation):
+        total += len(src)
+        for index, row in zip(parts, counts, strict=True):
+            here = part[dst] == index
+            np.add.at(row, src[here], 1)
+            np.add.at(row, dst[here], 1)
+    return end_probability(counts, batch_size, total)
+
+
+def end_probability(counts: np.ndarray, batch_size: int, num_edges: int) -> np.ndarray:
+    """Probability [...] float64 that a batch has one of ``counts`` [...] of ``num_edges`` edges."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        missed = counts * np.log1p(-min(1.0, batch_size / max(1, num_edges)))
+    return np.where(counts > 0, -np.expm1(missed), 0.0)
+
+
+def access_probability(source: Source, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
+    """Probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
+
+    A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation, and keeps what it had:
+    p'(u) = 1 - (1 - p(u)) prod over out-neighbours v (1 - p(v) min(1, fanout / degree(v))).
+    """
+    reached = start
+    for fanout in fanouts:
+        with np.errstate(divide="ignore"):  # a node that is reached for sure has log 0
+            log_missed = np.log1p(-reached)
+            for relation in source.relations:
+                add_relation(source, relation, reached, fanout, log_missed)
+        reached = -np.expm1(log_missed)
+    return reached
+
+
+def add_relation(source: Source, relation: Relation, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
+    """Add what the in-edges of one relation contribute to log_missed [K, N], in place."""
+    base = source.types[relation.dst_type].base
+    degree = np.zeros(source.types[relation.dst_type].num_nodes, np.int64)
+    for _, dst in training_slabs(source, relation):
+        np.add.at(degree, dst - base, 1)
+    for src, dst in training_slabs(source, relation):
+        taken = np.ones(len(dst)) if fanout < 0 else np.minimum(1.0, fanout / degree[dst - base])
+        for probability, missed in zip(reached, log_missed, strict=True):
+            chosen = probability[dst]
+            active = np.flatnonzero(chosen)
+            np.add.at(missed, src[active], np.log1p(-chosen[active] * taken[active]))
+
+
+def access_by_part(
+    source: Source, part: np.ndarray, parts: range, fanouts: tuple[int, ...], batch_size: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(part, probability [N] float32 that a global batch reaches a node from that part's seeds), for some parts."""
+    at_once = max(1, TABLE_BYTES // max(1, 16 * source.num_nodes))
+    for first in range(parts.start, parts.stop, at_once):
+        some = range(first, min(first + at_once, parts.stop))
+        start = seed_probability(source, part, some, batch_size)
+        yield from zip(some, access_probability(source, start, fanouts).astype(np.float32), strict=True)

@@ -1,0 +1,157 @@
+"""Cut a graph file into a partition set: book.h5 and part-<i>.h5.
+
+Consecutive parts are neighbours, so any number of ranks up to the number of parts can take contiguous runs of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+from collections.abc import Callable
+
+from data_tools.memory import parse_bytes
+from data_tools.partition.assignment import Workplace
+from data_tools.partition.journal import Journal
+from data_tools.partition.kinds import DEFAULT_BALANCE, KINDS, METIS, STATIC_METHODS
+from data_tools.partition.memory import count, make_plan
+from data_tools.partition.methods.rebalance import TARGET
+from data_tools.partition.options import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_FANOUTS,
+    DEFAULT_PASSES,
+    GIVEN,
+    HOTNESS_CACHE,
+    OBJECTIVES,
+    fanouts,
+    names,
+)
+from data_tools.partition.partition_set import make_set_id, write_set
+from data_tools.partition.quality import summary, unmet
+from data_tools.partition.source import open_source
+from data_tools.partition.weights import CONSTRAINTS, STATIC_CONSTRAINTS
+from data_tools.team import Ranks, Team
+from hpcgnn.graph import files
+
+RANKS_METHODS = ("parmetis",)  # of several ranks, or of one that MPI runs on
+
+
+def partition(
+    path: str | os.PathLike,
+    folder: str | os.PathLike,
+    parts: int = 64,
+    method: str = METIS,
+    balance: tuple[str, ...] | list[str] | None = None,
+    seed: int = 0,
+    objective: str = "cut",
+    overwrite: bool = False,
+    passes: int | None = None,
+    assignment: str | os.PathLike | None = None,
+    memory: int | None = None,
+    report: Callable[[str], None] | None = None,
+    **static,
+) -> dict:
+    """Partition a graph file into ``folder`` and return the quality measures that the book stores.
+
+    method: metis, ldg, fennel, kaminpar, random, (static) hotness, or the path of a class (`given_parts.user_parts`);
+    assignment: instead, a file with the part of every node (`given_parts.file_parts`); balance: names of constraints
+    (default: events and time of a temporal graph, nodes, edges and, with a split, train of a static one, nodes and time
+    of snapshots); objective: cut or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that
+    are allowed (default: a share of what is free), whose use ``report`` is told; static: the further options of
+    StaticOptions. What an interrupted call with the same arguments has finished is taken over. Raises ValueError for a
+    bad option, an existing set or too little memory, FileFormatError for a file that cannot be used.
+    """
+    folder = pathlib.Path(folder)
+    source = open_source(path)
+    # What HDF5 raises about damaged attributes and datasets; a defect of this program keeps its traceback.
+    kept = (ValueError, OSError, MemoryError, TypeError, AttributeError, IndexError)
+    with files.naming(path, "write it anew with data_tools.convert", keep=kept), source.file:
+        if source.kind not in KINDS:
+            raise ValueError(f"{path}: kind {source.kind} is not supported yet by partition")
+        kind = KINDS[source.kind]
+        common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+        if assignment is not None:
+            common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
+        common["balance"] = None if balance is None else tuple(balance)
+        options = kind.options(source, common, static)
+        plan = make_plan(count(source, options), options, memory)
+        if report:
+            report("\n".join(plan.lines()))
+        source_hash = files.file_hash(path)
+        journal = Journal(folder, make_set_id(source_hash, options), source_hash)
+        if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
+            raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
+        return write_set(source, journal, options, kind.stages, Workplace(folder, plan.work, assignment))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m data_tools.partition", description=__doc__.splitlines()[0])
+    parser.add_argument("graph", help="graph file")
+    parser.add_argument("folder", help="folder of the partition set")
+    parser.add_argument("--parts", type=int, default=64)
+    parser.add_argument(
+        "--method", default=METIS, metavar="METHOD",
+        help=f"{', '.join(name for name in STATIC_METHODS if name != GIVEN)} (hotness: static graphs only), or a class "
+        "or function of your own as package.module.name (default metis); on several ranks (mpirun): parmetis, ldg, "
+        "fennel, random",
+    )  # fmt: skip
+    parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
+    parser.add_argument(
+        "--parmetis", metavar="LIBRARY", default=argparse.SUPPRESS, help="path of ParMETIS's library, or PT-Scotch's"
+    )
+    parser.add_argument(
+        "--balance",
+        type=names,
+        help=f"constraints, comma separated: temporal: {', '.join(CONSTRAINTS)} (default "
+        f"{','.join(DEFAULT_BALANCE)}); static: {', '.join(STATIC_CONSTRAINTS)} (default nodes,edges and, with a "
+        "split, train); snapshots: those and time (default nodes,time); all: type:<node type>, types (all of them)",
+    )
+    parser.add_argument("--objective", choices=OBJECTIVES, default="cut")
+    parser.add_argument("--passes", type=int, help=f"over the nodes, of ldg and fennel (default {DEFAULT_PASSES})")
+    parser.add_argument("--memory", type=size, help="allowed memory, such as 8GiB (default: a share of what is free)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overwrite", action="store_true", help="replace a set that is there")
+    static = parser.add_argument_group("static graphs", argument_default=argparse.SUPPRESS)
+    static.add_argument("--out-edges", action="store_true", help="store the out-edges of every node too")
+    static.add_argument(
+        "--cache-ranking", type=float, nargs="?", const=HOTNESS_CACHE, metavar="SHARE",
+        help="store the remote nodes that a part's training seeds reach most likely, at most this share of a type's "
+        f"nodes (default {HOTNESS_CACHE}); part of the method hotness",
+    )  # fmt: skip
+    static.add_argument(
+        "--fanouts", type=fanouts,
+        help=f"fanouts that access probabilities are for (default {','.join(map(str, DEFAULT_FANOUTS))})",
+    )  # fmt: skip
+    static.add_argument(
+        "--batch-size", type=int, help=f"seeds of a global batch, likewise (default {DEFAULT_BATCH_SIZE})"
+    )
+    return parser
+
+
+def size(text: str) -> int:
+    """Bytes, as argparse wants to hear of a bad size."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``python -m data_tools.partition graph.h5 parts/ --parts 16``, or with ``mpirun -np 4`` before."""
+    team = team or Team()
+    options = vars(make_parser().parse_args(argv))
+    if team.size > 1 or options["method"] in RANKS_METHODS:
+        from data_tools.partition.ranks.partition import partition_shared
+
+        quality = partition_shared(team if team.size > 1 else Ranks(), options.pop("graph"), report=print, **options)
+    else:
+        options.pop("parmetis", None)
+        quality = partition(options.pop("graph"), report=print, **options)
+    if team.rank:
+        return 0
+    print(summary(quality))
+    if options["method"] != "random":
+        for line in unmet(quality, TARGET):
+            print(line)
+    return 0

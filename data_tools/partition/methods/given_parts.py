@@ -1,0 +1,98 @@
+"""Assignments from elsewhere: a file, a class of the user's, or KaMinPar (Gottesbüren et al., "Deep multilevel graph
+partitioning", 2021).
+
+N nodes of all types numbered together, in the order of the types; P parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+
+from data_tools.partition.methods.metis_file import pair_slabs, write_metis
+from data_tools.partition.pair_graph import PairGraph
+from data_tools.partition.source import Source
+from data_tools.source.formats.npz_arrays import open_npy
+
+TOLERANCE = 0.03  # that KaMinPar is asked for
+
+
+def checked_parts(part: np.ndarray, num_nodes: int, num_parts: int, origin: str) -> np.ndarray:
+    """An assignment as [N] int32; ValueError unless it is one."""
+    part = np.asarray(part)
+    if part.shape != (num_nodes,) or part.dtype.kind not in "iu":
+        raise ValueError(
+            f"{origin}: {part.dtype} of shape {part.shape}, expected one integer a node, {num_nodes} in all, the "
+            "types of nodes one after the other"
+        )
+    wrong = (part < 0) | (part >= num_parts)
+    if wrong.any():
+        node = int(np.argmax(wrong))
+        raise ValueError(f"{origin}: node {node} is in part {part[node]}, expected 0 to {num_parts - 1} (--parts)")
+    return part.astype(np.int32)
+
+
+def file_parts(source: Source, path: str | os.PathLike, num_parts: int) -> np.ndarray:
+    """Part per node [N] int32 from a text file with one part a line, as METIS and ParMETIS write it, an npy file, or an
+    npz file with one array per node type."""
+    path = pathlib.Path(path)
+    if path.suffix == ".npz":
+        return checked_parts(by_type(source, path), source.num_nodes, num_parts, str(path))
+    try:
+        part = open_npy(path) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a list of part numbers ({error})") from None
+    return checked_parts(part, source.num_nodes, num_parts, str(path))
+
+
+def by_type(source: Source, path: pathlib.Path) -> np.ndarray:
+    """The arrays of an npz file, one a node type, joined."""
+    with np.load(path) as arrays:
+        expected = {node_type.name: (node_type.num_nodes,) for node_type in source.types}
+        found = {name: arrays[name].shape for name in arrays.files}
+        if found != expected:
+            raise ValueError(f"{path}: arrays {found}, expected one of every node type: {expected}")
+        return np.concatenate([arrays[name] for name in expected])
+
+
+def load_partitioner(name: str) -> Callable:
+    """What a path such as ``package.module.MyPartitioner`` names: a function, or an object of a class without
+    arguments. ValueError where there is none."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"method={name}: no such class or function ({error})") from None
+    found = found() if isinstance(found, type) else found
+    if not callable(found):
+        raise ValueError(f"method={name}: cannot be called; expected a class with __call__, or a function")
+    return found
+
+
+def user_parts(name: str, graph: PairGraph, weights: dict[str, np.ndarray], num_parts: int, seed: int) -> np.ndarray:
+    """Part per node [N] int32 as the user's own partitioner wants it: called with the pair graph, the weights [N] int64
+    by constraint, the number of parts and the seed, it returns the part of every node."""
+    part = load_partitioner(name)(graph, weights, num_parts, seed)
+    return checked_parts(part, graph.num_nodes, num_parts, name)
+
+
+def kaminpar_parts(graph: PairGraph, weight: np.ndarray, num_parts: int, seed: int, folder: pathlib.Path) -> np.ndarray:
+    """Part per node [N] int32 by KaMinPar on all cores, balanced by one weight [N]. With several threads its answer
+    differs from run to run."""
+    try:
+        import kaminpar
+    except ImportError:
+        raise ValueError("method=kaminpar needs KaMinPar: pip install kaminpar") from None
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        path = os.path.join(scratch, "graph.metis")
+        write_metis(path, len(graph.neighbor) // 2, pair_slabs(graph), weight[:, None])
+        loaded = kaminpar.load_graph(path, kaminpar.GraphFileFormat.METIS)
+    kaminpar.reseed(seed)
+    partitioner = kaminpar.KaMinPar(len(os.sched_getaffinity(0)), kaminpar.default_context())
+    part = np.array(partitioner.compute_partition(loaded, num_parts, TOLERANCE), np.int64)
+    return checked_parts(part, graph.num_nodes, num_parts, "kaminpar")

@@ -1,0 +1,37 @@
+"""The text format of graphs that METIS and ParMETIS read (METIS manual, 4.1.1), and the assignments they write.
+
+N nodes of all types numbered together, C constraints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from data_tools.partition.pair_graph import PairGraph
+from data_tools.partition.runs import run_starts
+
+LINE_ENTRIES = 1 << 20  # of adjacency that become text at once
+
+
+def pair_slabs(graph: PairGraph) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, ...]]]:
+    """Runs of the nodes of a graph: (nodes [n], (indptr [n + 1], neighbour, tie))."""
+    starts = run_starts(graph.indptr, LINE_ENTRIES)
+    for first, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        own = slice(int(graph.indptr[first]), int(graph.indptr[stop]))
+        indptr = graph.indptr[first : stop + 1] - own.start
+        yield np.arange(first, stop), (indptr, graph.neighbor[own], graph.weight[own])
+
+
+def write_metis(path: str | os.PathLike, num_pairs: int, slabs: Iterable, weights: np.ndarray) -> None:
+    """Write a graph given in slabs of nodes in order, as pair_slabs yields them; weights [N, C] of its nodes."""
+    constraints = "" if weights.shape[1] == 1 else f" {weights.shape[1]}"
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"{len(weights)} {num_pairs} 11{constraints}\n")
+        for nodes, (indptr, neighbor, tie) in slabs:
+            entries = np.stack([neighbor + 1, tie], axis=1)  # METIS numbers from 1
+            for row, node in enumerate(nodes.tolist()):
+                values = [*weights[node].tolist(), *entries[indptr[row] : indptr[row + 1]].ravel().tolist()]
+                file.write(" ".join(map(str, values)) + "\n")

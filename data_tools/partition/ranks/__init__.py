@@ -1,0 +1,1 @@
+"""Partitions on several ranks, none of which ever holds the whole graph."""

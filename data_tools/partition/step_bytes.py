@@ -1,0 +1,129 @@
+"""Rows and bytes that a training step of R ranks is expected to fetch from other ranks, told from a partition set.
+
+P parts, T node types, N nodes of all types by global id.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+
+from data_tools.partition.options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
+from data_tools.partition.quality import rank_of_parts
+from data_tools.partition.traffic import REMEDY, expected_rows, open_book, part_of
+from data_tools.reports import Report
+from data_tools.verify.book import BookView
+from hpcgnn.graph import files
+from hpcgnn.native import sample_recent
+
+WIDTH = 100  # float32 numbers of a row without features: a learnable vector, the memory of a node, hidden values
+TRAIN, FANOUT = 0.7, 10  # of temporal graphs: the share of events that train, neighbours of a root
+STEPS = 200  # of a temporal epoch, evenly spread, that are counted
+
+
+def predict(
+    folder: pathlib.Path, num_ranks: int, fanouts: tuple[int, ...] | None = None, batch_size: int | None = None
+) -> Report:
+    """Mean over the ranks of the rows of other ranks that a step needs, and what they weigh in bytes; ``busiest``: of
+    the rank with most. ValueError for more ranks than parts."""
+    view = open_book(folder)
+    if not 1 <= num_ranks <= view.num_parts:
+        raise ValueError(f"--ranks {num_ranks}: the set has {view.num_parts} parts, so 1 to {view.num_parts} ranks")
+    batch_size = batch_size or int(view.options.get("batch_size", DEFAULT_BATCH_SIZE))
+    if view.kind == "temporal":
+        rows = temporal_rows(view, num_ranks, (fanouts or (FANOUT,))[0], batch_size)[:, None]
+        width = np.array([4 * WIDTH])
+    elif view.kind == "static":
+        fanouts = fanouts or tuple(view.options.get("fanouts", DEFAULT_FANOUTS))
+        rows, width = expected_rows(view, num_ranks, fanouts, batch_size), row_widths(view)
+    else:
+        return snapshot_step(view, num_ranks)
+    sent = rows @ width
+    return {
+        "ranks": num_ranks, "batch_size": batch_size, "rows": round(float(rows.sum(axis=1).mean()), 1),
+        "bytes": round(float(sent.mean())), "busiest_bytes": round(float(sent.max())),
+    }  # fmt: skip
+
+
+def snapshot_step(view: BookView, num_ranks: int) -> Report:
+    """As predict, of one exchange in the mean snapshot."""
+    found = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
+    if not found:
+        raise ValueError(f"--ranks {num_ranks}: the book of snapshots tells it of 1, 2, 4, ... ranks")
+    rows = found[0] / int(view.told["num_snapshots"]) / num_ranks
+    return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
+
+
+def row_widths(view: BookView) -> np.ndarray:
+    """Bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
+    with files.reading(view.part_path(0), files.PART, REMEDY) as file:
+        columns = [file["nodes"][node_type.name].get("feat") for node_type in view.types]
+        return np.array([4 * WIDTH if column is None else files.row_bytes(column) for column in columns])
+
+
+def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
+    """Rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an event and
+    their newest neighbours, where an event is the business of its source's rank."""
+    src, dst, time = read_events(view)
+    num_nodes = sum(node_type.num_nodes for node_type in view.types)
+    rank = rank_of_parts(view.num_parts, num_ranks)[part_of(view, np.arange(num_nodes))]
+    graph, other = histories(src, dst, time, num_nodes)
+    low, high = int(dst.min(initial=0)), int(dst.max(initial=0)) + 1
+    batches = max(1, int(TRAIN * len(src)) // batch_size)
+    chosen = np.unique(np.linspace(0, batches - 1, min(STEPS, batches)).astype(np.int64))
+    total = np.zeros(num_ranks)
+    for batch in chosen.tolist():
+        mine = slice(batch * batch_size, min((batch + 1) * batch_size, len(src)))
+        random = np.random.default_rng(batch).integers(low, high, len(src[mine]))
+        roots, business = np.concatenate([src[mine], dst[mine], random]), np.tile(rank[src[mine]], 3)
+        place, _ = sample_recent(graph, roots, np.tile(time[mine], 3), fanout)
+        found = np.where(place >= 0, other[np.maximum(place, 0)], roots[:, None])
+        needed = np.unique(business[:, None] * num_nodes + np.c_[roots, found])
+        user, node = np.divmod(needed, num_nodes)
+        total += np.bincount(user[rank[node] != user], minlength=num_ranks)
+    return total / max(1, len(chosen))
+
+
+def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Global ids of source and destination, and times, of all events [E] in order of time. Raises FileFormatError."""
+    columns, nodes = [], sum(node_type.num_nodes for node_type in view.types)
+    for part in range(view.num_parts):
+        with files.reading(view.part_path(part), files.PART, REMEDY) as file:
+            for index, kind in enumerate(view.relations):
+                group = file["edges"][kind.name]
+                src = group["src"][:]
+                own = kind.src_type.owner(src) == part  # an event lies in the parts of both its ends
+                row = group["row"][:][own]
+                dst = group["dst"][:][own]
+                if (
+                    min(src.min(initial=0), dst.min(initial=0)) < 0
+                    or max(src.max(initial=0), dst.max(initial=0)) >= nodes
+                ):
+                    raise files.FileFormatError(
+                        f"{file.filename}: /edges/{kind.name} has ends outside 0..{nodes - 1}; {REMEDY}"
+                    )
+                columns.append((src[own], dst, group["time"][:][own], np.full(len(row), index), row))
+    src, dst, time, relation, row = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.lexsort((row, relation, time))
+    return src[order], dst[order], time[order].astype(np.int64)
+
+
+def histories(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int) -> tuple[tuple, np.ndarray]:
+    """The T-CSR (indptr, time, event) of all nodes, and the other end of every entry."""
+    apart = src != dst
+    event = np.r_[np.arange(len(src)), np.flatnonzero(apart)]
+    node, other = np.r_[src, dst[apart]], np.r_[dst, src[apart]]
+    order = np.lexsort((event, node))
+    indptr = np.r_[0, np.cumsum(np.bincount(node, minlength=num_nodes))].astype(np.int64)
+    return (indptr, time[event[order]], event[order]), other[order]
+
+
+def render_step(found: Report) -> list[str]:
+    """The prediction, for people."""
+    batch = f" with a batch of {found['batch_size']}" if "batch_size" in found else ""
+    busiest = f", {found['busiest_bytes']:,} by the busiest" if "busiest_bytes" in found else ""
+    return [
+        f"a training step on {found['ranks']} ranks{batch}: expected {found['rows']:,} rows of other ranks a rank, "
+        f"{found['bytes']:,} bytes{busiest}"
+    ]

@@ -1,0 +1,248 @@
+"""Write the part files of a temporal partition set: nodes, events of both endpoints' parts, and the history (T-CSR).
+
+Columns are copied slab by slab into all part files of a group of parts at once, and histories are sorted for as many
+nodes of a part at a time as memory allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from data_tools.partition import source as partition_source
+from data_tools.partition.journal import Journal
+from data_tools.partition.layout import Layout
+from data_tools.partition.runs import run_starts
+from data_tools.partition.source import Relation, Source, endpoint_slabs
+from hpcgnn.graph import files
+
+HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
+PARTS_AT_ONCE = 64  # part files open together; each may hold a few MiB of chunk cache
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Which rows of a slab go to which of G parts."""
+
+    start: int
+    stop: int
+    rows: np.ndarray  # [k] int64, relative to start, grouped by part, increasing within a part
+    bounds: np.ndarray  # [G + 1] int64 into rows
+
+    def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(part relative to the group, rows) of every part that gets something."""
+        for index in np.flatnonzero(np.diff(self.bounds)):
+            yield int(index), self.rows[self.bounds[index] : self.bounds[index + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartGroup:
+    """The open files of parts first .. first + len(files) - 1."""
+
+    first: int
+    files: list[h5py.File]
+
+    def route(self, start: int, stop: int, parts: np.ndarray, rows: np.ndarray) -> Routing:
+        """Group (part, row) pairs by part; pairs of parts outside the group are dropped."""
+        keep = (parts >= self.first) & (parts < self.first + len(self.files))
+        length = max(1, stop - start)
+        key = np.sort((parts[keep].astype(np.int64) - self.first) * length + rows[keep])
+        bounds = np.searchsorted(key, np.arange(len(self.files) + 1) * length)
+        return Routing(start, stop, key % length, bounds)
+
+
+def event_parts(layout: Layout, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The (part, row) pairs of a slab of events between nodes src, dst [n]: once per distinct part of the endpoints."""
+    first, second = layout.part[src], layout.part[dst]
+    other = np.flatnonzero(first != second)
+    return np.r_[first, second[other]], np.r_[np.arange(len(src)), other]
+
+
+def count_events(layout: Layout, endpoints: Iterator[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Events stored in each part [P] int64."""
+    counts = np.zeros(layout.num_parts, np.int64)
+    for _, src, dst in endpoints:
+        counts += np.bincount(event_parts(layout, src, dst)[0], minlength=layout.num_parts)
+    return counts
+
+
+def scatter(group: PartGroup, path: str, counts: np.ndarray, like, values: Callable, routes: Iterator[Routing]) -> None:
+    """Create column ``path`` in every file of the group and fill it.
+
+    counts [G] rows per part; like: (trailing shape, dtype); values(start, stop): the source's rows of a slab.
+    """
+    parent, name = path.rsplit("/", 1)
+    tail, dtype = like
+    targets = [
+        files.create_column(file.require_group(parent), name, int(count), tail, dtype)
+        for file, count in zip(group.files, counts, strict=True)
+    ]
+    cursor = np.zeros(len(targets), np.int64)
+    for routing in routes:
+        slab = values(routing.start, routing.stop)
+        for index, rows in routing.pieces():
+            begin = cursor[index]
+            targets[index][begin : begin + len(rows)] = slab[rows]
+            cursor[index] += len(rows)
+
+
+def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
+    """Trailing shape and dtype of a column."""
+    return dataset.shape[1:], dataset.dtype
+
+
+def write_node_columns(source: Source, layout: Layout, group: PartGroup) -> None:
+    """Row ids and all columns of the nodes of a group of parts."""
+    for type_id, node_type in enumerate(source.types):
+        columns = source.nodes(node_type)
+        offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
+
+        def routes(row_bytes: int, node_type=node_type) -> Iterator[Routing]:
+            for start, stop in source.node_slabs(node_type, max(8, row_bytes)):
+                parts = source.node_parts(layout, node_type, start, stop)
+                yield group.route(start, stop, parts, np.arange(stop - start))
+
+        counts, prefix = np.diff(offsets), f"nodes/{node_type.name}/"
+        rows = lambda start, stop, node_type=node_type: source.node_rows(node_type, start, stop)  # noqa: E731
+        scatter(group, prefix + "row", counts, ((), np.int64), rows, routes(8))
+        for name in node_type.columns:
+            column = columns[name]
+            read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
+            scatter(group, prefix + name, counts, shape_of(column), read, routes(files.row_bytes(column)))
+
+
+def write_edge_columns(
+    source: Source, layout: Layout, group: PartGroup, relation: Relation, counts: np.ndarray
+) -> None:
+    """Row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
+    columns = source.edges(relation)
+    src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
+
+    def routes(row_bytes: int) -> Iterator[Routing]:
+        for start, stop in source.edge_slabs(relation, max(16, row_bytes)):
+            src = columns["src"][start:stop].astype(np.int64) + src_base
+            dst = columns["dst"][start:stop].astype(np.int64) + dst_base
+            yield group.route(start, stop, *event_parts(layout, src, dst))
+
+    def endpoint(name: str, base: int) -> Callable:
+        return lambda start, stop: layout.global_id[columns[name][start:stop].astype(np.int64) + base]
+
+    mine, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
+    rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
+    scatter(group, prefix + "row", mine, ((), np.int64), rows, routes(8))
+    scatter(group, prefix + "src", mine, ((), np.int64), endpoint("src", src_base), routes(8))
+    scatter(group, prefix + "dst", mine, ((), np.int64), endpoint("dst", dst_base), routes(8))
+    for name in relation.columns:
+        column = columns[name]
+        read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
+        scatter(group, prefix + name, mine, shape_of(column), read, routes(files.row_bytes(column)))
+
+
+def local_index(layout: Layout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
+    """Local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
+    offsets, base = layout.offsets[type_id], layout.local_bases(part)[type_id]
+    inside = (global_ids >= offsets[part]) & (global_ids < offsets[part + 1])
+    return np.where(inside, global_ids - offsets[part] + base, -1)
+
+
+def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start: int, num_events: int) -> np.ndarray:
+    """Keys (node - first) * num_events + event position [k] int64 of the history entries of nodes first .. stop - 1.
+
+    src, dst [m]: local indices of the endpoints of the events from ``start`` on, -1 where the endpoint is in another
+    part. A self-loop is one entry.
+    """
+    first, stop = nodes
+    mine_src = np.flatnonzero((src >= first) & (src < stop))
+    mine_dst = np.flatnonzero((dst >= first) & (dst < stop) & (dst != src))
+    rows, ends = np.r_[mine_src, mine_dst], np.r_[src[mine_src], dst[mine_dst]]
+    return (ends - first) * num_events + start + rows
+
+
+def local_ends(layout: Layout, edges: h5py.Group, part: int, relation: Relation) -> Iterator[tuple]:
+    """Slabs of a part's events: (first row, local indices of both endpoints)."""
+    for start, stop in files.slabs(len(edges["src"]), 16, partition_source.SLAB_BYTES):
+        src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
+        yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
+
+
+def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation, memory: int) -> None:
+    """History of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a time as fit
+    into ``memory``."""
+    edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
+    num_events = len(edges["src"])
+    ends = lambda: local_ends(layout, edges, part, relation)  # noqa: E731
+    counts = np.zeros(num_local + 1, np.int64)
+    for start, src, dst in ends():
+        keys = history_keys(src, dst, (0, num_local), start, num_events)
+        counts[1:] += np.bincount(keys // num_events, minlength=num_local)
+    indptr = np.cumsum(counts)
+    group, dtype = file.require_group(f"history/{relation.name}"), np.int32 if num_events < 2**31 else np.int64
+    files.create_column(group, "indptr", len(indptr), (), np.int64)[:] = indptr
+    event = files.create_column(group, "event", int(indptr[-1]), (), dtype)
+    for first, stop in itertools.pairwise(run_starts(indptr, memory // HISTORY_BYTES).tolist()):
+        if indptr[first] == indptr[stop]:
+            continue
+        keys = np.concatenate([history_keys(src, dst, (first, stop), start, num_events) for start, src, dst in ends()])
+        keys.sort()
+        event[indptr[first] : indptr[stop]] = keys % num_events
+
+
+def write_parts(source: Source, layout: Layout, journal: Journal, memory: int) -> None:
+    """Write the part files that are not finished; ``memory``: about the bytes for sorting histories."""
+    counts = [count_events(layout, endpoint_slabs(source, relation)) for relation in source.relations]
+    for parts in part_groups(range(layout.num_parts)):
+        if journal.group(parts) is None:
+            with open_group(layout, journal.folder, journal.set_id, parts) as opened:
+                write_group(source, layout, opened, counts, memory)
+            journal.note_group(parts, True)
+
+
+def part_groups(parts: range) -> Iterator[range]:
+    """Groups of parts whose files are written together."""
+    for first in range(parts.start, parts.stop, PARTS_AT_ONCE):
+        yield range(first, min(first + PARTS_AT_ONCE, parts.stop))
+
+
+@contextlib.contextmanager
+def open_group(layout: Layout, folder: str | os.PathLike, set_id: str, parts: range) -> Iterator[PartGroup]:
+    """New files for some parts; committed at the end, removed after an error."""
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(
+                files.writing(
+                    files.part_path(folder, part), files.PART, part=part, num_parts=layout.num_parts, set_id=set_id
+                )
+            )
+            for part in parts
+        ]
+        yield PartGroup(parts.start, opened)
+
+
+def carry_attributes(source: Source, group: PartGroup) -> None:
+    """Attributes of the source's columns, such as the names of classes, in every file of the group."""
+    tables = [(f"nodes/{found.name}", source.nodes(found), found.columns) for found in source.types]
+    tables += [(f"edges/{found.name}", source.edges(found), found.columns) for found in source.relations]
+    for path, columns, names in tables:
+        for name in names:
+            for key, value in columns[name].attrs.items():
+                for file in group.files:
+                    file[path][name].attrs[key] = value
+
+
+def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[np.ndarray], memory: int) -> None:
+    """Fill the files of a group of parts."""
+    for file in group.files:
+        for name in ("nodes", "edges", "history"):
+            file.create_group(name)
+    write_node_columns(source, layout, group)
+    for relation, relation_counts in zip(source.relations, counts, strict=True):
+        write_edge_columns(source, layout, group, relation, relation_counts)
+        for index, file in enumerate(group.files):
+            write_history(layout, file, group.first + index, relation, memory)
+    carry_attributes(source, group)

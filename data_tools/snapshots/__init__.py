@@ -1,0 +1,1 @@
+"""Converts source files to a snapshot graph file: one node set, edges of several snapshots."""

@@ -1,0 +1,8 @@
+"""``python -m data_tools.snapshots``."""
+
+import sys
+
+from data_tools.snapshots.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Merges parallel edges: those of one pair of nodes that are in a snapshot together become one.
+
+E edges, each in the snapshots first .. last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_tools.snapshots.graph import SnapshotGraph
+
+WEIGHT = "weight"
+REDUCE = ("sum", "mean", "last")
+
+
+def merge_parallel(graph: SnapshotGraph, reduce: dict[str, str] | None = None) -> SnapshotGraph:
+    """One edge for every pair of nodes and snapshot; ``weight`` counts what it stands for, and columns named in
+    ``reduce`` are summed ("sum"), averaged ("mean") or those of the newest edge, the last row ("last").
+
+    Edges must be in order of time. Rows go on for as long as the set of merged edges stays the same.
+    """
+    reduce = reduce or {}
+    last = graph.first if graph.last is None else graph.last
+    pair = graph.src.astype(np.int64) * graph.num_nodes + graph.dst
+    # Two changes an edge: it begins with snapshot first, it is no longer there with last + 1.
+    at, of = np.r_[graph.first, last + 1], np.r_[pair, pair]
+    edge, sign = np.tile(np.arange(len(pair)), 2), np.repeat([1, -1], len(pair))
+    order = np.lexsort((edge, at, of))
+    at, of, edge, sign = at[order], of[order], edge[order], sign[order]
+    starts = np.flatnonzero(np.r_[True, (of[1:] != of[:-1]) | (at[1:] != at[:-1])]) if len(of) else np.empty(0, int)
+    new_pair = np.r_[True, of[starts][1:] != of[starts][:-1]] if len(of) else np.empty(0, bool)
+    run = _Runs(starts, new_pair, edge, sign)
+    count = run.sums(np.ones(len(pair)))
+    there = np.flatnonzero(count > 0)
+    ends = at[starts[np.minimum(there + 1, len(starts) - 1)]] - 1
+    newest = run.newest()[there]
+    edges = {name: _reduced(graph.edges[name], how, run, there, newest) for name, how in reduce.items()}
+    if WEIGHT not in edges:
+        edges[WEIGHT] = count[there].astype(np.float32)
+    where = starts[there]
+    return SnapshotGraph(
+        graph.num_nodes, graph.num_snapshots, of[where] // graph.num_nodes, of[where] % graph.num_nodes, at[where],
+        ends, edges, graph.nodes, graph.series, graph.id, graph.attributes, graph.splits,
+    )  # fmt: skip
+
+
+class _Runs:
+    """Stretches of snapshots [r] in which nothing changes for a pair; they begin at the changes ``starts``."""
+
+    def __init__(self, starts: np.ndarray, new_pair: np.ndarray, edge: np.ndarray, sign: np.ndarray):
+        self._starts, self._edge, self._sign = starts, edge, sign
+        self._pair_start = np.maximum.accumulate(np.where(new_pair, np.arange(len(starts)), 0))
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the edges that are there [r, ...]; values [E, ...]."""
+        shape = (len(self._edge), *[1] * (values.ndim - 1))
+        change = values.astype(np.float64)[self._edge] * self._sign.reshape(shape)
+        if not len(self._starts):
+            return change
+        change = np.add.reduceat(change, self._starts, axis=0)
+        total = np.cumsum(change, axis=0)
+        return total - (total - change)[self._pair_start]
+
+    def newest(self) -> np.ndarray:
+        """The edge that began last [r]; of no meaning where none is there."""
+        begun = np.where(self._sign > 0, self._edge, -1)
+        if not len(self._starts):
+            return begun
+        latest = np.maximum.reduceat(begun, self._starts)
+        base = self._pair_start * (len(self._edge) + 1)  # larger for later pairs: maxima do not reach into them
+        return np.maximum.accumulate(latest + base) - base
+
+
+def _reduced(column: np.ndarray, how: str, run: _Runs, there: np.ndarray, newest: np.ndarray) -> np.ndarray:
+    if how == "last":
+        return column[newest]
+    total = run.sums(column)[there]
+    if how == "mean":
+        count = run.sums(np.ones(len(column)))[there]
+        total = total / count.reshape(len(count), *[1] * (column.ndim - 1))
+    return total.astype(np.float32)

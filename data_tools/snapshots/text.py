@@ -1,0 +1,201 @@
+"""Text files of snapshots: lists of edges, daily contacts, speeds of sensors.
+
+N nodes, S snapshots, R rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from data_tools.snapshots.graph import SnapshotGraph
+from data_tools.snapshots.parallel_edges import merge_parallel
+from data_tools.source.file_spec import FileSpec
+from data_tools.source.formats.tables import open_table
+from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.values import Raw, parse_ids, parse_numbers
+from data_tools.source.id_spaces import IntegerIds, RowIds, make_id_space
+from hpcgnn.graph.files import FileFormatError
+
+MOST_SNAPSHOTS = 1 << 20
+SPEED, TARGET = np.dtype(np.float32), "target"
+
+
+def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = None) -> SnapshotGraph:
+    """Rows ``snapshot, u, v`` or ``snapshot, u, v, weight``, separated by commas or white space, with or without a
+    header. Snapshots count from the smallest number; a number without rows is a snapshot without edges.
+
+    ids: "int" or "string"; with ``num_nodes`` they are the rows 0 .. num_nodes - 1. Raises FileFormatError.
+    """
+    space = make_id_space("node", ids)
+    if num_nodes is not None:
+        space = RowIds("node")
+        space.num_nodes = num_nodes
+    spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
+    parsers: list[Callable] = [parse_ids, space.column(), space.column(), _parse_weight]
+    columns: list[Any] = [*read_columns(spec, parsers[:width]), None]
+    number, *ends, weight = columns[:4]
+    space.finish()
+    first, count = count_snapshots(number, path.name, 1)
+    src, dst = (space.rows(end) for end in ends)
+    edges = {} if weight is None else {"weight": weight}
+    return SnapshotGraph(space.num_nodes, count, src, dst, first, edges=edges, id=space.ids)
+
+
+def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
+    """Contacts ``t i j``, one file a snapshot, in order of their names: a folder or an archive (.tar, .tgz, .zip). A
+    contact is an edge in both directions; merge: those of a pair in a snapshot are one, weight counts them.
+
+    Raises FileFormatError.
+    """
+    space, days = IntegerIds("node"), []
+    with unpacked(path) as members:
+        for member in members:
+            spec, _ = text_layout(member, ("t", "i", "j"), range(3, 9))
+            days.append(read_columns(spec, [parse_ids, space.column(), space.column()])[1:])
+    if not days:
+        raise FileFormatError(f"{path}: no files in it; one for every snapshot is needed")
+    first = np.repeat(np.arange(len(days)), [len(ends[0]) for ends in days])
+    space.finish()
+    src, dst = (space.rows(np.concatenate(ends)) for ends in zip(*days, strict=True))
+    graph = SnapshotGraph(space.num_nodes, len(days), src, dst, first, id=space.ids)
+    graph = both_directions(graph)
+    return merge_parallel(graph) if merge else graph
+
+
+def read_speeds(speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = True) -> SnapshotGraph:
+    """Measurements of sensors [S, N], the first line their ids, and weights between them [N, N]: edges that stay,
+    and a series ``target``. scaled: divided by its maximum, as T-GCN does; attribute ``scale`` holds the factor.
+
+    The entry of row i and column j is the edge from i to j. Raises FileFormatError.
+    """
+    spec = FileSpec(path=str(speeds), header="skip")
+    values, weights = _read_matrix(spec), _read_matrix(FileSpec(path=str(adjacency), header="none"))
+    names = _header(speeds)
+    if weights.shape != (len(names), len(names)):
+        raise FileFormatError(
+            f"{adjacency.name}: {weights.shape[0]} rows of {weights.shape[1]} numbers, but {speeds.name} has "
+            f"{len(names)} sensors; give the matrix of these"
+        )
+    scale = float(values.max(initial=0)) if scaled else 1.0
+    if scale <= 0:
+        raise FileFormatError(f"{speeds.name}: no value is above 0, so nothing to divide by; leave them with --raw")
+    src, dst = np.nonzero(weights)
+    count, zeros = len(values), np.zeros(len(src), np.int64)
+    return SnapshotGraph(
+        len(names), count, src, dst, zeros, zeros + count - 1, {"weight": weights[src, dst]},
+        series={TARGET: np.ascontiguousarray((values / np.float32(scale)).T)}, id=names,
+        attributes={TARGET: {"scale": scale}},
+    )  # fmt: skip
+
+
+def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
+    """The graph with every edge in both directions, those from a node to itself once."""
+    back = np.flatnonzero(graph.src != graph.dst)
+    graph.src, graph.dst = np.r_[graph.src, graph.dst[back]], np.r_[graph.dst, graph.src[back]]
+    graph.first = np.r_[graph.first, graph.first[back]]
+    graph.last = None if graph.last is None else np.r_[graph.last, graph.last[back]]
+    graph.edges = {name: np.concatenate([column, column[back]]) for name, column in graph.edges.items()}
+    return graph
+
+
+def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int]) -> tuple[FileSpec, int]:
+    """How a text file is laid out, its first columns called ``names``, with their number, one of ``widths``. Raises
+    FileFormatError."""
+    with Source(path).open() as raw:
+        line = CleanText(raw, "#%").peek_line().decode(errors="replace")
+    comma = "," in line
+    fields = line.split(",") if comma else line.split()
+    if line and len(fields) not in widths:
+        raise FileFormatError(
+            f"{path.name}: row 1 has {len(fields)} fields, expected {' or '.join(map(str, widths[:2]))}: "
+            f"{line[:80]!r}; check what kind of file it is"
+        )
+    header = fields and not fields[0].strip().lstrip("-").isdigit()
+    width = len(fields) or min(widths)
+    spec = FileSpec(
+        path=str(path), delimiter="," if comma else "whitespace", comment="#%", format="text",
+        header="skip" if header else "none", columns=list(names[:width]),
+    )  # fmt: skip
+    return spec, width
+
+
+def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndarray]]) -> list[np.ndarray]:
+    """The first columns of a text file, each [R] by its parser. Raises FileFormatError."""
+    table, row = open_table(spec), 0
+    pieces: list[list[np.ndarray]] = [[] for _ in parsers]
+    names = spec.columns[: len(parsers)]
+    for batch in table.batches({name: name for name in names}):
+        for found, name, parse in zip(pieces, names, parsers, strict=True):
+            found.append(parse(batch[name], table.name, row))
+        row += batch[names[0]].num_rows
+    return [np.concatenate(found or [np.empty(0, np.int64)]) for found in pieces]
+
+
+@contextlib.contextmanager
+def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
+    """The files of a folder or an archive, in order of their names. Raises FileFormatError."""
+    if path.is_dir():
+        yield sorted(file for file in path.iterdir() if file.is_file())
+        return
+    if not path.is_file():
+        raise FileFormatError(f"{path}: no such file or folder")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive:
+                    archive.extractall(folder)
+            else:
+                with tarfile.open(path) as archive:
+                    archive.extractall(folder, filter="data")
+        except (EOFError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+            raise FileFormatError(f"{path}: not a readable archive ({error}); fetch it again") from error
+        yield sorted(file for file in pathlib.Path(folder).rglob("*") if file.is_file())
+
+
+def _parse_weight(raw: Raw, file: str, first_row: int) -> np.ndarray:
+    return parse_numbers(raw, file, first_row, SPEED, None, {})
+
+
+def _read_matrix(spec: FileSpec) -> np.ndarray:
+    """All numbers of a text file [R, columns]."""
+    table, row, pieces = open_table(spec), 0, []
+    for batch in table.batches({"all": "0:"}):
+        pieces.append(parse_numbers(batch["all"], table.name, row, SPEED, None, {}))
+        row += len(pieces[-1])
+    if not pieces:
+        raise FileFormatError(f"{table.name}: no rows of numbers")
+    return np.concatenate(pieces)
+
+
+def _header(path: pathlib.Path) -> np.ndarray:
+    """The fields of the first line as ids: numbers where all are, else text."""
+    with Source(path).open() as raw:
+        names = [name.strip() for name in CleanText(raw).next_line().decode(errors="replace").split(",")]
+    if all(name.isdigit() for name in names):
+        return np.array(names, np.int64)
+    return np.array([name.encode() for name in names])
+
+
+def count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:
+    """Snapshots [R] of times, and how many there are. Raises FileFormatError."""
+    if not len(time):
+        raise FileFormatError(f"{name}: no rows, so no snapshots")
+    time = time - time.min()
+    step = step or int(np.gcd.reduce(time)) or 1
+    if len(wrong := np.flatnonzero(time % step)):
+        raise FileFormatError(f"{name}: row {wrong[0] + 1}: the time is not a multiple of {step} after the first")
+    count = int(time.max()) // step + 1
+    if count > MOST_SNAPSHOTS:
+        raise FileFormatError(
+            f"{name}: the snapshots' numbers span {count:,}; are they times? data_tools.convert makes events of them, "
+            "and `windows` cuts those into snapshots"
+        )
+    return time // step, count

@@ -1,0 +1,54 @@
+"""Words of a column as numbers 0, 1, ... in the order of the words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_tools.source.formats.values import Raw, parse_names, single, to_arrow
+from hpcgnn.graph.files import FileFormatError, slabs
+
+
+class Classes:
+    """Converts a column of words to codes while it is read; `finish` then puts them in order.
+
+    Words that are all integers are ordered as such, others by their UTF-8 bytes. Empty words become ``fill``.
+    """
+
+    def __init__(self, dtype: str = "int64", fill: float | None = None):
+        self._dtype = np.dtype(dtype)
+        self._fill = fill
+        self._codes: dict[str, int] = {}
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        """Codes [n] in order of first appearance, -1 for empty words."""
+        words = self._words(raw, file, first_row).dictionary_encode()
+        codes = [self._code(word) for word in words.dictionary.to_pylist()]
+        if len(self._codes) > np.iinfo(self._dtype).max:
+            raise FileFormatError(f"{file}: column {raw.labels[0]}: more classes than {self._dtype} can number")
+        return np.array(codes, self._dtype)[words.indices.to_numpy(zero_copy_only=False)]
+
+    def _words(self, raw: Raw, file: str, first_row: int) -> pa.Array:
+        if self._fill is None:
+            return parse_names(raw, file, first_row)
+        part, _ = single(raw, file, first_row)
+        return pc.utf8_trim_whitespace(pc.fill_null(to_arrow(part).cast(pa.string()), ""))
+
+    def _code(self, word: str) -> int:
+        return -1 if word == "" else self._codes.setdefault(word, len(self._codes))
+
+    def finish(self, column: np.ndarray) -> list[str]:
+        """Replace the codes of a column [n] in place by the final numbers, and return the words in their order."""
+        words = sorted(self._codes, key=int if all(map(is_integer, self._codes)) else str.encode)
+        number = np.empty(len(words) + 1, column.dtype)
+        number[[self._codes[word] for word in words]] = np.arange(len(words))
+        number[-1] = 0 if self._fill is None else self._fill
+        for start, stop in slabs(len(column), column.dtype.itemsize):
+            column[start:stop] = number[column[start:stop]]
+        return words
+
+
+def is_integer(word: str) -> bool:
+    """Whether a word is an integer in decimal notation."""
+    return word.removeprefix("-").isdecimal()

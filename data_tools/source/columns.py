@@ -1,0 +1,163 @@
+"""Reads the columns of a table in one pass over its files, and spools what is parsed to unnamed temporary files.
+
+A spooled column comes back as a memory map, so the size of a source is bounded by the disk, not by the memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from data_tools.source.classes import Classes
+from data_tools.source.file_spec import SPLITS, ColumnSpec, FileSpec, Reference, TableFile
+from data_tools.source.formats.arrays import Sparse
+from data_tools.source.formats.tables import is_empty, open_table
+from data_tools.source.formats.values import Place, Raw, parse_numbers, parse_times
+from data_tools.source.relation_types import Origin
+from data_tools.source.spec import SourceSpec, table_files
+from data_tools.source.spool import Spool
+from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
+
+Convert = Callable[[Raw, str, int], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column to read: ``convert(raw, file name, first row)`` gives the array to spool."""
+
+    name: str
+    file: str
+    reference: Reference | Sparse | None
+    convert: Convert
+
+
+def read_fields(
+    spec: SourceSpec, fields: list[Field], folder: pathlib.Path, origin: Origin | None = None
+) -> dict[str, np.ndarray]:
+    """Read columns, each file once; they must all have the same number of rows. Columns of width 0 are left out.
+
+    ``origin`` notes where the rows of the first field come from.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for file in dict.fromkeys(field.file for field in fields):
+        here = [field for field in fields if field.file == file]
+        spools = {field.name: Spool(folder) for field in here}
+        for piece in spec.files[file].pieces():
+            # A chunk of text may be empty, and then lacks even the names of its columns.
+            num_rows = 0 if spec.files[file].chunks and is_empty(piece) else read_piece(piece, here, spools)
+            if origin is not None and file == fields[0].file:
+                origin.add(pathlib.Path(piece.title).name, num_rows)
+        columns |= {name: spool.column() for name, spool in spools.items()}
+        check_rows(spec.files[file].title, len(columns[here[0].name]), spec.files[file].rows)
+    lengths = {spec.files[field.file].title: len(columns[field.name]) for field in fields}
+    if len(set(lengths.values())) > 1:
+        raise FileFormatError(f"files with rows that belong together differ in length: {lengths}")
+    return {name: column for name, column in columns.items() if 0 not in column.shape[1:]}
+
+
+def read_piece(piece: FileSpec, fields: list[Field], spools: dict[str, Spool]) -> int:
+    """Add the columns of one file to spools; returns its number of rows."""
+    table = open_table(piece)
+    first_row = 0
+    for batch in table.batches({field.name: field.reference for field in fields}):
+        for field in fields:
+            rows = field.convert(batch[field.name], table.name, first_row)
+            if not spools[field.name].fits(rows):
+                raise FileFormatError(f"{piece.path}: its rows differ in width from those of the files before it")
+            spools[field.name].append(rows)
+        first_row += batch[fields[0].name].num_rows
+    check_rows(piece.title, first_row, piece.rows)
+    return first_row
+
+
+def check_rows(title: str, found: int, expected: list[int]) -> None:
+    """FileFormatError where a file has not as many rows as it must have."""
+    if expected and found != sum(expected):
+        raise FileFormatError(f"{title}: has {found:,} rows, expected {sum(expected):,}; is a file cut short?")
+
+
+def read_table(
+    spec: SourceSpec, file: TableFile | None, fields: list[Field], folder: pathlib.Path, origin: Origin
+) -> dict[str, np.ndarray]:
+    """Read the columns of a table; from several files one after the other, with a column ``split`` [N] int8."""
+    if not isinstance(file, dict):
+        return read_fields(spec, fields, folder, origin)
+    spools: dict[str, Spool] = {}
+    empty: dict[str, np.ndarray] = {}
+    for split, name in file.items():
+        piece = read_fields(spec, [dataclasses.replace(field, file=name) for field in fields], folder, origin)
+        piece["split"] = np.full(len(piece[fields[0].name]), SPLITS[split], np.int8)
+        if not len(piece["split"]):
+            empty = piece
+            continue
+        if spools and spools.keys() != piece.keys():
+            raise FileFormatError(f"{spec.files[name].title}: its columns {sorted(piece)} are not {sorted(spools)}")
+        for key, column in piece.items():
+            append_all(spools.setdefault(key, Spool(folder)), column, spec.files[name])
+    return {key: spool.column() for key, spool in spools.items()} or empty
+
+
+def append_all(spool: Spool, column: np.ndarray, file: FileSpec) -> None:
+    """Add a whole column to a spool, slab by slab; FileFormatError when its width is not that of the files before."""
+    if not spool.fits(column):
+        raise FileFormatError(f"{file.title}: its rows differ in width from those of the files before it")
+    for start, stop in slabs(len(column), row_bytes(column)):
+        spool.append(column[start:stop])
+
+
+def number_classes(fields: list[Field], columns: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    """Put the classes of those columns in order that have them; returns their words by column."""
+    found = {field.name: field.convert for field in fields if isinstance(field.convert, Classes)}
+    return {name: classes.finish(columns[name]) for name, classes in found.items()}
+
+
+def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> list[Field]:
+    """Fields for the plain columns of a table (those with ``sets`` are not row by row)."""
+    names = table_files(file)
+    return [
+        Field(
+            name,
+            column.file or names[0],
+            Sparse(column.sparse) if column.sparse is not None else column.column,
+            Classes(column.dtype or "int64", column.fill) if column.classes else partial(convert_column, name, column),
+        )
+        for name, column in columns.items()
+        if not column.sets
+    ]
+
+
+def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row: int) -> np.ndarray:
+    """Parse one piece of a stored column; features are always a matrix."""
+    values = parse_numbers(raw, file, first_row, np.dtype(column.dtype), column.fill, column.values)
+    return values[:, None] if name == "feat" and values.ndim == 1 else values
+
+
+class OrderedTimes:
+    """Parses times and refuses the first that is smaller than the one before it."""
+
+    def __init__(self, scale: float, check: bool):
+        self._scale = scale
+        self._check = check
+        self._last: int | None = None
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        times = parse_times(raw, file, first_row, self._scale)
+        if self._check and len(times):
+            before = np.concatenate([times[:1] if self._last is None else [self._last], times[:-1]])
+            if len(bad := np.flatnonzero(times < before)):
+                row = int(bad[0])
+                raise Place(file, raw.labels[0], first_row).error(
+                    row,
+                    f"the time decreases from {before[row]} to {times[row]}{self._unit()}; pass --sort (or set "
+                    "sort: true) to sort the events by time",
+                )
+            self._last = int(times[-1])
+        return times
+
+    def _unit(self) -> str:
+        return "" if self._scale == 1 else f" (scaled by {self._scale:g})"

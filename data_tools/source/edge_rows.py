@@ -1,0 +1,152 @@
+"""Which rows of an edge table become edges, and in which order.
+
+The rows of a relation are chosen without holding the table: a byte a row says whether it is kept, and `EdgeRows.pieces`
+then gives the rows slab by slab. Only sorting by time takes eight more bytes a row.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_tools.source.relation_types import EdgeTable
+from data_tools.source.segments import ArraySegments, hash_rows, to_buckets
+from data_tools.source.spool import forget
+from hpcgnn.graph.files import FileFormatError, slabs, split_relation
+
+SCAN_ROWS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRows:
+    """The edges of a relation, E in all; ``notes`` says in words what was left out or doubled."""
+
+    num_edges: int
+    notes: list[str]
+    _table: EdgeTable
+    _keep: np.ndarray
+    _order: np.ndarray | None
+
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """The rows of the source [e] in the order of the edges, and ``flipped`` [e]: where src and dst change places
+        (None: nowhere)."""
+        num_rows = len(self._keep if self._order is None else self._order)
+        for start, stop in slabs(num_rows, 1, SCAN_ROWS):
+            rows = start + np.flatnonzero(self._keep[start:stop]) if self._order is None else self._order[start:stop]
+            if self._table.spec.undirected:
+                yield both_directions(rows, self._table.src, self._table.dst)
+            else:
+                yield rows, None
+
+
+def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) -> EdgeRows:
+    """Apply the options of a relation to its rows; ``num_buckets``: into how many pieces on disk the search for
+    duplicates divides them (0: it is done in memory).
+
+    Raises FileFormatError, naming file and row, for a self-loop or duplicate where the option is ``error``.
+    """
+    edge = table.spec
+    notes: list = []
+    keep = np.ones(len(table.src), bool)
+    if edge.dangling == "drop":
+        leave_out(table, keep, dangling_rows(table), "drop", "dangling edge", notes)
+    homogeneous = len(set(split_relation(edge.relation)[::2])) == 1
+    if homogeneous and edge.self_loops != "keep":
+        leave_out(table, keep, loop_rows(table, keep), edge.self_loops, "self-loop", notes)
+    if edge.duplicates != "keep":
+        repeated = repeated_rows(table, keep, folder, num_buckets)
+        leave_out(table, keep, repeated, edge.duplicates, "duplicate edge", notes)
+    order = None
+    if edge.sort and table.time is not None:
+        order = np.flatnonzero(keep)
+        order = order[np.argsort(table.time[order], kind="stable")]
+    num_edges = int(keep.sum())
+    if edge.undirected:
+        notes.append("both directions")
+        num_edges = 2 * num_edges - sum(map(len, loop_rows(table, keep)))
+    return EdgeRows(num_edges, notes, table, keep, order)
+
+
+def leave_out(
+    table: EdgeTable, keep: np.ndarray, bad: Iterator[np.ndarray], policy: str, what: str, notes: list[str]
+) -> None:
+    """Drop rows, which come in pieces, from ``keep`` [E]; FileFormatError if the policy is ``error``."""
+    count, first = 0, len(keep)
+    for rows in bad:
+        if len(rows):
+            count, first = count + len(rows), min(first, int(rows.min()))
+            keep[rows] = False
+    if policy == "error" and count:
+        file, row = table.origin.find(first)
+        raise FileFormatError(
+            f"{file}: row {row + 1}: {what} ({count} in the file); remove them, or set the option to drop or keep"
+        )
+    if count:
+        notes.append(f"{count:,} {what}{'' if count == 1 else 's'} dropped")
+
+
+def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Slabs of the ends of all rows: first row, src, dst."""
+    for start, stop in slabs(len(table.src), 1, SCAN_ROWS):
+        yield start, np.array(table.src[start:stop]), np.array(table.dst[start:stop])
+        forget(table.src)
+        forget(table.dst)
+
+
+def dangling_rows(table: EdgeTable) -> Iterator[np.ndarray]:
+    """Rows with an end that is no node."""
+    for start, src, dst in scan(table):
+        yield start + np.flatnonzero((src < 0) | (dst < 0))
+
+
+def loop_rows(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
+    """Kept rows whose ends are the same."""
+    for start, src, dst in scan(table):
+        yield start + np.flatnonzero((src == dst) & keep[start : start + len(src)])
+
+
+def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
+    """Kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
+    if not num_buckets:
+        pieces = list(keys(table, keep))
+        if pieces:
+            yield later_of_equal(np.concatenate(pieces))
+        return
+    records = ArraySegments(folder)
+    for piece in keys(table, keep):
+        _, order, bounds = to_buckets(hash_rows(list(piece.T[1:])), num_buckets)
+        records.append(piece[order], bounds)
+    for bucket in range(num_buckets if records.num_batches else 0):
+        yield later_of_equal(records.bucket(bucket))
+
+
+def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
+    """Row, src, dst and, where there is one, time of the kept rows, [n, 3 or 4] int64."""
+    for start, src, dst in scan(table):
+        rows = np.flatnonzero(keep[start : start + len(src)])
+        src, dst = src[rows], dst[rows]
+        if table.spec.undirected:
+            src, dst = np.minimum(src, dst), np.maximum(src, dst)
+        time = [] if table.time is None else [table.time[start + rows]]
+        yield np.stack([start + rows, src, dst, *time], axis=1)
+
+
+def later_of_equal(records: np.ndarray) -> np.ndarray:
+    """The rows (first column) of those records [n, ...] that equal an earlier one; they are in order of their rows."""
+    rows, *columns = records.T
+    order = np.lexsort(columns)  # stable, so the first of equal rows is the earliest
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for column in columns:
+        same &= column[order[1:]] == column[order[:-1]]
+    return rows[order[1:][same]]
+
+
+def both_directions(rows: np.ndarray, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each row twice, the second time flipped, next to each other; a self-loop once."""
+    doubled = np.repeat(rows, 2)
+    flipped = np.tile(np.array([False, True]), len(rows))
+    keep = ~(flipped & (np.asarray(src)[doubled] == np.asarray(dst)[doubled]))
+    return doubled[keep], flipped[keep]

@@ -1,0 +1,98 @@
+"""Files and columns of a source, as `data_tools.source.spec` describes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from data_tools.source.schema import one_of
+
+SPLITS = {"train": 0, "val": 1, "test": 2}
+DTYPES = ("int8", "int16", "int32", "int64", "float32", "float64")
+FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "pt", "lists", "triples", "turtle", "idlists")
+POLICIES = ("keep", "drop", "error")
+
+Reference = int | str | list
+TableFile = str | dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpec:
+    """One source file and how its text is laid out."""
+
+    path: str | None = None
+    chunks: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    archive: str | None = None
+    member: str | None = None
+    format: str = "auto"
+    delimiter: str = ","
+    header: str = "names"
+    columns: list[str] = field(default_factory=list)
+    comment: str = ""
+
+    def __post_init__(self):
+        one_of("format", self.format, FORMATS)
+        one_of("header", self.header, ("names", "skip", "none"))
+        if self.delimiter != "whitespace" and len(self.delimiter) != 1:
+            raise ValueError(f"delimiter: {self.delimiter!r} is neither one character nor 'whitespace'")
+        if self.columns and self.header == "names":
+            raise ValueError("columns: the header names the columns already; set header: skip (or none)")
+        if (self.archive is None) != (self.member is None):
+            raise ValueError("archive and member go together")
+        if self.chunks and (self.path or self.archive):
+            raise ValueError("chunks: takes the place of path and archive")
+        if not all(isinstance(name, str) for name in self.chunks):
+            raise ValueError(f"chunks: {self.chunks} is not a list of names")
+        if len(self.rows) > 1 and not self.chunks:
+            raise ValueError("rows: one number, as there are no chunks")
+
+    def pieces(self) -> list[FileSpec]:
+        """The files whose rows follow each other, each with the number of rows it must have, if that is told."""
+        if not self.chunks:
+            return [self]
+        rows = [[count] for count in self.rows] if len(self.rows) == len(self.chunks) > 1 else [[]] * len(self.chunks)
+        return [
+            dataclasses.replace(self, path=path, chunks=[], rows=count)
+            for path, count in zip(self.chunks, rows, strict=True)
+        ]
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its path, or that of its first chunk and how many there are."""
+        if not self.chunks:
+            return str(self.path)
+        return self.chunks[0] + (f" (and {len(self.chunks) - 1:,} chunks more)" if len(self.chunks) > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of integers in a file of its own; as a mask it has a value for every row, 0 or 1."""
+
+    file: str
+    column: Reference
+    mask: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One stored column: where its values come from and their type."""
+
+    column: Reference | None = None
+    sparse: str | None = None
+    sets: dict[str, Reference | FileColumn] = field(default_factory=dict)
+    file: str | None = None
+    dtype: str | None = None
+    fill: float | None = None
+    values: dict[str, int] = field(default_factory=dict)
+    classes: bool = False
+
+    def __post_init__(self):
+        if (self.column is not None) + (self.sparse is not None) + bool(self.sets) != 1:
+            raise ValueError("exactly one of column, sparse and sets says where the values are")
+        if self.dtype is not None:
+            one_of("dtype", self.dtype, DTYPES)
+        for name in self.sets:
+            one_of("sets", name, tuple(SPLITS))
+        if self.classes and (self.values or self.column is None or isinstance(self.column, list)):
+            raise ValueError("classes: numbers the words of one column itself; leave out values, sparse and sets")

@@ -1,0 +1,1 @@
+"""Readers of file formats: text, parquet, npz, npy, mat, RDF, and the folders of DGL and OGB."""

@@ -1,0 +1,225 @@
+"""Partitions as DGL writes them (partition_graph, dispatch_data.py), unpacked to chunks, one part at a time.
+
+The nodes of a type are those of part 0, then those of part 1, and so on, as DGL numbers them; column ``part`` keeps
+which part a node was in. Where orig_nids.dgl is there, the column ``id`` holds the original ids, in order of the rows.
+Edges are in the order of their ids in DGL.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_tools.source.file_spec import SPLITS
+from data_tools.source.formats.chunks_dgl import MASKS, local_name, stored_dtype
+from data_tools.source.formats.dgl_files import PartGraph, read_graph, read_tensors
+from data_tools.source.schema import items
+from data_tools.source.spec_file import RESERVED
+from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.files import FileFormatError, relation_name
+
+ONLY_TYPE, ONLY_RELATION = "_N", "_N:_E:_N"
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The metadata of a partition set: per type, and per relation, the ranges [P, 2] of global ids of the parts."""
+
+    folder: pathlib.Path
+    files: list[dict[str, str]]
+    nodes: dict[str, np.ndarray]
+    edges: dict[str, np.ndarray]
+
+
+def find_book(folder: pathlib.Path) -> pathlib.Path | None:
+    """The metadata file of a partition set in a folder, if there is one."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            data = decode_json(path.read_text())
+        except ValueError:
+            continue
+        if isinstance(data, dict) and "num_parts" in data and "node_map" in data:
+            return path
+    return None
+
+
+def read_book(path: pathlib.Path) -> Book:
+    """The metadata of a partition set. ValueError naming what is missing."""
+    data = decode_json(path.read_text())
+    found = []
+    for key, only in (("node_map", ONLY_TYPE), ("edge_map", ONLY_RELATION)):
+        ranges = data.get(key)
+        ranges = {only: ranges} if isinstance(ranges, list) else dict(items(key, ranges))
+        order = data.get("ntypes" if key == "node_map" else "etypes") or {only: 0}
+        if set(order) != set(ranges) or not all(isinstance(value, list) for value in ranges.values()):
+            raise ValueError(f"{key}: expected the ranges of ids of {', '.join(order)}")
+        found.append({name: as_ranges(ranges[name]) for name in sorted(order, key=order.__getitem__)})
+    files = [dict(items(f"part-{i}", data.get(f"part-{i}"))) for i in range(int(data["num_parts"]))]
+    return Book(path.parent, files, *found)
+
+
+def as_ranges(values: list) -> np.ndarray:
+    """First global id, and the one after the last, of every part [P, 2]; older files have the latter only."""
+    ranges = np.array(values, np.int64)
+    return ranges if ranges.ndim == 2 else np.stack([np.r_[0, ranges[:-1]], ranges], axis=1)
+
+
+def unpack(path: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
+    """Write npy chunks of all parts into a folder; returns the spec that reads them. ValueError naming the file."""
+    book = read_book(path)
+    writer = Chunks(folder)
+    original = original_ids(book)
+    for part, names in enumerate(book.files):
+        unpack_part(book, part, names, original, writer)
+    nodes = []
+    for name, ranges in book.nodes.items():
+        ids = {"ids": "row", "count": int((ranges[:, 1] - ranges[:, 0]).sum())}
+        if original is not None:
+            ids = {"ids": "int", "id": "array", "file": f"nodes.{name}.id"}
+        nodes.append({"type": local_name(name), **ids, "columns": writer.columns(f"nodes.{name}")})
+    edges = []
+    for name in book.edges:
+        relation = relation_name(*map(local_name, relation_of(name)))
+        ends = {"file": f"edges.{name}.ends", "src": "array[:,0]", "dst": "array[:,1]"}
+        edges.append({"relation": relation, **ends, "columns": writer.columns(f"edges.{name}")})
+    return {"kind": "static", "files": writer.files, "nodes": nodes, "edges": edges}
+
+
+class Chunks:
+    """Arrays written as npy chunks, by name."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._dtypes: dict[str, np.dtype] = {}
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        """The next chunk of an array."""
+        chunks = self.files.setdefault(name, {"chunks": []})["chunks"]
+        chunks.append(str(self._folder / f"{list(self.files).index(name)}-{len(chunks)}.npy"))
+        self._dtypes.setdefault(name, array.dtype)
+        np.save(chunks[-1], array)
+
+    def columns(self, prefix: str) -> dict[str, Any]:
+        """The columns of a table as a spec has them; ids and ends are none."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, dtype in self._dtypes.items():
+            table, _, column = name.rpartition(".")
+            if table == prefix and column not in ("id", "ends"):
+                stored = f"{column}_" if column in RESERVED else column
+                found[stored] = {"file": name, "column": "array", "dtype": stored_dtype(name, dtype)}
+                if column == "label":
+                    found[stored] |= {"dtype": "int64", "fill": -1}
+        return found
+
+
+def part_folder(book: Book, part: int) -> pathlib.Path:
+    """The folder of a part."""
+    if "part_graph" not in book.files[part]:
+        kind = ", ".join(book.files[part])
+        raise FileFormatError(
+            f"{book.folder}: part {part} has no part_graph, but {kind}; parts of GraphBolt are not read: "
+            "partition with use_graphbolt=False"
+        )
+    return (book.folder / book.files[part]["part_graph"]).parent
+
+
+def original_ids(book: Book) -> dict[str, np.ndarray] | None:
+    """The original id of every node [N], by type; None where they were not saved."""
+    paths = [part_folder(book, part) / "orig_nids.dgl" for part in range(len(book.files))]
+    if not all(path.is_file() for path in paths):
+        return None
+    parts = [read_tensors(path) for path in paths]
+    return {name: np.concatenate([part[name] for part in parts]) for name in book.nodes}
+
+
+def unpack_part(
+    book: Book, part: int, names: dict[str, str], original: dict[str, np.ndarray] | None, writer: Chunks
+) -> None:
+    """Write the chunks of one part: its own nodes and edges, with what they have."""
+    graph = read_graph(book.folder / names["part_graph"])
+    for name, ranges in book.nodes.items():
+        counts = ranges[:, 1] - ranges[:, 0]
+        writer.add(f"nodes.{name}.part", np.full(counts[part], part, np.int32))
+        if original is not None:
+            first = int(counts[:part].sum())
+            writer.add(f"nodes.{name}.id", original[name][first : first + counts[part]])
+    write_columns(book.folder / names["node_feats"], "nodes", ONLY_TYPE, book.nodes, part, writer)
+    write_edges(book, part, graph, original, writer)
+    write_columns(book.folder / names["edge_feats"], "edges", ONLY_RELATION, book.edges, part, writer)
+
+
+def write_columns(
+    path: pathlib.Path, kind: str, only: str, ranges: dict[str, np.ndarray], part: int, writer: Chunks
+) -> None:
+    """Write the tensors of a file of features, named type/column; of old ones the only type is left out."""
+    for key, tensor in masks_to_split(read_tensors(path)).items():
+        table, _, column = key.rpartition("/")
+        table = find_type(table or only, ranges)
+        count = int(ranges[table][part, 1] - ranges[table][part, 0])
+        if len(tensor) != count:
+            raise FileFormatError(f"{path}: {key} has {len(tensor)} rows, part {part} has {count} of {table}")
+        writer.add(f"{kind}.{table}.{local_name(column)}", tensor)
+
+
+def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors with ``split`` [n] int8 in place of the masks of training, validation and test."""
+    found = dict(tensors)
+    for key in [key for key in tensors if key.rpartition("/")[2] == "train_mask"]:
+        prefix = key.removesuffix("train_mask")
+        split = np.full(len(tensors[key]), -1, np.int8)
+        for mask, name in MASKS.items():
+            if prefix + mask in found:
+                split[found.pop(prefix + mask).astype(bool)] = SPLITS[name]
+        found[prefix + "split"] = split
+    return found
+
+
+def find_type(name: str, ranges: dict[str, np.ndarray]) -> str:
+    """A type or relation by its name; a relation also by the middle one of its three names."""
+    found = [key for key in ranges if name in (key, key.split(":")[len(key.split(":")) // 2])]
+    if len(found) != 1:
+        raise FileFormatError(f"a feature of {name!r}, which is none of {', '.join(ranges)}")
+    return found[0]
+
+
+def write_edges(
+    book: Book, part: int, graph: PartGraph, original: dict[str, np.ndarray] | None, writer: Chunks
+) -> None:
+    """Write the ends of the edges that a part owns, relation by relation, in the order of their ids."""
+    ids = graph.edges["_ID"]
+    own = graph.edges["inner_edge"].astype(bool)
+    global_ids = graph.nodes["_ID"]
+    for name, ranges in book.edges.items():
+        low, high = ranges[part]
+        chosen = np.flatnonzero(own & (ids >= low) & (ids < high))
+        if len(chosen) != high - low:
+            raise FileFormatError(f"part {part} has {len(chosen)} edges of {name}, its metadata say {high - low}")
+        chosen = chosen[np.argsort(ids[chosen])]
+        source, _, destination = relation_of(name)
+        ends = [(graph.src, source), (graph.dst, destination)]
+        rows = [type_rows(global_ids[end[chosen]], book.nodes[node_type], name) for end, node_type in ends]
+        if original is not None:
+            rows = [original[node_type][row] for row, (_, node_type) in zip(rows, ends, strict=True)]
+        writer.add(f"edges.{name}.ends", np.stack(rows, axis=1))
+
+
+def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarray:
+    """Row ids within a type [E] of global ids, by the ranges of the parts."""
+    counts = ranges[:, 1] - ranges[:, 0]
+    part = np.searchsorted(ranges[:, 0], global_ids, side="right") - 1
+    rows = global_ids - ranges[part, 0]
+    if len(rows) and (part.min() < 0 or (rows >= counts[part]).any()):
+        raise FileFormatError(f"an edge of {name} has an end that is not of its type")
+    return (np.cumsum(counts) - counts)[part] + rows
+
+
+def relation_of(name: str) -> tuple[str, str, str]:
+    """The three names of a relation."""
+    if name.count(":") != 2:
+        raise FileFormatError(f"edge_map: {name!r} is not of the form source:relation:destination")
+    source, relation, destination = name.split(":")
+    return source, relation, destination

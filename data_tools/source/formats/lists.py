@@ -1,0 +1,76 @@
+"""Lists of ids: a line a node (``u i1 i2 ...``) as rows of pairs, and JSON ``{row: [column, ...]}`` as a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from data_tools.source.file_spec import FileSpec, Reference
+from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.values import Raw
+from data_tools.source.selection import pick, select_all
+from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.files import FileFormatError
+
+MOST = 1 << 62  # that a number of a row or column may be
+
+
+class ListsTable:
+    """Text of lines ``a b c ...`` as the rows (a, b), (a, c), ...; rows are counted over these pairs."""
+
+    def __init__(self, source: Source, spec: FileSpec):
+        self.name = source.name
+        self._source = source
+        self._spec = spec
+        self._whitespace = spec.delimiter == "whitespace"
+        self._delimiter = b" " if self._whitespace else spec.delimiter.encode()
+
+    def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
+        """See `data_tools.source.formats.tables.Table`."""
+        chosen, _ = select_all(self.name, references, list(self._spec.columns), 2)
+        with self._source.open() as raw:
+            stream = CleanText(raw, self._spec.comment, self._whitespace)
+            if self._spec.header != "none":
+                stream.next_line()
+            for block in stream.blocks():
+                first, others = self._pairs(block)
+                yield pick(chosen, {0: first, 1: others}, len(others))
+
+    def _pairs(self, block: bytes) -> tuple[pa.Array, pa.Array]:
+        """Both ends of the pairs of whole lines, as text."""
+        lines = [line.split(self._delimiter) for line in block.splitlines()]
+        counts = np.array([len(line) - 1 for line in lines])
+        try:
+            heads = pa.array([line[0] for line in lines], pa.binary()).cast(pa.string())
+            others = pa.array([item for line in lines for item in line[1:]], pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
+        return heads.take(np.repeat(np.arange(len(lines)), counts)), others
+
+
+def load_id_lists(source: Source) -> dict[str, np.ndarray]:
+    """The 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
+
+    Its shape goes up to the largest row and column; a column named twice in a row counts once.
+    Raises FileFormatError for other JSON and for ids that are not 0, 1, ...
+    """
+    try:
+        with source.open() as file:
+            lists = decode_json(file.read())
+    except ValueError as error:
+        raise FileFormatError(f"{source.name}: not JSON ({error}); is it truncated?") from None
+    if not isinstance(lists, dict):
+        raise FileFormatError(f"{source.name}: expected an object of lists, {{row: [column, ...]}}")
+    rows = []
+    for key, columns in lists.items():
+        good = isinstance(columns, list) and all(type(column) is int and 0 <= column < MOST for column in columns)
+        if not (key.isdecimal() and int(key) < MOST and good):
+            found = str(columns)[:60]
+            raise FileFormatError(f"{source.name}: row {key!r}: expected a list of numbers 0, 1, ..., got {found}")
+        rows += [(int(key), column) for column in set(columns)]
+    row, col = np.array(sorted(rows), np.int64).reshape(-1, 2).T
+    height = 1 + max(map(int, lists), default=-1)
+    shape = np.array([height, 1 + col.max(initial=-1)])
+    return {"data": np.ones(len(row), np.float32), "row": row, "col": col, "shape": shape}

@@ -1,0 +1,180 @@
+"""The folder of a data set of the Open Graph Benchmark, as its package downloads it, as a spec.
+
+Read are raw/ in csv form (one type of nodes, or several with relations/) and in binary form (data.npz, node-label.npz),
+and a split: of nodes from split/<name>/[<type>/]{train,valid,test}.csv.gz, of links from
+split/<name>/{train,valid,test}.pt, whose positive links are the edges. Whatever else raw/ holds about nodes
+(node_year.csv.gz) or edges (edge_reltype.csv.gz) becomes a column.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from data_tools.source.formats.arrays import load_arrays
+from data_tools.source.formats.npz_arrays import NpzArrays
+from data_tools.source.schema import one_of
+from data_tools.source.spec import SourceSpec
+from data_tools.source.spec_file import build_spec
+from hpcgnn.graph.files import FileFormatError, relation_name
+
+TASKS = ("ogb-nodeprop", "ogb-linkprop")
+SETTINGS = ("folder", "split", "undirected")
+SETS = {"train": "train", "valid": "val", "test": "test"}
+LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "tail"))
+
+
+def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
+    """The spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one), undirected.
+
+    Raises ValueError naming what is missing.
+    """
+    for name in assigned:
+        one_of("--set", name, SETTINGS)
+    if "folder" not in assigned:
+        raise ValueError("files.folder has no path; pass --set folder=PATH")
+    folder = pathlib.Path(assigned["folder"])
+    one_of("--set undirected", undirected := assigned.get("undirected", "false"), ("true", "false"))
+    if not (folder / "raw").is_dir():
+        raise FileFormatError(f"{folder}: no folder raw/ in it; is this the folder of an OGB data set?")
+    split = find_split(folder, assigned.get("split"))
+    files: dict[str, Any] = {}
+    if task == "ogb-linkprop":
+        nodes, _ = homogeneous(folder / "raw", files)
+        edges = [link_edges(split, files)]
+    else:
+        read = typed if (folder / "raw" / "triplet-type-list.csv.gz").is_file() else homogeneous
+        nodes, edges = read(folder / "raw", files)
+        for node in nodes:
+            add_split(node, split, files)
+    for edge in edges:
+        edge["undirected"] = undirected == "true"
+    return build_spec({"kind": "static", "files": files, "nodes": nodes, "edges": edges}, pathlib.Path(), {})
+
+
+def find_split(folder: pathlib.Path, name: str | None) -> pathlib.Path:
+    """The folder of a split: the named one, or the only one."""
+    found = sorted(path.name for path in (folder / "split").iterdir()) if (folder / "split").is_dir() else []
+    if name is None and len(found) == 1:
+        name = found[0]
+    if name not in found:
+        raise FileFormatError(f"{folder}: split {name!r} is not one of {', '.join(found)}; pass --set split=NAME")
+    return folder / "split" / name
+
+
+def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
+    """Nodes and edges of a data set with one type of nodes, in csv or binary form."""
+    if (raw / "data.npz").is_file():
+        return binary(raw, files)
+    node = {"type": "node", "ids": "row", "columns": columns(raw, "node", "node", files)}
+    node["count"] = {"file": put(files, "count", raw / "num-node-list.csv.gz"), "column": 0}
+    edge = {"relation": "node.to.node", "file": put(files, "edge", raw / "edge.csv.gz"), "src": 0, "dst": 1}
+    return [node], [edge | {"columns": columns(raw, "edge", "edge", files)}]
+
+
+def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
+    """As `homogeneous`, of data.npz and node-label.npz."""
+    files["data"] = {"path": str(raw / "data.npz")}
+    found: dict[str, dict] = {"node": {}, "edge": {}}
+    if (raw / "node-label.npz").is_file():
+        files["label"] = {"path": str(raw / "node-label.npz")}
+    for file, entry in files.items():
+        for name in load_arrays(path := pathlib.Path(entry["path"]), "npz"):
+            kind, _, column = name.partition("_")
+            if kind in found and column not in ("index", ""):
+                shape, dtype = NpzArrays(path).header(name)
+                reference = f"{name}[:,0]" if shape[1:] == (1,) and column != "feat" else name
+                found[kind][column] = {"file": file, "column": reference} | dtype_of(column, dtype.kind == "f")
+    count = int(np.sum(load_arrays(raw / "data.npz", "npz")["num_nodes_list"]))
+    node = {"type": "node", "ids": "row", "count": count, "columns": found["node"]}
+    edge = {"relation": "node.to.node", "file": "data", "src": "edge_index[0]", "dst": "edge_index[1]"}
+    return [node], [edge | {"columns": found["edge"]}]
+
+
+def typed(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
+    """Nodes and edges of a data set with several types of nodes and relations, in csv form."""
+    types, counts = read_rows(raw / "num-node-dict.csv.gz")[:2]
+    nodes = []
+    for name, count in zip(types, counts, strict=True):
+        found = columns(raw / "node-feat" / name, "node", f"{name}.feat", files)
+        found |= columns(raw / "node-label" / name, "node", f"{name}.label", files)
+        nodes.append({"type": name, "ids": "row", "count": int(count), "columns": found})
+    edges = []
+    for ends in read_rows(raw / "triplet-type-list.csv.gz"):
+        path = raw / "relations" / "___".join(ends)
+        file = put(files, ".".join(ends), path / "edge.csv.gz")
+        edge = {"relation": relation_name(*ends), "file": file, "src": 0, "dst": 1}
+        edges.append(edge | {"columns": columns(path, "edge", ".".join(ends), files)})
+    return nodes, edges
+
+
+def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
+    """The links of training, validation and test as one relation; negative ones are left out."""
+    tables, arrays = {}, {}
+    for name, role in SETS.items():
+        path = split / f"{name}.pt"
+        tables[role] = put(files, role, path)
+        files[role] = {"path": str(path), "format": "pt"}
+        arrays[role] = load_arrays(path, "pt")
+    first = arrays["train"]
+    ends = next((ends for ends in LINKS if ends[0].split("[")[0] in first), None)
+    if ends is None:
+        raise FileFormatError(f"{split / 'train.pt'}: no links in it; it has {', '.join(first)}")
+    used = {end.split("[")[0] for end in ends}
+    found = {
+        "rel" if name == "relation" else name: {"column": name} | dtype_of(name, first[name].dtype.kind == "f")
+        for name in first
+        if name not in used and all(name in array for array in arrays.values()) and first[name].ndim == 1
+    }
+    return {"relation": "node.to.node", "file": tables, "src": ends[0], "dst": ends[1], "columns": found}
+
+
+def add_split(node: dict[str, Any], split: pathlib.Path, files: dict[str, Any]) -> None:
+    """The column ``split`` of a type of nodes, if it has one."""
+    folder = split / node["type"] if (split / node["type"]).is_dir() else split
+    if not (folder / "train.csv.gz").is_file():
+        return
+    sets = {}
+    for name, role in SETS.items():
+        file = put(files, f"{node['type']}.split.{name}", folder / f"{name}.csv.gz")
+        sets[role] = {"file": file, "column": 0}
+    node["columns"]["split"] = {"file": sets["train"]["file"], "sets": sets}
+
+
+def columns(folder: pathlib.Path, kind: str, where: str, files: dict[str, Any]) -> dict[str, Any]:
+    """What the files <kind>-x.csv.gz and <kind>_x.csv.gz of a folder hold, as columns x."""
+    found = {}
+    for path in sorted(folder.glob(f"{kind}[-_]*.csv.gz")):
+        name = path.name.removesuffix(".csv.gz")[len(kind) + 1 :]
+        row = next(iter(read_rows(path, 1)), [])
+        fractions = any("." in field or "n" in field.lower() for field in row)
+        reference = 0 if len(row) == 1 and name != "feat" else ":"
+        found[name] = {"file": put(files, f"{where}.{name}", path), "column": reference} | dtype_of(name, fractions)
+    return found
+
+
+def dtype_of(name: str, fractions: bool) -> dict[str, Any]:
+    """The dtype of a column, and what stands for a missing value of labels."""
+    if name == "label":
+        return {"dtype": "int64", "fill": -1}
+    return {"dtype": "float32" if fractions or name in ("feat", "weight") else "int64"}
+
+
+def put(files: dict[str, Any], name: str, path: pathlib.Path) -> str:
+    """Note a file without a header under a name."""
+    if not path.is_file():
+        raise FileFormatError(f"{path}: no such file")
+    files[name] = {"path": str(path), "header": "none"}
+    return name
+
+
+def read_rows(path: pathlib.Path, most: int | None = None) -> list[list[str]]:
+    """The first rows of a small csv file."""
+    if not path.is_file():
+        raise FileFormatError(f"{path}: no such file")
+    with gzip.open(path, "rt", newline="") as file:
+        return [row for _, row in zip(range(most or 1 << 20), csv.reader(file), strict=False)]

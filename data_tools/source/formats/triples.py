@@ -1,0 +1,91 @@
+"""N-Triples (RDF) as a table: subject, predicate, object.
+
+A term is its text: an IRI without its angle brackets, a blank node ``_:x``, a literal as it stands in the file with
+quotes, language and type, but for numbered characters (``\\u00E9``), which are put in. So equal literals are one node,
+as in R-GCN (Schlichtkrull et al. 2018). A term beyond 255 bytes is cut, and told from others by its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from data_tools.source.file_spec import Reference
+from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.values import Raw
+from data_tools.source.selection import pick, select_all
+from hpcgnn.graph.files import FileFormatError
+
+COLUMNS = ["subject", "predicate", "object"]
+NODE = rb"<([^<>\s]+)>|(_:[^\s<>\"]+)"
+LITERAL = rb'("(?:[^"\\\n]|\\.)*"(?:\^\^<[^<>\s]*>|@[A-Za-z0-9-]+)?)'
+TRIPLE = re.compile(
+    rb"^[ \t]*(?:" + NODE + rb")[ \t]*<([^<>\s]+)>[ \t]*(?:" + NODE + rb"|" + LITERAL + rb")[ \t]*\.[ \t]*(?:#.*)?\n",
+    re.MULTILINE,
+)
+LONGEST, KEPT = 255, 190
+NUMBERED = re.compile(rb"\\(?:u([0-9A-Fa-f]{4})|U(00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4})|.)")
+WRITTEN = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+
+class TriplesTable:
+    """An N-Triples file; the rows are its triples in order."""
+
+    def __init__(self, source: Source, comment: str):
+        self.name = source.name
+        self._source = source
+        self._comment = comment or "#"
+
+    def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
+        """Raw columns of one batch of lines after the other. Raises FileFormatError naming the row of a line that is no
+        triple."""
+        chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
+        first_row = 0
+        with self._source.open() as raw:
+            for block in CleanText(raw, self._comment).blocks():
+                found = TRIPLE.findall(block)
+                if len(found) != block.count(b"\n"):
+                    raise self._bad_line(block, first_row)
+                first_row += len(found)
+                terms = zip(*((s or b, p, o or c or literal) for s, b, p, o, c, literal in found), strict=True)
+                columns = {i: self._text(list(column)) for i, column in enumerate(terms)}
+                yield pick(chosen, columns, len(found))
+
+    def _text(self, terms: list[bytes]) -> pa.Array:
+        try:
+            return pa.array([shorten(put_in_numbered(term)) for term in terms], pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
+
+    def _bad_line(self, block: bytes, first_row: int) -> FileFormatError:
+        lines = block.splitlines(keepends=True)
+        row = next(i for i, line in enumerate(lines) if not TRIPLE.fullmatch(line))
+        text = lines[row][:100].decode("utf-8", "replace").strip()
+        return FileFormatError(
+            f"{self.name}: row {first_row + row + 1}: {text!r} is not a triple '<subject> <predicate> object .'; mend "
+            "or remove it (for Turtle set format: turtle)"
+        )
+
+
+def put_in_numbered(term: bytes) -> bytes:
+    """A term with its numbered characters in UTF-8; other escapes stay."""
+    if b"\\u" not in term and b"\\U" not in term:
+        return term
+
+    def put_in(found: re.Match[bytes]) -> bytes:
+        number = found[1] or found[2]
+        return chr(int(number, 16)).translate(WRITTEN).encode("utf-8", "surrogatepass") if number else found[0]
+
+    return NUMBERED.sub(put_in, term)
+
+
+def shorten(term: bytes) -> bytes:
+    """A term of at most 255 bytes: itself, or its beginning and the sha256 of the whole."""
+    if len(term) <= LONGEST:
+        return term
+    return (
+        term[:KEPT].decode("utf-8", "ignore").encode() + b"... sha256:" + hashlib.sha256(term).hexdigest()[:32].encode()
+    )

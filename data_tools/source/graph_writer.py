@@ -1,0 +1,176 @@
+"""Writes the tables of a source as a graph file, slab by slab."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from data_tools.source.edge_rows import EdgeRows, choose_rows
+from data_tools.source.file_spec import FileSpec
+from data_tools.source.reader import NodeTable
+from data_tools.source.relation_types import EdgeTable
+from data_tools.source.scatter import scattered
+from data_tools.source.spec import SourceSpec
+from data_tools.source.spool import forget
+from hpcgnn.graph.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
+
+NO_SPLIT = -1
+ATTRIBUTE_BYTES = 60_000  # HDF5 keeps 64 KiB in an attribute
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was written: sizes by name, the range of times, and notes on what was changed."""
+
+    kind: str
+    nodes: dict[str, int]
+    edges: dict[str, int]
+    times: tuple[int, int] | None
+    notes: list[str]
+
+
+def write_graph(
+    path: str | os.PathLike,
+    spec: SourceSpec,
+    nodes: dict[str, NodeTable],
+    edges: list[EdgeTable],
+    folder: pathlib.Path,
+    num_buckets: int = 0,
+) -> Summary:
+    """Write the graph file from finished tables and return what is in it; ``num_buckets``: into how many pieces in
+    ``folder`` that is divided which does not go row by row (0: it is done in memory)."""
+    if not any(len(edge.src) for edge in edges):
+        raise FileFormatError(f"no edges in {', '.join(edge.file for edge in edges)}; is a file empty?")
+    files = {spec.files[name].title: spec.files[name] for name in spec.used_files()}
+    sources = json.dumps([describe_source(file) for file in files.values()])
+    summary = Summary(spec.graph_kind, {}, {}, time_range(edges), [])
+    with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
+        for type_id, (name, table) in enumerate(nodes.items()):
+            group = file.create_group(f"nodes/{name}")
+            summary.nodes[name] = write_nodes(group, type_id, table, folder, num_buckets)
+            summary.notes.extend(added_nodes(spec, table))
+        for edge in edges:
+            chosen = choose_rows(edge, folder, num_buckets)
+            summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
+            write_relation(file, edge, chosen, summary)
+    return summary
+
+
+def describe_source(file: FileSpec) -> dict[str, object]:
+    """Name, size and sha256 of a source file; no folder, since files move. Of chunks: the sum of their sizes, and the
+    sha256 of theirs."""
+    paths = [str(piece.path) for piece in file.pieces()]
+    hashes = [file_hash(path) for path in paths]
+    described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}
+    if file.chunks:
+        described |= {"sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(), "chunks": len(paths)}
+    return described
+
+
+def time_range(edges: list[EdgeTable]) -> tuple[int, int] | None:
+    """Smallest and largest stored time of all relations."""
+    times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
+    return (int(min(t.min() for t in times)), int(max(t.max() for t in times))) if times else None
+
+
+def write_nodes(group: h5py.Group, type_id: int, table: NodeTable, folder: pathlib.Path, num_buckets: int) -> int:
+    """Write a node type: ids in order of rows, and its columns brought into that order."""
+    ids, num_nodes = table.space.ids, table.space.num_nodes
+    group.attrs["num_nodes"], group.attrs["type_id"] = num_nodes, type_id
+    if ids is not None:
+        write_column(group, "id", ids)
+    for name, column in table.columns.items():
+        if table.codes is None:
+            write_column(group, name, column)
+            continue
+        fill = table.spec.columns[name].fill if name in table.spec.columns else NO_SPLIT
+        dataset = create_column(group, name, num_nodes, column.shape[1:], column.dtype)
+        for start, rows, there in scattered(column, table.codes, num_nodes, folder, num_buckets):
+            if fill is None and not there.all():
+                assert ids is not None
+                raise FileFormatError(
+                    f"node type {table.spec.type}: column {name} has no value for node "
+                    f"{ids[start + int(np.argmin(there))]}, which occurs in edges only; declare a fill for the column"
+                )
+            if not there.all():
+                rows[~there] = fill
+            dataset[start : start + len(rows)] = rows
+    write_classes(group, table.classes)
+    return num_nodes
+
+
+def added_nodes(spec: SourceSpec, table: NodeTable) -> list[str]:
+    """A note on nodes that a table of nodes lacks."""
+    count = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
+    return [f"{table.spec.type}: {count:,} node{'' if count == 1 else 's'} added that only edges name"] if count else []
+
+
+def write_column(group: h5py.Group, name: str, column: np.ndarray) -> None:
+    """Write a column as it is, slab by slab."""
+    dataset = create_column(group, name, len(column), column.shape[1:], column.dtype)
+    for start, stop in slabs(len(column), row_bytes(column)):
+        dataset[start:stop] = column[start:stop]
+        forget(column)
+
+
+def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
+    """Store what the numbers of columns stand for, as attribute ``names`` (JSON) of each."""
+    for name, words in classes.items():
+        text = json.dumps(words)
+        if len(text) > ATTRIBUTE_BYTES:
+            raise FileFormatError(
+                f"{group.name}: column {name}: {len(words):,} classes are too many to keep their names; number them "
+                "in the source"
+            )
+        group[name].attrs["names"] = text
+
+
+def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: Summary) -> None:
+    """Write a relation and, if asked for, its reverse."""
+    ends = {edge.spec.relation: (edge.src, edge.dst), edge.spec.reverse_relation: (edge.dst, edge.src)}
+    for name, (src, dst) in ends.items():
+        if name is None:
+            continue
+        group = file.create_group(f"edges/{name}")
+        group.attrs["num_edges"], group.attrs["relation_id"] = chosen.num_edges, len(summary.edges)
+        if edge.type_name is not None:
+            group.attrs["source_name"] = edge.type_name
+        write_edges(group, edge, src, dst, chosen)
+        summary.edges[name] = chosen.num_edges
+
+
+def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.ndarray, chosen: EdgeRows) -> None:
+    """Write ends, times and columns of the chosen rows."""
+    outputs = [create_column(group, name, chosen.num_edges, (), np.int64) for name in ("src", "dst")]
+    start = 0
+    for rows, flipped in chosen.pieces():
+        first, second = src[rows], dst[rows]
+        if flipped is not None:
+            first, second = np.where(flipped, second, first), np.where(flipped, first, second)
+        outputs[0][start : start + len(rows)], outputs[1][start : start + len(rows)] = first, second
+        start += len(rows)
+        forget(src)
+        forget(dst)
+    if edge.time is not None:
+        group.attrs["time_scale"] = edge.spec.time_scale
+        write_chosen(group, "time", edge.time, chosen)
+    for name, column in edge.columns.items():
+        write_chosen(group, name, column, chosen)
+    write_classes(group, edge.classes)
+
+
+def write_chosen(group: h5py.Group, name: str, column: np.ndarray, chosen: EdgeRows) -> None:
+    """Write the chosen rows of a column slab by slab."""
+    dataset = create_column(group, name, chosen.num_edges, column.shape[1:], column.dtype)
+    position = 0
+    for rows, _ in chosen.pieces():
+        for start, stop in slabs(len(rows), row_bytes(column)):
+            dataset[position : position + stop - start] = column[rows[start:stop]]
+            position += stop - start
+            forget(column)

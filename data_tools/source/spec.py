@@ -1,0 +1,252 @@
+"""The declarative description of a source: which columns of which files become nodes, edges, times and features.
+
+A spec is a YAML file; the presets are just such files::
+
+    kind: auto                    # auto: temporal when a relation has a time, else static
+    settings: {fold: 0}           # $fold anywhere below is this value, or that of --set fold=3; null: must be given
+    files:
+      events:                     # a name for the file; without `path` it is filled in by --set events=PATH
+        path: events.csv.gz       # relative to the spec; .gz, and .zip with one member, are read as they are
+        chunks: [e-*.csv.gz]      # instead of path: files, or patterns of such, whose rows follow each other
+        rows: [1000, 900]         # how many rows the chunks must have, one number each, or one for all together
+        archive: data             # instead of path: a file of this list that is a folder, a .tar(.gz) or a .zip, and
+        member: raw/edge.csv.gz   # the end of the path in it
+        format: auto              # see below; auto goes by the suffix
+        delimiter: ","            # one character, or whitespace (any run of spaces and tabs)
+        header: names             # names: the first line names the columns; skip: it is ignored; none: there is none
+        columns: [u, i, ts]       # names by position, for header skip or none
+        comment: "#%"             # lines that start with one of these characters are skipped
+    nodes:                        # the order gives type_id
+      - type: user
+        ids: int                  # int, string; row: the ids are the row numbers 0 .. num_nodes-1 of the table
+        count: 100                # ids: row without a table; or {file, column} of the one number in a file
+        file: users               # a table of nodes, if there is one; it then says which nodes exist
+        id: name                  # its id column (ids: int, string)
+        others: error             # ids met only in edges: error, or add (the columns need a `fill`)
+        columns: {feat: "1:", label: {column: kind, fill: -1}}
+    edges:                        # the order gives relation_id; a reverse relation follows its own
+      - relation: user.interacts.item
+        file: events
+        src: u
+        dst: i
+        time: ts
+        time_scale: 1             # stored time = round(source * time_scale), refused when that is not exact
+        sort: false               # sort by time (stable) instead of refusing an unsorted source
+        duplicates: keep          # same (src, dst, time): keep, drop (the later), error
+        self_loops: keep          # keep, drop, error
+        dangling: error           # an end that has no row in its table of nodes: error, drop (the edge), or keep (the
+                                  # node is added, as with others: add); not given: as `others` says
+        undirected: false         # static: store each edge in both directions
+        reverse: rated_by         # static: a further relation with the directions swapped
+        columns: {label: 3, feat: "4:"}
+        types: predicate          # a column whose every value makes a relation of its own, named by the last part of
+        left_out: [employs]       # the value, in place of * in `relation: entity.*.entity` and `reverse: "*_of"`;
+                                  # rows with these values make no edges
+
+The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
+layout: their rows follow each other, and a column `split` says from which they come.
+
+Formats: text, parquet; npz, npy; pt (a dictionary of tensors or arrays, by torch.save); mat (MATLAB up to v7; a sparse
+matrix X is the arrays X_data, X_row, X_col, X_shape);
+lists (a line `a b c ...` is the rows (a, b), (a, c), ...); idlists (JSON {row: [column, ...]}: the arrays data, row,
+col, shape of a matrix of 0 and 1); triples (N-Triples, .nt) and turtle (.ttl, and .n3 as far as it is Turtle): subject,
+predicate, object.
+
+A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing)
+or a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
+"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is what an npy file holds). The long form of a column is a
+mapping: `column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a
+sparse matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for
+row numbers in a file of their own, or, with `mask: true`, for a mask); `file` (row-aligned, else that of the table);
+`dtype`; `fill` (stored for empty and NaN values); `values` (a mapping of the source's words to integers);
+`classes: true` (the words are numbered in their order, and stored as attribute `names` of the column). A split holds
+0 train, 1 val, 2 test, -1 none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from data_tools.source.file_spec import POLICIES, SPLITS, ColumnSpec, FileColumn, FileSpec, Reference, TableFile
+from data_tools.source.schema import one_of
+from hpcgnn.graph.files import relation_name, split_relation
+
+KINDS = ("temporal", "static")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node type: its id space and, if any, its table."""
+
+    type: str
+    ids: str = "int"
+    count: int | FileColumn | None = None
+    file: TableFile | None = None
+    id: Reference | None = None
+    others: str = "error"
+    columns: dict[str, ColumnSpec] = field(default_factory=dict)
+
+    def __post_init__(self):
+        one_of("ids", self.ids, ("int", "string", "row"))
+        one_of("others", self.others, ("error", "add"))
+        if self.ids == "row" and (self.id is not None or self.others == "add"):
+            raise ValueError("ids: row numbers the rows itself; leave out id and others")
+        if self.ids == "row" and self.count is None and not self.columns:
+            raise ValueError("ids: row needs columns or a count, which say how many nodes there are")
+        if self.ids != "row" and self.count is not None:
+            raise ValueError("count: only with ids: row; otherwise the ids found are counted")
+        if self.ids != "row" and self.columns and (self.id is None or self.file is None):
+            raise ValueError("columns: a node table needs a file and an id column (or ids: row)")
+        if self.ids == "row" and isinstance(self.file, dict):
+            raise ValueError("file: several files of nodes need an id column; with ids: row give each column its file")
+        check_table_file(self.file, self.columns)
+        for name, column in self.columns.items():
+            if column.file is None and self.file is None:
+                raise ValueError(f"columns.{name}: no file, neither here nor for the node type")
+            if column.sets and self.ids != "row":
+                raise ValueError(f"columns.{name}: sets hold row numbers, which needs ids: row")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """One relation and what is done to its rows."""
+
+    relation: str
+    file: TableFile
+    src: Reference
+    dst: Reference
+    time: Reference | None = None
+    time_scale: float = 1
+    sort: bool = False
+    duplicates: str = "keep"
+    self_loops: str = "keep"
+    dangling: str | None = None
+    undirected: bool = False
+    reverse: str | None = None
+    columns: dict[str, ColumnSpec] = field(default_factory=dict)
+    types: Reference | None = None
+    left_out: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        source, _, destination = split_relation(self.relation)
+        one_of("duplicates", self.duplicates, POLICIES)
+        one_of("self_loops", self.self_loops, POLICIES)
+        one_of("dangling", self.dangling, (None, *POLICIES))
+        if not self.time_scale > 0:
+            raise ValueError(f"time_scale: {self.time_scale} is not positive")
+        if self.undirected and source != destination:
+            raise ValueError(f"undirected: {source} and {destination} differ; use `reverse: <relation>`")
+        if self.undirected and self.reverse:
+            raise ValueError("undirected and reverse exclude each other")
+        if self.time is not None and self.reverse:
+            raise ValueError("reverse: an event with a time is in the history of both ends already")
+        if any(column.sets for column in self.columns.values()):
+            raise ValueError("sets: only for columns of nodes")
+        check_table_file(self.file, self.columns)
+        self._check_types()
+
+    def _check_types(self) -> None:
+        names = [self.relation, *([self.reverse] if self.reverse else [])]
+        if any(("*" in name) != (self.types is not None) for name in names):
+            raise ValueError("types: goes together with a * in relation and reverse, which its values replace")
+        if self.left_out and self.types is None:
+            raise ValueError("left_out: holds values of the column `types`, which is missing")
+        if self.types is not None and (self.time is not None or "error" in (self.duplicates, self.self_loops)):
+            raise ValueError("types: not with a time, duplicates: error or self_loops: error")
+
+    @property
+    def reverse_relation(self) -> str | None:
+        """Full name of the reverse relation, if one is asked for."""
+        source, _, destination = split_relation(self.relation)
+        return relation_name(destination, self.reverse, source) if self.reverse else None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """A whole source: files, node types in order of type_id, relations in order of relation_id."""
+
+    files: dict[str, FileSpec]
+    nodes: list[NodeSpec]
+    edges: list[EdgeSpec]
+    kind: str = "auto"
+
+    def __post_init__(self):
+        if self.kind == "snapshots":
+            raise ValueError("kind: snapshots: data_tools.snapshots makes these, of events too (format windows)")
+        one_of("kind", self.kind, ("auto", *KINDS))
+        types = [node.type for node in self.nodes]
+        names = [name for edge in self.edges for name in (edge.relation, edge.reverse_relation) if name]
+        for what, values in (("nodes", types), ("edges", names)):
+            if not values:
+                raise ValueError(f"{what}: at least one is needed")
+            if len(set(values)) < len(values):
+                raise ValueError(f"{what}: a name is used twice in {values}")
+        for edge in self.edges:
+            for end in split_relation(edge.relation)[::2]:
+                one_of(f"edges: {edge.relation}: node type", end, tuple(types))
+        for name in self.used_files():
+            one_of("file", name, tuple(self.files))
+        self._check_times()
+        self._check_dangling()
+
+    def _check_times(self) -> None:
+        timed = {edge.time is not None for edge in self.edges}
+        if len(timed) > 1:
+            raise ValueError("edges: either every relation has a time or none has")
+        if self.kind in KINDS and (self.kind == "temporal") != timed.pop():
+            raise ValueError(
+                f"kind: {self.kind}, but the relations {'have a' if self.kind == 'static' else 'have no'} time"
+            )
+        if self.graph_kind == "temporal" and any(edge.undirected for edge in self.edges):
+            raise ValueError("undirected: an event with a time is in the history of both ends already; leave it out")
+
+    def adds_nodes(self, node: NodeSpec) -> bool:
+        """Whether a node type takes ids in that only edges name."""
+        return node.others == "add" or "keep" in self._dangling(node.type)
+
+    def _dangling(self, node_type: str) -> set[str]:
+        return {e.dangling for e in self.edges if e.dangling and node_type in split_relation(e.relation)[::2]}
+
+    def _check_dangling(self) -> None:
+        for node in self.nodes:
+            policies = self._dangling(node.type) | ({"keep"} if node.others == "add" else set())
+            if "keep" in policies and (len(policies) > 1 or node.ids == "row"):
+                why = "its ids are row numbers" if node.ids == "row" else f"others say {sorted(policies - {'keep'})}"
+                raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
+
+    @property
+    def graph_kind(self) -> str:
+        """The kind of the graph file: as declared, else temporal when there are times."""
+        if self.kind != "auto":
+            return self.kind
+        return "static" if self.edges[0].time is None else "temporal"
+
+    def used_files(self) -> list[str]:
+        """Names of the files that columns are read from, each once, in order of use."""
+        names: list[str | None] = []
+        tables: list[NodeSpec | EdgeSpec] = [*self.nodes, *self.edges]
+        for table in tables:
+            names += table_files(table.file)
+            if isinstance(table, NodeSpec) and isinstance(table.count, FileColumn):
+                names.append(table.count.file)
+            for column in table.columns.values():
+                names += [column.file, *(item.file for item in column.sets.values() if isinstance(item, FileColumn))]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def table_files(file: TableFile | None) -> list[str]:
+    """Names of the files of a table, in order of its rows."""
+    return list(file.values()) if isinstance(file, dict) else [file] if file is not None else []
+
+
+def check_table_file(file: TableFile | None, columns: dict[str, ColumnSpec]) -> None:
+    """Raise ValueError for a mapping of files that is not by split, or that other settings contradict."""
+    if not isinstance(file, dict):
+        return
+    for name in file:
+        one_of("file", name, tuple(SPLITS))
+    if "split" in columns:
+        raise ValueError("columns.split: comes from the mapping of files already")
+    for name, column in columns.items():
+        if column.file is not None:
+            raise ValueError(f"columns.{name}: a file of its own does not go with several files of the table")

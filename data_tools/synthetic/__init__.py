@@ -1,0 +1,1 @@
+"""Seeded synthetic graphs, the same for the same arguments."""

@@ -1,0 +1,115 @@
+"""A seeded static graph (node, to, node) with a power law of degrees, and labels worth learning.
+
+Every node has a class and a weight (Zipf); a link chooses both ends by weight, mostly within one class. Features are
+the centre of the class with so much noise that neighbours help. The graph is drawn in blocks, each with its own random
+stream: memory is bounded by a block and a few numbers a node, and the result depends on the arguments alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
+from hpcgnn.graph import files
+
+# Nodes and links are drawn in blocks of these sizes: part of the definition of the graph.
+NODE_BLOCK, LINK_BLOCK = 1 << 14, 1 << 18
+EXPONENT, SHIFT = 0.7, 10.0  # weight of rank r: (r + SHIFT) ** -EXPONENT, which makes degrees fall with exponent 2.4
+SAME_CLASS = 0.6  # links that stay in the class of their source for sure
+SIGNAL = 0.12  # standard deviation of a class's centre, where that of the noise is 1
+FRACTIONS = (0.1, 0.05, 0.85)  # train, val, test
+TABLES, NODES, LINKS = 0, 1 << 40, 2 << 40  # numbers of the random streams
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The tables behind the graph (N nodes, C classes, D width)."""
+
+    label: np.ndarray  # [N] int64
+    order: np.ndarray  # [N] int64, nodes by class
+    cumulative: np.ndarray  # [N] float64, of the weights in that order, ending in 1
+    start: np.ndarray  # [C + 1] int64 into order
+    centre: np.ndarray  # [C, D] float32
+
+
+def make_population(num_nodes: int, num_classes: int, width: int, seed: int) -> Population:
+    """Draw the tables. Classes differ in size by up to a factor of four."""
+    rng = random_stream(seed, TABLES)
+    share = np.cumsum(rng.uniform(1, 4, num_classes))
+    label = draw_from(share / share[-1], rng.random(num_nodes)).astype(np.int64)
+    order = np.argsort(label, kind="stable")
+    cumulative = np.cumsum(rng.permutation((np.arange(num_nodes) + SHIFT) ** -EXPONENT))
+    centre = SIGNAL * rng.standard_normal((num_classes, width), dtype=np.float32)
+    start = np.searchsorted(label[order], np.arange(num_classes + 1))
+    return Population(label, order, cumulative / cumulative[-1], start, centre)
+
+
+def draw_links(population: Population, count: int, seed: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends [count] of the links of a block; no link joins a node to itself. Links may repeat."""
+    rng = random_stream(seed, LINKS + block)
+    low = np.concatenate([[0.0], population.cumulative])
+    first = draw_from(population.cumulative, rng.random(count))
+    kind = population.label[population.order[first]]
+    inside = rng.random(count) < SAME_CLASS
+    bottom = np.where(inside, low[population.start[kind]], 0.0)
+    top = np.where(inside, low[population.start[kind + 1]], 1.0)
+    second = draw_from(population.cumulative, bottom + (top - bottom) * rng.random(count))
+    second = np.where(second == first, (second + 1) % len(population.order), second)
+    return population.order[first], population.order[second]
+
+
+def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray, seed: int) -> None:
+    """Draw and write features, labels [N] and the split; centre [C, D] of the features of a class."""
+    num_nodes, width = len(labels), centre.shape[1]
+    feat = files.create_column(group, "feat", num_nodes, (width,), np.float32) if width else None
+    label = files.create_column(group, "label", num_nodes, (), np.int64)
+    split = files.create_column(group, "split", num_nodes, (), np.int8)
+    for block, (start, stop) in enumerate(blocks(num_nodes, NODE_BLOCK)):
+        rng = random_stream(seed, NODES + block)
+        label[start:stop] = labels[start:stop]
+        split[start:stop] = draw_from(np.cumsum(FRACTIONS), rng.random(stop - start))
+        if feat is not None:
+            noise = rng.standard_normal((stop - start, width), dtype=np.float32)
+            feat[start:stop] = centre[labels[start:stop]] + noise
+
+
+def write_links(group: h5py.Group, population: Population, num_edges: int, seed: int) -> None:
+    """Draw and write the links, each in both directions, one after the other."""
+    src, dst = (files.create_column(group, name, num_edges, (), np.int64) for name in ("src", "dst"))
+    for block, (start, stop) in enumerate(blocks(num_edges // 2, LINK_BLOCK)):
+        first, second = draw_links(population, stop - start, seed, block)
+        src[2 * start : 2 * stop] = np.stack([first, second], axis=1).ravel()
+        dst[2 * start : 2 * stop] = np.stack([second, first], axis=1).ravel()
+
+
+def blocks(count: int, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of at most ``size``."""
+    return files.slabs(count, 1, size)
+
+
+def synthesize_static(
+    path: str | os.PathLike, num_nodes: int, num_edges: int, seed: int, width: int = 100, num_classes: int = 47
+) -> None:
+    """Write a static graph file: node type node (id, feat, label, split), relation node.to.node in both directions.
+
+    ``num_edges`` counts both directions and is even; ``id`` of row r is 1000 + 3 r. Raises ValueError for sizes that
+    cannot be.
+    """
+    if num_nodes < 2 or num_classes < 1 or min(num_edges, width, seed) < 0 or num_edges % 2:
+        raise ValueError(
+            f"nodes={num_nodes}, edges={num_edges}, features={width}, classes={num_classes}, seed={seed}: at least two "
+            "nodes and one class are needed, edges must be even (both directions count), the others at least 0"
+        )
+    population = make_population(num_nodes, num_classes, width, seed)
+    given = f"nodes={num_nodes} edges={num_edges} seed={seed} features={width} classes={num_classes}"
+    with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([f"synthetic static {given}"])) as file:
+        write_node_columns(write_nodes(file, "node", 0, num_nodes), population.label, population.centre, seed)
+        group = file.create_group("edges/" + files.relation_name("node", "to", "node"))
+        group.attrs["num_edges"], group.attrs["relation_id"] = num_edges, 0
+        write_links(group, population, num_edges, seed)

@@ -1,0 +1,165 @@
+"""Check a partition set exactly: every byte, row and value, by itself or against its graph file.
+
+Exit code 0: the set is right; 2: each problem found is a line naming file, dataset and row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+from typing import Any
+
+import h5py
+import numpy as np
+
+from data_tools.reports import Report
+from data_tools.team import Team
+from data_tools.verify.book import BookView, check_files, read_book
+from data_tools.verify.edges import compare_static_edges, count_halo
+from data_tools.verify.findings import Findings, each
+from data_tools.verify.rows import compare_edges, compare_nodes
+from data_tools.verify.snapshots import check_snapshot_part, check_told, measured_snapshots
+from data_tools.verify.static import check_static_part, further_layouts
+from data_tools.verify.temporal import Layout, check_part, layout_of, part_layouts
+from hpcgnn.graph import files
+
+OWN_COLUMNS = {
+    "temporal": {"nodes": ("row",), "edges": ("row", "src", "dst")},
+    **{kind: {"nodes": ("row",), "edges": ("indptr", "src", "row")} for kind in files.BY_DESTINATION},
+}
+COMPARED = ("/nodes/", "/edges/")  # groups with columns of the graph file
+CHECK_PART = {"temporal": check_part, "static": check_static_part, "snapshots": check_snapshot_part}
+
+
+def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, team: Team | None = None) -> list[str]:
+    """Collective. Problems of a partition set, one line each; empty when all is right. The ranks of a team share the
+    work; the lines are the same on all of them, and on any number of ranks.
+
+    Raises FileFormatError when there is no readable graph file at ``against``.
+    """
+    findings, team = Findings(), team or Team()
+    (view,) = each(team, findings, [pathlib.Path(folder)], read_book)
+    if view is None:
+        return findings.lines
+    check_files(team, view, findings)
+    with contextlib.ExitStack() as stack:
+        source = None
+        if against is not None:
+            with team.together("open the graph file"):
+                source = stack.enter_context(files.open_checked(against, files.GRAPH))
+            (fine,) = each(team, findings, [view], lambda item, found: check_source(item, source, found))
+            if not fine:
+                return findings.lines
+        check_content(team, view, source, findings)
+    return findings.lines
+
+
+def check_content(team: Team, view: BookView, source: h5py.File | None, findings: Findings) -> None:
+    """Collective. Check all parts by themselves, then all rows across the parts."""
+    (layouts,) = each(team, findings, [view], lambda item, found: expected_layouts(item, source, found))
+    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    each(team, findings, usable, lambda part, found: CHECK_PART[view.kind](view, part, layouts, found))
+    row_of, cuts = {}, {}
+    for node_type in view.types:
+        width = row_bytes(layouts[f"/nodes/{node_type.name}"])
+        row_of[node_type.name] = compare_nodes(team, view, node_type, source, width, findings)
+    for relation in view.relations:
+        if view.kind in files.BY_DESTINATION:
+            cuts[relation.name] = compare_static_edges(team, view, relation, row_of, source, findings)
+        else:
+            width = row_bytes(layouts[f"/edges/{relation.name}"])
+            cuts[relation.name] = compare_edges(team, view, relation, row_of, source, width, findings)
+    measured: Report = {"cut": sum(cuts.values())}
+    if view.kind in files.BY_DESTINATION:
+        measured |= {"relations": cuts, "halo": count_halo(team, view, findings)}
+    if view.kind == "snapshots":
+        measured["snapshots"] = measured_snapshots(team, view, findings)
+    for name, value in measured.items() if not findings.unusable else ():
+        if view.quality.get(name) != value:
+            findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
+
+
+def row_bytes(layout: Layout) -> int:
+    """Bytes of one row with all its columns."""
+    return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
+
+
+def expected_layouts(view: BookView, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
+    """Columns that every part must have: the graph file's, or those of the first readable part; the book names them."""
+    layouts: dict[str, Layout] = {}
+    own = OWN_COLUMNS[view.kind]
+    if source is not None:
+        for kind, names in (("nodes", view.types), ("edges", view.relations)):
+            layouts |= {f"/{kind}/{item.name}": layout_of(source[kind][item.name]) for item in names}
+        for relation in view.relations:
+            for endpoint in ("src", "dst"):
+                layouts[f"/edges/{relation.name}"].pop(endpoint)
+    for part in range(view.num_parts):
+        if part in findings.unusable or layouts:
+            continue
+        with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
+            layouts = {path: columns for path, columns in part_layouts(file).items() if path.startswith(COMPARED)}
+    for kind, names in (("nodes", view.types), ("edges", view.relations)):
+        for item in names:
+            layout = layouts.setdefault(f"/{kind}/{item.name}", {})
+            layout.update({name: ("<i8", ()) for name in own[kind]})
+    for relation in view.relations:
+        path = f"/edges/{relation.name}"
+        wanted = {*own["edges"], *relation.columns}
+        if set(layouts[path]) != wanted and view.num_parts > len(findings.unusable):
+            findings.add(view.path, f"{path}/columns", f"names {sorted(wanted)}, the data has {sorted(layouts[path])}")
+            findings.unusable.update(range(view.num_parts))
+    if view.kind in files.BY_DESTINATION:
+        layouts |= further_layouts(view)
+    return layouts
+
+
+def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
+    """The graph file is the one the set was made from; False: the outlines differ, rows cannot be compared."""
+    found = files.file_hash(source.filename)
+    if found != view.source_hash:
+        findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {found}")
+    if view.kind == "snapshots":
+        check_told(view, source, findings)
+    outlines = (
+        ("nodes", [(t.name, t.num_nodes) for t in view.types], files.node_types(source), "num_nodes"),
+        ("edges", [(r.name, r.num_edges) for r in view.relations], files.relations(source), "num_edges"),
+    )
+    fine = True
+    for kind, ours, names, attribute in outlines:
+        theirs = [(name, int(source[kind][name].attrs[attribute])) for name in names]
+        if ours != theirs:
+            findings.add(view.path, f"/{kind}", f"{ours}, but {source.filename} has {theirs}")
+            fine = False
+    for relation in view.relations if fine else ():
+        columns = set(source["edges"][relation.name]) - {"src", "dst"}
+        if columns != set(relation.columns):
+            path, kept = f"/edges/{relation.name}/columns", sorted(relation.columns)
+            findings.add(view.path, path, f"{kept}, but {source.filename} has {sorted(columns)}")
+            fine = False
+    return fine
+
+
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``python -m data_tools.verify parts/ --against graph.h5``, or with ``mpirun -np 4`` before."""
+    team = team or Team()
+    parser = argparse.ArgumentParser(prog="python -m data_tools.verify", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="folder of the partition set")
+    parser.add_argument("--against", metavar="GRAPH", help="graph file that the set was made from")
+    args = parser.parse_args(argv)
+    lines = verify(args.folder, args.against, team)
+    if team.rank:
+        return 2 if lines else 0
+    for line in lines:
+        print(line)
+    if lines:
+        print(f"{args.folder}: {len(lines)} problems")
+        return 2
+    view: Any = read_book(pathlib.Path(args.folder), Findings())
+    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    what = "events" if view.kind == "temporal" else "edges"
+    compared = f", equal to {args.against}" if args.against else ""
+    print(f"{args.folder}: fine; {view.num_parts} parts, {num_nodes} nodes, {num_edges} {what}{compared}")
+    return 0

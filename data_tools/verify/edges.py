@@ -1,0 +1,174 @@
+"""Compare the edges of all parts of a static set with each other, and with the graph file when there is one.
+
+The parts hold edges by node, the graph file by row id. So records of all edges are first spooled to scratch files by
+windows of row ids, then compared window by window in bounded memory. W rows in a window, k records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import h5py
+import numpy as np
+
+from data_tools.team import Team
+from data_tools.verify.book import BookRelation, BookView
+from data_tools.verify.findings import Findings, each
+from data_tools.verify.rows import same_rows, short
+from data_tools.verify.spool import HEAD, PART, POSITION, Spool, spool_parts
+from data_tools.verify.static import sides
+from data_tools.verify.temporal import Layout
+from hpcgnn.graph import files
+
+MAX_WINDOWS = 200  # scratch files open together
+
+
+def compare_static_edges(
+    team: Team,
+    view: BookView,
+    relation: BookRelation,
+    row_of: dict[str, np.ndarray],
+    source: h5py.File | None,
+    findings: Findings,
+) -> int:
+    """Collective. Every edge is at the owner of its destination once, with the graph file's values, and with out-edges
+    at the owner of its source too; returns the number of cut edges.
+
+    row_of: row ids by global id, per node type, as compare_nodes returns them.
+    """
+    (columns,) = each(team, findings, [relation], lambda item, found: column_types(view, item, source, found))
+    dtype = np.dtype([*HEAD, *columns])
+    window = max(files.SLAB_BYTES // 2 // dtype.itemsize, -(-relation.num_edges // MAX_WINDOWS), 1)
+    starts = range(0, relation.num_edges, window)
+    layouts: dict[str, Layout] = {f"/out/{relation.name}": {}} if view.options.get("out_edges") else {}
+    ends = (relation.src_type.name, relation.dst_type.name) if source is not None else ()
+    place = {name: global_of(row_of[name]) for name in ends}
+    inside = f"/edges/{relation.name}"
+    with contextlib.ExitStack() as stack:
+        spools = []
+        for path, _, _, other in sides(relation, layouts):
+            names = [name for name, *_ in columns] if other == "src" else []
+            kept = dtype if other == "src" else np.dtype(HEAD)
+            spools.append(Spool(stack, kept, range(*team.share(0, len(starts))), window))
+            spool_parts(team, view, relation, path, other, names, spools[-1], len(starts), findings)
+
+        def check(index: int, findings: Findings) -> int:
+            start, stop = starts[index], min(starts[index] + window, relation.num_edges)
+            records = spools[0].records(index)
+            check_once(view, inside, start, stop, records, findings)
+            if source is not None:
+                reference = source_edges(relation, source, place, start, stop)
+                compare_records(view, inside, start, records, reference, "the graph file", findings)
+            for out in (spool.records(index) for spool in spools[1:]):
+                check_once(view, f"/out/{relation.name}", start, stop, out, findings)
+                expected = by_row(records, start, stop)
+                compare_records(view, f"/out/{relation.name}", start, out, expected, "the in-edges", findings)
+            return int((relation.src_type.owner(records["src"]) != records[PART]).sum())
+
+        return sum(each(team, findings, range(len(starts)), check))
+
+
+def column_types(view: BookView, relation: BookRelation, source: h5py.File | None, findings: Findings) -> list[tuple]:
+    """(name, dtype, row shape) of the columns of a relation, from the graph file or the first usable part."""
+    if source is not None:
+        group = source["edges"][relation.name]
+        return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
+    for part in range(view.num_parts):
+        if part not in findings.unusable:
+            with files.open_checked(view.part_path(part), files.PART) as file:
+                group = file["edges"][relation.name]
+                return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
+    return []
+
+
+def check_once(view: BookView, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
+    """Every row of a window has one record."""
+    order = np.argsort(records["row"], kind="stable")
+    rows = records["row"][order]
+    again = np.flatnonzero(rows[1:] == rows[:-1]) + 1
+    for position in again[:1]:
+        one, other = records[order[position - 1]], records[order[position]]
+        text = f"row {other[POSITION]}: edge {other['row']} is in part-{one[PART]}.h5 too"
+        more = f" (and {len(again) - 1} more such edges)" if len(again) > 1 else ""
+        findings.add(view.part_path(int(other[PART])), f"{path}/row", text + more)
+    if not findings.unusable:
+        lost = np.setdiff1d(np.arange(start, stop), rows)
+        findings.add_rows(view.path.parent, path, lost, lambda i: "the edge is in no part")
+
+
+def source_edges(
+    relation: BookRelation, source: h5py.File, place: dict[str, np.ndarray], start: int, stop: int
+) -> dict[str, np.ndarray]:
+    """The graph file's columns of a window, endpoints as global ids (-1 where no part has the node); place: as
+    `global_of` returns it, by node type."""
+    group = source["edges"][relation.name]
+    columns = {name: group[name][start:stop] for name in relation.columns}
+    for name, node_type in (("src", relation.src_type), ("dst", relation.dst_type)):
+        rows = group[name][start:stop].astype(np.int64)
+        columns[name] = place[node_type.name][rows]
+        columns[name] += np.where(columns[name] >= 0, node_type.base, 0)
+    return columns
+
+
+def global_of(row_of: np.ndarray) -> np.ndarray:
+    """Global ids by row id from row ids by global id, both relative to the type; -1 where there is none."""
+    place = np.full(len(row_of), -1, np.int64)
+    held = np.flatnonzero(row_of >= 0)
+    place[row_of[held]] = held
+    return place
+
+
+def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
+    """Endpoints [W] of the edges of a window, -1 where there is no record."""
+    found = {}
+    for name in ("src", "dst"):
+        found[name] = np.full(stop - start, -1, np.int64)
+        found[name][records["row"] - start] = records[name]
+    return found
+
+
+def compare_records(
+    view: BookView, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
+) -> None:
+    """Compare the values of records [k] with those of a window, columns [W, ...], bit by bit; endpoints of -1 are not
+    known."""
+    index = records["row"] - start
+    for name, values in reference.items():
+        expected = values[index]
+        differs = ~same_rows(records[name], expected)
+        if name in ("src", "dst"):
+            differs &= expected >= 0
+        bad = np.flatnonzero(differs)
+        for part in np.unique(records[PART][bad]):
+            mine = bad[records[PART][bad] == part]
+
+            def text(i: int, name=name, mine=mine, expected=expected) -> str:
+                found, wanted = short(records[name][mine[i]]), short(expected[mine[i]])
+                return f"{name} {found}, expected {wanted} as in {what} (edge {records['row'][mine[i]]})"
+
+            dataset = f"{path}/{name}" if name != owner_of(path) else f"{path}/indptr"
+            findings.add_rows(view.part_path(int(part)), dataset, records[POSITION][mine], text)
+
+
+def owner_of(path: str) -> str:
+    """The endpoint that a group has no column for, as it follows from the index pointer."""
+    return "src" if path.startswith("/out/") else "dst"
+
+
+def count_halo(team: Team, view: BookView, findings: Findings) -> int:
+    """Collective. Distinct remote sources of in-edges, summed over the usable parts."""
+    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    return sum(each(team, findings, usable, lambda part, found: part_halo(view, part, found)))
+
+
+def part_halo(view: BookView, part: int, findings: Findings) -> int:
+    """Distinct remote sources of a part's in-edges; 0 where it cannot be read."""
+    reached = np.zeros(sum(node_type.num_nodes for node_type in view.types), bool)
+    with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
+        for relation in view.relations:
+            ids = file["edges"][relation.name]["src"]
+            for start, stop in files.slabs(len(ids), 16):
+                some = ids[start:stop]
+                reached[some[relation.src_type.owner(some) != part]] = True
+        return int(np.count_nonzero(reached))
+    return 0

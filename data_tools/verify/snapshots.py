@@ -1,0 +1,72 @@
+"""Check what a partition set of a snapshot graph has besides a static one: numbers of snapshots, and columns of them.
+
+S snapshots, m edges of a part.
+"""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+
+from data_tools.partition.quality import count_cut, halo_rows, stamps
+from data_tools.team import Team
+from data_tools.verify.book import BookView
+from data_tools.verify.findings import Findings, each
+from data_tools.verify.static import check_static_part
+from data_tools.verify.temporal import Layout
+from hpcgnn.graph import files
+
+TOLD = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
+
+
+def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+    """As `check_static_part`; edges are in snapshots that there are, and columns of snapshots have one value each."""
+    check_static_part(view, part, layouts, findings)
+    path = view.part_path(part)
+    if part in findings.unusable:
+        return
+    with findings.reading(path, part), files.open_checked(path, files.PART) as file:
+        for relation in view.relations:
+            _check_stamps(file, f"/edges/{relation.name}", view.told["num_snapshots"], findings)
+        for node_type in view.types:
+            _check_series(file[f"/nodes/{node_type.name}"], view.told["num_snapshots"], findings)
+
+
+def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Findings) -> None:
+    first, last = stamps(file[path])
+    bad = np.flatnonzero((first < 0) | (last < first) | (last >= num_snapshots))
+    text = lambda i: f"snapshots {first[bad[i]]} to {last[bad[i]]} of 0 to {num_snapshots - 1}"  # noqa: E731
+    findings.add_rows(file.filename, f"{path}/first", bad, text)
+
+
+def _check_series(group: h5py.Group, num_snapshots: int, findings: Findings) -> None:
+    for column in group.values():
+        if column.attrs.get("per_snapshot", False) and column.shape[1:2] != (num_snapshots,):
+            text = f"shape {column.shape}, expected {num_snapshots} snapshots as the book tells"
+            findings.add(group.file.filename, column.name, text)
+
+
+def check_told(view: BookView, source: h5py.File, findings: Findings) -> None:
+    """The book tells of the snapshots what the graph file does."""
+    for name in TOLD:
+        ours, theirs = view.told.get(name), source.attrs.get(name)
+        if ours != theirs:
+            findings.add(view.path, name, f"{ours}, but {source.filename} has {theirs}")
+
+
+def measured_snapshots(team: Team, view: BookView, findings: Findings) -> dict:
+    """Collective. What the quality tells of snapshots, from the parts that can be used."""
+    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    counted = each(team, findings, usable, lambda part, found: _measured_part(view, part, found))
+    sums = {name: sum(some.get(name, 0) for some in counted) for name in ("edges", "cut", "halo_rows")}
+    return {"num_snapshots": view.told["num_snapshots"], **sums}
+
+
+def _measured_part(view: BookView, part: int, findings: Findings) -> dict[str, int]:
+    (relation,), (node_type,), path = view.relations, view.types, view.part_path(part)
+    with findings.reading(path, part), files.open_checked(path, files.PART) as file:
+        group = file["edges"][relation.name]
+        src, (first, last) = group["src"][:], stamps(group)
+        owner, here = node_type.owner(src), np.full(len(src), part)
+        return {**count_cut(owner != part, first, last), "halo_rows": halo_rows(src, owner, here, first, last)}
+    return {}
