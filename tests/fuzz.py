@@ -30,6 +30,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a pool of threads does not outlive a fork
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve more addresses than the limit has
 
 import torch
+
+sys.path.extend([str(Path(__file__).resolve().parent / folder) for folder in ("helpers", "data_tools/source")])
+
 from fuzz_changes import change
 from fuzz_readers import READERS, Reader
 

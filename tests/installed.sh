@@ -13,8 +13,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 ROOT=$PWD
 readonly QUICK_TESTS=(
-    tests/test_native.py tests/test_native_layers.py tests/test_neighbors.py tests/test_comm.py tests/test_config.py
-    tests/test_graph_models.py tests/test_temporal_models.py tests/test_metrics.py tests/test_checkpoints.py
+    tests/native/test_native.py tests/native/test_native_layers.py tests/native/test_neighbors.py
+    tests/comm/test_comm.py tests/commands/test_config.py tests/static/test_graph_models.py
+    tests/temporal/test_temporal_models.py tests/task/test_metrics.py tests/loop/test_checkpoints.py
 )
 readonly QUICK_NEEDS=(pytest pytest-mpi pytest-timeout scikit-learn)
 readonly NOBODY=65534 # a user that owns nothing
@@ -65,7 +66,7 @@ wheel() {
     done
     expect "the wheel has compiled modules within hpcgnn" test -z "$(grep '^hpcgnn/.*\.so$' <<<"$files")"
     files=$(tar tf "$folder"/dist/*.tar.gz)
-    for wanted in LICENSE CHANGELOG.md CONTRIBUTING.md native/cpu/adam.cpp tests/test_project.py .ci/run .github/workflows/ci.yml; do
+    for wanted in LICENSE CHANGELOG.md CONTRIBUTING.md native/cpu/adam.cpp tests/repository/test_project.py .ci/run .github/workflows/ci.yml; do
         expect "the sdist has no $wanted" grep -q "^[^/]*/$wanted\$" <<<"$files"
     done
     python3 -m venv "$folder/environment"

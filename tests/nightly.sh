@@ -22,7 +22,7 @@ fuzz() {
     .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}" --jobs "$(nproc)" --seed "$(date +%Y%m%d)"
 }
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
-browser() { .venv/bin/python -m pytest -q --no-skips tests/test_report.py; }
+browser() { .venv/bin/python -m pytest -q --no-skips tests/commands/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
 sanitize() { bash tests/sanitize.sh; }
 user() { bash tests/installed.sh user; }

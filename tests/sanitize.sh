@@ -11,11 +11,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Minutes without any output after which a pytest is ended: longer than the limit of any single test.
 readonly IDLE_MINUTES=${IDLE_MINUTES:-35}
 readonly ADDRESS_TESTS=(
-    tests/test_native.py tests/test_native_layers.py tests/test_neighbors.py tests/test_segment.py
-    tests/test_attend.py tests/test_excluded_draws.py tests/test_graph_sampling.py tests/test_streaming.py
-    tests/test_prefetch.py
+    tests/native/test_native.py tests/native/test_native_layers.py tests/native/test_neighbors.py
+    tests/native/test_segment.py tests/native/test_attend.py tests/static/test_excluded_draws.py
+    tests/static/test_graph_sampling.py tests/data_tools/partition/test_streaming.py tests/loop/test_prefetch.py
 )
-readonly THREAD_TESTS=(tests/test_prefetch.py tests/test_in_flight.py tests/test_excluded_draws.py)
+readonly THREAD_TESTS=(tests/loop/test_prefetch.py tests/loop/test_in_flight.py tests/static/test_excluded_draws.py)
 
 # The build for a sanitizer has no emulated CUDA.
 readonly SKIPS=("--allow-skip=built without HPCGNN_EMULATE_CUDA")
@@ -50,7 +50,7 @@ address() {
     HPCGNN_NATIVE=$(build address address,undefined) || return 1
     export HPCGNN_NATIVE
     patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload asan)" ASAN_OPTIONS=detect_leaks=0 \
-        UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
+        UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests/helpers \
         python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${ADDRESS_TESTS[@]}"
 }
 
@@ -61,7 +61,7 @@ thread() {
     export HPCGNN_NATIVE
     reports=$(mktemp -d)
     # UCX's hooks into memory functions and the sanitizer's exclude each other.
-    patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload tsan)" PYTHONPATH=tests OMP_NUM_THREADS=1 \
+    patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload tsan)" PYTHONPATH=tests/helpers OMP_NUM_THREADS=1 \
         TSAN_OPTIONS="exitcode=0 log_path=$reports/report suppressions=$PWD/tests/tsan.supp" \
         setarch -R python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${THREAD_TESTS[@]}" || status=$?
     if grep -rl 'hpcgnn_native' "$reports"; then

@@ -29,7 +29,7 @@ install() {
 
 run_pieces() {
     local ranks=$1 status=0 files start
-    mapfile -t files < <(git ls-files -- 'tests/test_*.py')
+    mapfile -t files < <(git ls-files -- ':(glob)tests/**/test_*.py')
     for ((start = 0; start < ${#files[@]}; start += FILES_AT_ONCE)); do
         patiently mpirun -np "$ranks" python -m pytest --with-mpi -p no:cacheprovider -q \
             -m "not launcher and not serial" --color=no -o faulthandler_timeout=900 "${SKIPS[@]}" \

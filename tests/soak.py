@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.extend([str(Path(__file__).resolve().parent / folder) for folder in ("helpers", "loop")])
+
 from faults.endurance import endures
 from faults.job import Miss
 from faults.kills import kills

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from conftest import Mpirun, clean_environment
 from interrupted_train import MEETS
+from places import HELPERS
 from test_resume import ARGUMENTS, assert_same, read
 from training_runs import bipartite
 
@@ -19,7 +20,7 @@ from data_tools.partition.command import partition
 from faults.job import Job, Miss, start
 from hpcgnn.loop.checkpoint import MANIFEST, check_files, read_manifest
 
-CHILD = Path(__file__).parents[1] / "interrupted_train.py"
+CHILD = HELPERS / "interrupted_train.py"
 HANGS = ("hang", "SIGSTOP")
 NEVER = ("step", 0, 0, "SIGKILL")
 GRACE_SECONDS = 30.0

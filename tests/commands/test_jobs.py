@@ -1,0 +1,157 @@
+"""The job scripts' library without Slurm: the workstation profile with a stand-in for the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from places import REPOSITORY
+
+pytestmark = pytest.mark.launcher
+
+
+def steps_of(run: Path) -> list[int]:
+    path = run / "metrics.jsonl"
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def heed_interrupts() -> None:
+    """A shell starts background commands with SIGINT ignored, and a script cannot trap what its parent ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture
+def start(mpirun, tmp_path):
+    """A callable that starts the stub's job script as `bash script` does; what is left of it is killed at the end."""
+    started = []
+
+    def start(*arguments, **settings) -> subprocess.Popen:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMIX_", "SLURM_"))}
+        kept["PATH"] = f"{Path(mpirun.path).parent}:{kept['PATH']}"
+        process = subprocess.Popen(
+            ["bash", "tests/slurm/stub.slurm", str(tmp_path / "run"), *map(str, arguments)],
+            cwd=REPOSITORY,
+            env={**kept, **mpirun.environment, "HPCGNN_SITE": "workstation", **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=heed_interrupts,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        mpirun.kill(process)
+        process.communicate()
+
+
+def interrupt(process: subprocess.Popen, run: Path, after: int, number: int = signal.SIGUSR1):
+    """Signal the script once the run has `after` steps; SIGINT goes to the whole process group, as from a terminal."""
+    deadline = time.monotonic() + 60
+    while len(steps_of(run)) < after:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
+def test_interrupted_script_checkpoints_and_goes_on_when_started_again(start, tmp_path, number):
+    first = start("--steps", 30)
+    interrupt(first, tmp_path / "run", 5, number)
+    output = first.communicate(timeout=60)[0]
+    assert first.returncode == 75, output
+    assert len(steps_of(tmp_path / "run")) < 30
+    second = start()
+    output = second.communicate(timeout=60)[0]
+    assert second.returncode == 0, output
+    assert "--resume" in output
+    assert steps_of(tmp_path / "run") == list(range(30))
+
+
+def test_script_repeats_by_itself_when_told(start, tmp_path):
+    process = start("--steps", 30, HPCGNN_REQUEUE="repeat")
+    interrupt(process, tmp_path / "run", 5)
+    interrupt(process, tmp_path / "run", 20)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, output
+    assert output.count("--resume") == 2
+    assert steps_of(tmp_path / "run") == list(range(30))
+
+
+def test_start_without_checkpoint_is_put_aside(start, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"epoch": 0, "step": 0}\n')
+    output = start("--steps", 3).communicate(timeout=60)[0]
+    assert steps_of(run) == [0, 1, 2], output
+    assert len(list(tmp_path.glob("run.lost-*/metrics.jsonl"))) == 1
+
+
+def test_failure_is_passed_on(start):
+    process = start("--unknown")
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 2, output
+
+
+def test_a_launcher_that_ends_too_early_is_not_believed(start):
+    """Open MPI's mpirun ends with 0 when it loses a node."""
+    process = start("--steps", 3, "--lost")
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 1, output
+    assert "not at its end" in output
+
+
+def test_interrupted_before_it_can_answer(start, tmp_path):
+    """A signal that comes while the program is being loaded ends it; the script asks to be started again."""
+    process = start("--steps", 3, "--deaf", 30)
+    while process.stdout.readline() != "deaf\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGUSR1)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, output
+    assert "before it could answer" in output
+    output = start("--steps", 3).communicate(timeout=60)[0]
+    assert steps_of(tmp_path / "run") == [0, 1, 2], output
+
+
+def test_remains_of_a_killed_launcher_are_not_in_the_way(start, tmp_path):
+    """Every process id that the launcher may get was one's that left its folder of sockets."""
+    newest = subprocess.Popen("true")
+    newest.wait()
+    ids = int(Path("/proc/sys/kernel/pid_max").read_text())
+    remains = [tmp_path / f"ompi.{(newest.pid + later) % ids}" for later in range(min(ids, 4000))]
+    for folder in remains:
+        folder.mkdir()
+        (folder / folder.name.replace("ompi", f"pmix.{os.uname().nodename}.tool")).write_text("of a dead one")
+    output = start("--steps", 3, TMPDIR=str(tmp_path)).communicate(timeout=60)[0]
+    assert steps_of(tmp_path / "run") == [0, 1, 2], output
+    assert sum(folder.exists() for folder in remains) == len(remains) - 1
+
+
+def test_restarts_are_limited(start, tmp_path):
+    process = start("--steps", 30, HPCGNN_REQUEUE="repeat", SLURM_RESTART_COUNT="100")
+    interrupt(process, tmp_path / "run", 5)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, output
+    assert "giving up" in output
+
+
+def test_recipe_names_where_it_looked_for_the_library(tmp_path):
+    """Slurm runs a copy of the script; here the copy is all there is."""
+    copy = tmp_path / "slurm_script"
+    copy.write_text((REPOSITORY / "jobs" / "train_tgn.slurm").read_text())
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    run = subprocess.run(["bash", copy], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "Submit from the folder above jobs, or set HPCGNN_JOBS" in run.stderr

@@ -1,0 +1,174 @@
+"""Interrupted partitioning on several ranks: what is finished is taken over, by any number of ranks, and the files are
+those of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from places import HELPERS
+from random_graphs import random_graph, random_static
+
+from data_tools.partition import partition_set
+from data_tools.partition.command import partition
+from data_tools.partition.journal import ASSIGNMENT, NAME, Journal, read_notes
+from data_tools.partition.ranks import memory as ranks_memory
+from data_tools.partition.ranks import partition as ranks_partition
+from data_tools.partition.ranks.journal import SharedJournal
+from data_tools.partition.ranks.partition import missing_groups, partition_shared
+from data_tools.team import Ranks, Team
+from hpcgnn.comm.group import Group
+from hpcgnn.graph import files
+
+KILLED = HELPERS / "killed_ranks.py"
+PARTS = 6
+
+
+@pytest.fixture
+def team(comm):
+    """The ranks of the test."""
+    return Ranks(Group(comm))
+
+
+class Stopped(BaseException):
+    """Stands for a kill at a place that the test chooses."""
+
+
+def stop(*_, **__):
+    raise Stopped
+
+
+def hashes(folder):
+    """Hash of every file of a folder."""
+    return {path.name: files.file_hash(path) for path in folder.iterdir()}
+
+
+def rank_0(team, function, *arguments):
+    """What a function returns on rank 0, on all ranks."""
+    return team.broadcast(function(*arguments) if team.rank == 0 else None)
+
+
+def shared_set(team, graph, folder, **options):
+    """Partition on the ranks of a team."""
+    return partition_shared(team, graph, folder, PARTS, **options)
+
+
+@pytest.fixture
+def graph(team, mpi_tmp_path, monkeypatch):
+    """A static graph; part files are written one at a time."""
+    monkeypatch.setattr(ranks_memory, "PARTS_AT_ONCE", 1)
+    return rank_0(team, random_static, mpi_tmp_path / "g.h5", 3)
+
+
+def stop_at_second(function):
+    """The function, but a stop instead of its second call."""
+    calls = []
+
+    def stopped(*arguments):
+        calls.append(arguments)
+        return function(*arguments) if len(calls) == 1 else stop()
+
+    return stopped
+
+
+STOPS = [
+    (ranks_partition, "validate", stop),
+    (ranks_partition, "shared_layout", stop),
+    (ranks_partition, "measure_shared", stop),
+    (SharedJournal, "note_parts", None),
+    (SharedJournal, "finish", stop),
+]
+
+
+@pytest.mark.parametrize(("place", "name", "instead"), STOPS, ids=lambda value: getattr(value, "__name__", value))
+def test_other_ranks_go_on_from_any_stage(team, mpi_tmp_path, monkeypatch, graph, place, name, instead):
+    """All ranks stop; then rank 0 goes on alone."""
+    options, folder = {"method": "ldg", "passes": 1}, mpi_tmp_path / "p"
+    quality = shared_set(team, graph, mpi_tmp_path / "whole", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, instead or stop_at_second(getattr(place, name)))
+        with pytest.raises(Stopped):
+            shared_set(team, graph, folder, **options)
+    team.group.barrier()
+    if team.rank == 0:
+        assert shared_set(Team(), graph, folder, **options) == quality
+        assert hashes(folder) == hashes(mpi_tmp_path / "whole")
+
+
+def interrupted(patches, run, *arguments, **options):
+    """Run up to the book; all ranks stop together."""
+    with patches.context() as patch:
+        patch.setattr(SharedJournal, "finish", stop)
+        patch.setattr(ranks_partition, "write_book", lambda *_: None)
+        with pytest.raises(Stopped):
+            run(*arguments, **options)
+
+
+def test_finished_stages_are_not_made_again_unless_their_files_changed(team, mpi_tmp_path, monkeypatch, graph):
+    folder, options = mpi_tmp_path / "p", {"method": "random"}
+    shared_set(team, graph, mpi_tmp_path / "whole", **options)
+    calls = []
+    counted = lambda function, name: lambda *args: calls.append(name) or function(*args)  # noqa: E731
+    monkeypatch.setattr(ranks_partition, "validate", counted(ranks_partition.validate, "validate"))
+    monkeypatch.setattr(ranks_partition, "shuffle", counted(ranks_partition.shuffle, "shuffle"))
+    monkeypatch.setattr(ranks_partition, "write_parts", counted(ranks_partition.write_parts, "part"))
+    monkeypatch.setitem(ranks_partition.METHODS, "random", counted(ranks_partition.METHODS["random"], "assign"))
+    for damaged, expected in ((None, set()), ("part-3.h5", {"shuffle", "part"}), (ASSIGNMENT, {"assign"})):
+        interrupted(monkeypatch, shared_set, team, graph, folder, **options)
+        team.group.barrier()
+        if team.rank == 0 and damaged:
+            path = folder / damaged
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        team.group.barrier()
+        calls.clear()
+        shared_set(team, graph, folder, **options)
+        assert set().union(*team.everyone(set(calls))) == expected
+        assert sum(some.count("part") for some in team.everyone(calls)) == (damaged == "part-3.h5")
+        assert rank_0(team, hashes, folder) == rank_0(team, hashes, mpi_tmp_path / "whole")
+        team.group.barrier()
+        if team.rank == 0:
+            for file in folder.iterdir():
+                file.unlink()
+        team.group.barrier()
+
+
+def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round(team, mpi_tmp_path, monkeypatch, graph):
+    one, other = mpi_tmp_path / "one", mpi_tmp_path / "other"
+    interrupted(monkeypatch, shared_set, team, graph, one, method="random")
+    if team.rank == 0:
+        partition(graph, mpi_tmp_path / "whole", PARTS, "random")
+        np.testing.assert_array_equal(Journal(one, read_notes(one / NAME)["set_id"], "").assignment().dtype, np.int32)
+        partition(graph, one, PARTS, "random")
+        with monkeypatch.context() as patch:
+            patch.setattr(partition_set, "write_book", stop)
+            with pytest.raises(Stopped):
+                partition(graph, other, PARTS, "random")
+    team.group.barrier()
+    shared_set(team, graph, other, method="random")
+    for folder in (one, other):
+        assert rank_0(team, hashes, folder) == rank_0(team, hashes, mpi_tmp_path / "whole")
+
+
+@pytest.mark.serial
+def test_missing_groups():
+    assert missing_groups(range(3, 3), {}) == []
+    assert missing_groups(range(0, 40), {}) == [range(0, 16), range(16, 32), range(32, 40)]
+    assert missing_groups(range(2, 8), {4: "", 7: ""}) == [range(2, 4), range(5, 7)]
+
+
+@pytest.mark.launcher
+def test_ranks_that_were_killed_end_in_the_same_files(mpirun, tmp_path):
+    graph = random_graph(tmp_path / "g.h5", 3, sizes=(60, 30, 9), num_edges=400)
+    arguments = ["--parts", str(PARTS), "--method", "ldg", "--passes", "2"]
+    run = lambda ranks, seconds, folder, **more: mpirun(  # noqa: E731
+        ranks, str(KILLED), str(seconds), str(graph), str(tmp_path / folder), *arguments, **more
+    )
+    took = float(run(3, 0, "whole").stdout.split()[-1])
+    moments = random.Random(1)
+    for kill in range(2):
+        folder = tmp_path / f"p{kill}"
+        run(2 + kill, moments.uniform(0.1, 0.9 * took), folder.name, check=False)
+        if (folder / NAME).exists() or not files.book_path(folder).exists():
+            run(3 - kill, 0, folder.name)
+        assert hashes(folder) == hashes(tmp_path / "whole")

@@ -1,0 +1,185 @@
+"""Licence, metadata, citation, workflows and CONTRIBUTING.md agree with the repository and with each other."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import hashlib
+import importlib
+import re
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from types import CodeType
+
+import pytest
+import yaml
+from places import REPOSITORY
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (REPOSITORY / ".github/workflows").glob("*.yml")}
+CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+# SHA-256 of https://www.apache.org/licenses/LICENSE-2.0.txt
+APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+# What CONTRIBUTING.md adds as an example.
+EXAMPLES = {"squashed", "gin", "jobs/train_mine.yaml", "jobs/train_mine.slurm"}
+ROOMS, SUFFIXES = ("hpcgnn", "data_tools", "native", "tests"), {".py", ".h", ".cpp", ".cu"}
+
+pytestmark = pytest.mark.serial
+
+
+def read(name: str) -> str:
+    return (REPOSITORY / name).read_text()
+
+
+def stages() -> list[str]:
+    """Of tests/nightly.sh."""
+    return re.search(r"^readonly STAGES=\((.*)\)$", read("tests/nightly.sh"), re.MULTILINE)[1].split()
+
+
+def runs(workflow: dict) -> list[str]:
+    """The commands of all jobs."""
+    return [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+
+
+# ----------------------------------------------------------------------------------------------- licence and metadata
+
+
+def test_licence_is_the_whole_text_and_the_metadata_name_it():
+    assert hashlib.sha256((REPOSITORY / "LICENSE").read_bytes()).hexdigest() == APACHE
+    assert (PROJECT["license"], PROJECT["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    # Beside an expression they are refused by indexes.
+    assert [name for name in PROJECT["classifiers"] if name.startswith("License ::")] == []
+    assert all(PROJECT[name] for name in ("authors", "keywords", "classifiers"))
+
+
+def test_citation_agrees_with_the_metadata():
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "abstract", "keywords"} <= set(citation)
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert citation["authors"] == PROJECT["authors"]
+
+
+def test_one_lowest_python_everywhere():
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert f"find_package(Python {lowest} REQUIRED" in read("CMakeLists.txt")
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + lowest.replace(".", "")
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert set(re.findall(r"Python (\d\.\d+) or later", read(page))) == {lowest}, page
+
+
+def test_changelog_begins_with_what_is_not_released():
+    headings = re.findall(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    kinds = re.findall(r"^### (.+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", read(page))
+    missing = [link for link in links if "://" not in link and not (REPOSITORY / link).exists()]
+    assert missing == []
+
+
+# ----------------------------------------------------------------------------------------------------------- workflows
+
+
+def test_nightly_runs_every_stage():
+    """That of GitHub all stages of the script, which tells of each in its head and on the page."""
+    (job,) = WORKFLOWS["nightly.yml"]["jobs"].values()
+    assert job["strategy"]["matrix"]["stage"] == stages()
+    head = read("tests/nightly.sh").partition("\nset ")[0]
+    assert re.findall(r"^#   (\w+)  ", head, re.MULTILINE) == stages()
+    page = read("docs/hygiene.md").partition("|---|")[2]
+    assert re.findall(r"^\| (\w+) \|", page, re.MULTILINE) == stages()
+    functions = re.findall(r"^(\w+)\(\) \{", read("tests/nightly.sh"), re.MULTILINE)
+    assert set(stages()) <= set(functions)
+
+
+def test_stages_of_installed_packages_exist():
+    named = re.findall(r"bash tests/installed\.sh (\w+)", read("tests/nightly.sh"))
+    assert named
+    assert set(named) <= set(re.findall(r"^(\w+)\(\) \{", read("tests/installed.sh"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "nightly.yml"])
+def test_workflow_starts_scripts_that_exist(name):
+    words = [word for text in runs(WORKFLOWS[name]) for word in shlex.split(text)]
+    scripts = [word for word in words if word.startswith((".ci/", "tests/"))]
+    assert scripts
+    assert [script for script in scripts if not (REPOSITORY / script).is_file()] == []
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "nightly.yml"])
+def test_workflow_is_bounded_and_pinned(name):
+    """A limit of time, no rights but to read, actions of a major version."""
+    workflow = WORKFLOWS[name]
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert 0 < job["timeout-minutes"] <= 360
+        used = [step["uses"] for step in job["steps"] if "uses" in step]
+        assert used
+        assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", action) for action in used)
+
+
+# -------------------------------------------------------------------------------------------------------- contributing
+
+
+def quoted() -> set[str]:
+    """Words in backquotes, but those of examples."""
+    return set(re.findall(r"`([\w./:-]+)`", CONTRIBUTING)) - EXAMPLES
+
+
+def test_paths_of_contributing_exist():
+    commands = re.findall(r"^ {4,}(?!\s)(.*)", CONTRIBUTING, re.MULTILINE)
+    words = {word for command in commands for word in command.split() if word.startswith(("tests/", "jobs/"))}
+    paths = {word for word in quoted() | words if "/" in word} - EXAMPLES
+    assert len(paths) > 40
+    assert sorted(path for path in paths if not (REPOSITORY / path.lstrip(">")).exists()) == []
+
+
+def test_names_of_contributing_are_in_the_sources():
+    """What it calls by name is there under that name."""
+    sources = [path for room in ROOMS for path in (REPOSITORY / room).rglob("*") if path.suffix in SUFFIXES]
+    text = "\n".join(path.read_text() for path in sources if path != Path(__file__))
+    text += read("CMakeLists.txt") + read("pyproject.toml")
+    known = set(re.findall(r"\w+", text))
+    names = {word for word in quoted() if re.fullmatch(r"\w+((\.|::)\w+)?", word) and not (REPOSITORY / word).exists()}
+    assert len(names) > 25
+    assert sorted(name for name in names if not set(re.findall(r"\w+", name)) <= known) == []
+
+
+def blocks() -> list[tuple[str, str]]:
+    """(file, code) of the examples: the file is the last one that is named before the code."""
+    found = []
+    for match in re.finditer(r"^ *```python\n(.*?)^ *```", CONTRIBUTING, re.MULTILINE | re.DOTALL):
+        files = re.findall(r"`([\w/]+\.py)`", CONTRIBUTING[: match.start()])
+        found.append((files[-1], textwrap.dedent(match[1])))
+    return found
+
+
+def global_names(code: CodeType) -> set[str]:
+    """Names that functions of some code look up outside themselves."""
+    found = {word.argval for word in dis.get_instructions(code) if word.opname == "LOAD_GLOBAL"}
+    return found.union(*(global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+@pytest.mark.parametrize(("file", "code"), blocks(), ids=lambda value: value if value.endswith(".py") else "code")
+def test_examples_of_contributing_fit_into_their_files(file, code):
+    """All that they use is imported or defined there, and their names are free."""
+    there = vars(importlib.import_module(file.removesuffix(".py").replace("/", ".")))
+    compiled = compile(code, file, "exec", dont_inherit=True)  # annotations are looked up, too
+    exec(compiled, found := dict(there))
+    assert not {name for name in there if found[name] is not there[name]}
+    assert sorted(global_names(compiled) - set(found) - set(dir(builtins))) == []

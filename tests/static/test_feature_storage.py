@@ -1,0 +1,220 @@
+"""Features that stay in the part files: read as they are, the same answer as from memory, and what a rank holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from places import HELPERS
+from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
+
+from hpcgnn import native
+from hpcgnn.graph import files
+from hpcgnn.graph.columns import Piece, PinnedTable, RowReader, StoredColumn, seen_from
+from hpcgnn.static.draw import BlockSampler
+from hpcgnn.static.features import hot_rows
+from hpcgnn.static.inference import infer
+from hpcgnn.static.neighbors import NeighborSampler
+from hpcgnn.static.plan import NODE_COLUMNS, GraphSampler
+
+MIB = 1 << 20
+
+
+def write_pieces(folder, pieces: list[np.ndarray], **layout) -> StoredColumn:
+    """A column in part files of their own."""
+    found = []
+    for number, rows in enumerate(pieces):
+        path = folder / f"piece-{number}.h5"
+        with files.writing(path, files.PART) as file:
+            file.create_dataset("rows", data=rows, **(layout if len(rows) else {}))
+        with files.open_checked(path, files.PART) as file:
+            found.append(Piece.of(file["rows"]))
+    return StoredColumn(found)
+
+
+LAYOUTS = {
+    "in one place": {},
+    "chunks": {"chunks": (7, 3)},
+    "large chunks": {"chunks": (1000, 3), "maxshape": (None, 3)},
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i4"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_rows_are_read_in_any_order(tmp_path, layout, dtype):
+    """From several files, one of them without rows; far apart and near each other."""
+    rng = np.random.default_rng(1)
+    pieces = [rng.integers(0, 200, (count, 3)).astype(dtype) for count in (1500, 0, 40)]
+    column, whole = write_pieces(tmp_path, pieces, **LAYOUTS[layout]), np.concatenate(pieces)
+    reader = RowReader(column)
+    assert column.shape == whole.shape
+    for count in (0, 1, 5, 700, len(whole)):
+        rows = rng.permutation(len(whole))[:count]
+        found = reader.read(rows)
+        assert found.dtype == whole.dtype
+        np.testing.assert_array_equal(found, whole[rows])
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in column.slabs()]), whole)
+
+
+def test_what_cannot_be_read_in_place_is_named(tmp_path):
+    rows = np.ones((50, 4), np.float32)
+    for layout in ({"compression": "gzip"}, {"chunks": (10, 2)}):
+        with pytest.raises(files.FileFormatError, match=r"piece-0.h5: .*features.storage memory"):
+            RowReader(write_pieces(tmp_path, [rows], **layout))
+    with pytest.raises(ValueError, match=r"piece-1.h5: .*3 columns of float32, .*4 of float32"):
+        write_pieces(tmp_path, [rows, rows[:, :3]])
+    reader = RowReader(write_pieces(tmp_path, [rows]))
+    with open(tmp_path / "piece-0.h5", "r+b") as file:
+        file.truncate(2400)
+    with pytest.raises(files.FileFormatError, match=r"piece-0.h5: ends at byte \d+"):
+        reader.read(np.arange(50))
+
+
+CASES = {
+    "sage": (typed, {}),
+    "embeddings beside features": (typed, {"embedding__types": ["paper"], "model__kind": "rgcn"}),
+    "residual": (typed, {"model__residual": True, "model__norm": "layer"}),
+    "normalised": (plain, {"model__kind": "gcn", "features__normalize": True}),
+    "copies": (plain, {"features__cache_ratio": 0.2}),
+    "narrow": (plain, {"features__wire": "bfloat16"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, case):
+    """Losses of an epoch and exact inference after it; in float64 nothing but the order of additions in products may
+    differ."""
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    found = []
+    for storage, ratio in (("memory", 0), ("pinned", 0), ("pinned", 0.3), ("file", 0)):
+        stored = {"features__storage": storage, "features__device_ratio": ratio}
+        config = static_config(**changes, **stored, eval__chunk=37)
+        trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
+        trainer.start_epoch(0)
+        with trainer.session.plans("train", 0) as plans:
+            losses = [trainer.train_step(plan)[0] for plan in plans]
+        found.append((torch.tensor(losses), infer(trainer.session), trainer.session.tables.hit_rate()))
+    for other in found[1:]:
+        for one, another in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("hot", [[], [3, 50, 99]])
+def test_hot_rows_are_taken_from_the_device(device, hot):
+    """As rows that are not hot; they count as held twice."""
+    rows, index = torch.randn(100, 5), torch.randint(0, 100, (300,))
+    with device:
+        table = PinnedTable(device.put(rows), np.array(hot, np.int64))
+        assert torch.equal(table.gather(device.put(index)).cpu(), rows[index])
+        assert table.held_bytes == 4 * (5 * (100 + len(hot)) + 100)
+
+
+@pytest.mark.serial
+def test_the_most_used_rows_are_hot(tmp_path):
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    partition = open_graph_session(MPI.COMM_SELF, parts, static_config()).partition
+    uses = np.bincount(partition.edges[0].src, minlength=150)
+    hot = hot_rows(partition, 0, 0, 0.2)
+    assert len(hot) == 30
+    assert uses[hot].min() >= np.delete(uses, hot).max()
+
+
+@pytest.mark.serial
+@pytest.mark.gpu
+def test_a_device_reads_pinned_memory_in_place():
+    table, index = torch.randn(1000, 33), torch.randint(0, 1000, (5000,))
+    view = seen_from(torch.device("cuda"), table)
+    assert view.is_cuda
+    assert view.data_ptr() == table.data_ptr()
+    assert torch.equal(native.gather_rows(view, index.cuda()).cpu(), table[index])
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_a_rank_holds_its_share_and_its_copies(comm, mpi_tmp_path, storage):
+    """Bytes over all ranks: of every node its id and degree, and its features unless they stay in the files; and of
+    every copy all three."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    config = static_config(features__cache_ratio=0.2, features__storage=storage, train__precision="float32")
+    session = open_graph_session(comm, parts, config)
+    held, nodes = session.tables.held_bytes(), session.partition.num_nodes
+    copies = session.rows[0].num_copies
+    row = 8 + 8 + 6 * 4
+    own = row if storage == "memory" else 16
+    assert held == own * nodes + row * copies
+    assert session.world.total(held) == own * 150 + row * session.tables.num_copies()
+    assert any("MiB" in line for line in session.describe())
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from mpi4py import MPI
+sys.path.insert(0, {tests!r})
+from static_runs import open_graph_trainer, static_config
+from hpcgnn.static.inference import infer
+
+def run(folder, storage):
+    config = static_config(features__storage=storage, features__cache_ratio=0.02, train__precision="float32",
+                           train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__chunk=64)
+    trainer = open_graph_trainer(MPI.COMM_WORLD, Path(folder, "parts"), Path(folder), config)
+    trainer.start_epoch(0)
+    with trainer.session.plans("train", 0) as plans:
+        for _, plan in zip(range(4), plans):
+            trainer.train_step(plan)
+    infer(trainer.session)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+narrow, wide = sys.argv[1:]
+peaks = MPI.COMM_WORLD.gather([run(narrow, "file"), run(wide, "file"), run(wide, "memory")])
+if MPI.COMM_WORLD.rank == 0:
+    print("PEAKS", *sum(peaks, []))
+"""
+
+
+@pytest.mark.launcher
+def test_peak_memory_of_a_rank_is_its_share_and_its_copies(tmp_path, mpirun):
+    """4 ranks, 64 MiB of features, against a run on the same graph with hardly any: the copies of a fiftieth, and
+    where they are in memory a quarter of them; and 40 MiB for what is on its way."""
+    for name, width in (("narrow", 1), ("wide", 2048)):
+        make = lambda path, width=width: plain(path, 8192, 8000, width=width)  # noqa: E731
+        make_static_parts(MPI.COMM_SELF, make, tmp_path / name)
+    program = tmp_path / "peak.py"
+    program.write_text(PEAK.format(tests=str(HELPERS)))
+    found = mpirun(4, program, tmp_path / "narrow", tmp_path / "wide", env={"OMP_NUM_THREADS": "1"}).stdout
+    peaks = np.array(found[found.index("PEAKS") :].split()[1:], float).reshape(4, 3)
+    copies, share = 64 / 50, 64 / 4 * 1.05
+    assert (peaks[:, 1] - peaks[:, 0]).max() < copies + 40
+    assert (peaks[:, 2] - peaks[:, 0]).max() < copies + share + 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({"model__dropout": 0.0}, ()),
+        ({"model__dropout": 0.0, "model__input_dropout": 0.1}, ("identity",)),
+        ({"model__dropout": 0.0, "model__kind": "gcn"}, ("degree",)),
+        ({"model__kind": "gcn"}, ("identity", "degree")),
+    ],
+)
+def test_only_what_the_model_uses_of_its_nodes_is_fetched(comm, mpi_tmp_path, changes, columns):
+    """And the losses are those of a sampler that fetches everything."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    config = static_config(**changes)
+    assert config.model.node_columns == columns
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
+    session, losses = trainer.session, []
+    sampler = session.sampler
+    for step in range(3):
+        plan = sampler.plan(session.batches["train"], 0, step)
+        for name in NODE_COLUMNS:
+            assert (len(getattr(plan.batch, name)[0]) > 0) == (name in columns and plan.batch.blocks[0].num_src[0] > 0)
+        neighbors = NeighborSampler(session.partition, config.sampling.mode, session.plan_channel)
+        everything = GraphSampler(
+            session.rows, BlockSampler(neighbors, config.sampling, config.train.seed), session.goal.roots,
+            config.train.seed, session.plan_channel, session.data_channel, session.world.device,
+        ).plan(session.batches["train"], 0, step)  # fmt: skip
+        losses += [(session.task.train(plan), session.task.train(everything))]
+    assert all(torch.equal(one, other) for one, other in losses)
