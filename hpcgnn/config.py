@@ -14,10 +14,9 @@ import yaml
 
 from hpcgnn.graph import files
 from hpcgnn.graph.decode import decode_yaml
+from hpcgnn.kinds import KINDS
 from hpcgnn.loop.settings import Sections
 from hpcgnn.recipes import expand_recipe, recipe_names
-from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import RunConfig, expand_eval
 
 # What a resumed run may change: nothing that its answer depends on.
@@ -26,9 +25,6 @@ RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_sec
              "sampling.prefetch", "sampling.in_flight", "sampling.topology", "sampling.routes", "output.keep", "comm.",
              "memory.placement", "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path",
              "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip
-
-
-KINDS: dict[str, type[Sections]] = {config.KIND: config for config in (RunConfig, StaticConfig, SnapshotConfig)}
 
 
 def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
@@ -41,7 +37,7 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
         help=f"values to begin with, which all other options override: {', '.join(recipe_names())}",
     )  # fmt: skip
     result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below")
-    for name, section in KINDS[kind].sections().items():
+    for name, section in KINDS[kind].config.sections().items():
         result.add_class_arguments(section, name)
     return result
 
@@ -90,7 +86,7 @@ def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, js
     namespace = parse_arguments(result, expand_eval(expand_recipe(argv)))
     if "recipe" in namespace:
         raise ValueError("recipe is an option of the command line, not a key of a file: give --recipe")
-    config = KINDS[namespace.kind]
+    config = KINDS[namespace.kind].config
     sections = config.sections()
     flat = [name for name, section in vars(namespace).items() if name in sections and not hasattr(section, "as_dict")]
     if flat:
@@ -117,7 +113,7 @@ def load(path: str | os.PathLike) -> Any:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
-        return KINDS[kind].from_dict(values)
+        return KINDS[kind].config.from_dict(values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
-from functools import partial
 
 import jsonargparse
 
 from hpcgnn.comm.world import World
+from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
 from hpcgnn.loop.session import BaseSession, split_metrics
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
-from hpcgnn.temporal.baseline import baseline_metrics
-from hpcgnn.temporal.config import BASELINES, NEGATIVE_KINDS, BaselineConfig, RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.config import BASELINES, NEGATIVE_KINDS
 
 
 def main(world: World, argv: list[str]) -> int:
     """Collective. Prints one JSON object on rank 0."""
     arguments, comm = parse(_parser(), argv, world)
-    change = partial(_changed, arguments)
+
+    def change(config: Sections) -> Sections:
+        return config.evaluated_by(arguments.eval, arguments.negatives_file, arguments.baseline)
+
     with open_session(arguments.run, arguments.data.path, comm, world, change) as session:
         result = _evaluate(session, arguments.run) | session.protocol()
     if world.rank == 0:
@@ -44,26 +44,13 @@ def _parser() -> jsonargparse.ArgumentParser:
     return parser
 
 
-def _changed(arguments: jsonargparse.Namespace, config: Sections) -> Sections:
-    """Raises ValueError."""
-    if not isinstance(config, RunConfig):
-        if arguments.eval or arguments.negatives_file or arguments.baseline:
-            raise ValueError("--eval, --negatives_file and --baseline are for runs on temporal graphs")
-        return config
-    if arguments.negatives_file and not arguments.eval:
-        raise ValueError("--negatives_file needs --eval file or --eval tgb")
-    if arguments.eval:
-        config = replace(config, eval=config.eval.under(arguments.eval, arguments.negatives_file))
-    if arguments.baseline:
-        config = replace(config, baseline=BaselineConfig(arguments.baseline, config.baseline.share))
-    return config
-
-
 def _evaluate(session: BaseSession, folder: str) -> dict:
     """Collective."""
     result, config = {"kind": "evaluate", "ranks": session.world.size}, session.config
-    if isinstance(session, Session) and config.baseline.kind:
-        return result | {"baseline": config.baseline.kind} | baseline_metrics(session, config.baseline)
+    if config.baseline_name:
+        score = kind_of(config).score_baseline
+        assert score is not None
+        return result | {"baseline": config.baseline_name} | score(session, config.baseline)
     result["epoch"] = load_best(session, folder).epoch
     for split in ("val", "test"):
         metrics = split_metrics(session, split, session.scores(split))

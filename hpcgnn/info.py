@@ -23,11 +23,9 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import MANIFEST, STATE, check_files, read_manifest
 from hpcgnn.loop.logs import read_lines
-from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
 from hpcgnn.nn.time_encoding import TimeEncoding
-from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.model.attention import TemporalAttentionLayer
 
 
@@ -40,7 +38,7 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
     config = configuration.load(folder / "config.yaml")
     lines = [
         f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, "
-        f"model {model_name(config)}, {config.train.epochs} epochs, seed {config.train.seed}"
+        f"model {config.model_name}, {config.train.epochs} epochs, seed {config.train.seed}"
     ]
     try:
         lines += _results(folder)
@@ -54,17 +52,6 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         except (OSError, ValueError) as error:
             problems.append(f"{path.name}: {error}")
     return [*lines, *([] if found else ["no checkpoints"]), *problems], problems
-
-
-def model_name(config: Sections) -> str:
-    """What a run trains, in a few words: a class of one's own, a kind of network, or the parts of a temporal one."""
-    if config.model.class_path:
-        return config.model.class_path
-    if not isinstance(config, RunConfig):
-        return config.model.kind
-    updater = config.memory.updater
-    memory = "no node memory" if updater == "none" else f"{updater} memory"
-    return f"{config.model.embedding} embedding, {memory}"
 
 
 def _results(folder: Path) -> list[str]:

@@ -1,45 +1,102 @@
-"""The kinds of graphs: how a run of each kind is opened."""
+"""The registry of the kinds of graphs: what configures a run on each, opens it, makes its data, and answers for it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.settings import Sections
+from hpcgnn.snapshots import predict as snapshot_answers
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.session import SnapshotSession
-from hpcgnn.static.config import WHOLE, StaticConfig
+from hpcgnn.static import predict as static_answers
+from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.sampler_ranks import Samplers
-from hpcgnn.static.session import FullGraphSession, GraphSession
+from hpcgnn.static.session import open_session as open_static
+from hpcgnn.temporal import baseline
+from hpcgnn.temporal import predict as temporal_answers
+from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.session import Session
 
 
-def make_session(
-    config: Any, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
+@dataclass(frozen=True)
+class Kind:
+    """A kind of graph.
+
+    config: the class of its run files; data: what the built-in graph is called; open: collective, makes a session of a
+    configuration; make: writes the built-in graph of a configuration beside a folder and partitions it into it; check:
+    the configuration that ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind;
+    answer: collective, writes what was asked; run_baseline and score_baseline: of kinds whose runs may have a heuristic
+    in place of a model.
+    """
+
+    config: type[Sections]
+    data: str
+    open: Callable[[Any, str, World, Watchdog, Samplers | None], BaseSession]
+    make: Callable[[Any, Path], None]
+    check: Callable[[Any, Any], Sections]
+    answer: Callable[[Any, Any], None]
+    run_baseline: Callable[..., int] | None = None
+    score_baseline: Callable[..., dict[str, float]] | None = None
+
+
+def kind_of(config: Sections) -> Kind:
+    """The kind of graph that a configuration is for."""
+    return KINDS[config.KIND]
+
+
+def open_session(
+    config: Sections, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
 ) -> BaseSession:
-    """Collective. The session of a configuration's kind of graph; samplers: the ranks that draw for one on a static
-    graph, if any."""
-    if isinstance(config, StaticConfig) and config.sampling.mode == WHOLE:
-        return FullGraphSession(config, path, world, watchdog)
-    if isinstance(config, StaticConfig):
-        return GraphSession(config, path, world, watchdog, samplers)
-    if isinstance(config, SnapshotConfig):
-        return SnapshotSession(config, path, world, watchdog)
-    return Session(config, path, world, watchdog)
+    """Collective. The session of a run; samplers: the ranks that draw for one on a static graph, if any."""
+    return kind_of(config).open(config, path, world, watchdog, samplers)
 
 
-def make_built_in(config: Any, parts: Path) -> None:
+def make_built_in(config: Sections, parts: Path) -> None:
     """Write the built-in graph of a run without data beside ``parts``, and partition it into it."""
-    from data_tools.synthetic import (
-        built_in,  # the one place where hpcgnn stands on data_tools, and only such a run does
-    )
+    kind_of(config).make(config, parts)
 
-    data = config.data
-    if isinstance(config, StaticConfig):
-        built_in.make_synthetic_graph(parts, data.synthetic_nodes, links=config.task.kind == "link")
-    elif isinstance(config, SnapshotConfig):
-        built_in.make_synthetic_snapshots(parts, data.synthetic_nodes, data.synthetic_snapshots)
-    else:
-        built_in.make_synthetic(parts, data.synthetic_events)
+
+# Here alone hpcgnn stands on data_tools, and only when a run without data starts.
+
+
+def _make_events(config: Any, parts: Path) -> None:
+    from data_tools.synthetic import built_in
+
+    built_in.make_synthetic(parts, config.data.synthetic_events)
+
+
+def _make_static(config: Any, parts: Path) -> None:
+    from data_tools.synthetic import built_in
+
+    built_in.make_synthetic_graph(parts, config.data.synthetic_nodes, links=config.task.kind == "link")
+
+
+def _make_snapshots(config: Any, parts: Path) -> None:
+    from data_tools.synthetic import built_in
+
+    built_in.make_synthetic_snapshots(parts, config.data.synthetic_nodes, config.data.synthetic_snapshots)
+
+
+KINDS = {
+    RunConfig.KIND: Kind(
+        config=RunConfig, data="events", make=_make_events,
+        open=lambda config, path, world, watchdog, samplers: Session(config, path, world, watchdog),
+        check=temporal_answers.check, answer=temporal_answers.answer,
+        run_baseline=baseline.run_baseline, score_baseline=baseline.baseline_metrics,
+    ),
+    StaticConfig.KIND: Kind(
+        config=StaticConfig, data="graph", make=_make_static, open=open_static,
+        check=static_answers.check, answer=static_answers.answer,
+    ),
+    SnapshotConfig.KIND: Kind(
+        config=SnapshotConfig, data="snapshots", make=_make_snapshots,
+        open=lambda config, path, world, watchdog, samplers: SnapshotSession(config, path, world, watchdog),
+        check=snapshot_answers.check, answer=snapshot_answers.answer,
+    ),
+}  # fmt: skip

@@ -10,16 +10,15 @@ from typing import Any
 import jsonargparse
 
 from hpcgnn import config as configuration
+from hpcgnn import kinds
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.kinds import make_session
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.session import BaseSession
 from hpcgnn.loop.settings import Sections
-from hpcgnn.temporal.config import RunConfig
 
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
@@ -73,7 +72,7 @@ def open_session(
         config = on_first_rank(world, "open the run", read)
     world = World(comm)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
-        session = make_session(config, path or data_path(config, Path(folder)), world, watchdog)
+        session = kinds.open_session(config, path or data_path(config, Path(folder)), world, watchdog)
         yield session
         world.barrier()
         session.close()
@@ -91,8 +90,8 @@ def data_path(config: Sections, folder: Path) -> str:
 
 
 def _find_best(folder: Path, config: Sections) -> Path:
-    if isinstance(config, RunConfig) and config.baseline.kind:
-        raise ValueError(f"{folder} is a run of baseline {config.baseline.kind}: it has no model to open")
+    if config.baseline_name:
+        raise ValueError(f"{folder} is a run of baseline {config.baseline_name}: it has no model to open")
     best = checkpoint.find_best(folder / "checkpoints")
     if best is None:
         raise ValueError(

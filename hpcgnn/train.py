@@ -24,8 +24,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.graph import files
-from hpcgnn.info import model_name
-from hpcgnn.kinds import make_built_in, make_session
+from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
@@ -34,14 +33,9 @@ from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe
 from hpcgnn.reopen import data_path
-from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.sampler_ranks import Samplers, beside_samplers
-from hpcgnn.temporal.baseline import run_baseline
-from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
 
 PROFILED = "10-19"  # steps of the run, by default
-BUILT_IN = {"temporal": "events", "static": "graph", "snapshots": "snapshots"}  # what a run without data trains on
 FINISHED = "finished"  # file in the run folder, of a run that came to its end
 
 
@@ -58,7 +52,7 @@ def main(world: World, argv: list[str]) -> int:
             watchdog.at("open the partition set")
 
             def train(part: World, samplers: Samplers | None) -> int:
-                session = make_session(config, path, part.split(_groups(config)), watchdog, samplers)
+                session = open_session(config, path, part.split(config.num_groups), watchdog, samplers)
                 code = _run(session, part, folder, log, stop, resume)
                 session.close()
                 return code
@@ -77,10 +71,11 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
     for line in [*_describe_start(session), *session.describe()]:
         log(line)
     log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
-    if isinstance(config, RunConfig) and config.baseline.kind:
+    if config.baseline_name:
         _save_config(config, folder, world)
-        assert isinstance(session, Session)
-        code = run_baseline(session, folder, log)
+        run = kind_of(config).run_baseline
+        assert run is not None
+        code = run(session, folder, log)
     else:
         code = _train(session, folder, log, stop, resume)
     log(f"results in {folder}")
@@ -93,18 +88,11 @@ def _describe_start(session: BaseSession) -> list[str]:
     The built-in graph is a convincing one: in a batch job it is more likely a forgotten key than a wish.
     """
     config = session.config
-    data = f"data: {config.data.path or f'built-in synthetic {BUILT_IN[config.KIND]}: no data.path was given'}"
+    data = f"data: {config.data.path or f'built-in synthetic {kind_of(config).data}: no data.path was given'}"
     if not config.data.path and launched_by_batch_system():
         data = f"warning: {data}"
     parameters = sum(parameter.numel() for parameter in session.model.parameters())
-    return [data, f"model: {model_name(config)}, {parameters:,} parameters"]
-
-
-def _groups(config: Sections) -> int:
-    """How many epochs are trained at once, or how many parts of time, by as many groups of ranks at most."""
-    if isinstance(config, SnapshotConfig):
-        return config.comm.time_parallel
-    return 1 if isinstance(config, RunConfig) and config.baseline.kind else config.train.epoch_parallel
+    return [data, f"model: {config.model_name}, {parameters:,} parameters"]
 
 
 def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
@@ -133,11 +121,9 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     resume = _option(argv, "--resume")
     if resume is None:
         config, _ = configuration.parse(_parser(configuration.kind_of(argv)), argv)
-        config.data.path = config.data.path and os.path.abspath(config.data.path)
-        if isinstance(config, RunConfig):
-            config.task.init = config.task.init and os.path.abspath(config.task.init)
+        config.make_absolute()
         if not config.output.dir:
-            return config, _new_folder("tgn" if isinstance(config, RunConfig) else config.model.kind), False
+            return config, _new_folder(config.run_name), False
         folder = Path(config.output.dir)
         if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
             raise ValueError(
@@ -149,7 +135,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     folder = Path(resume)
     old = configuration.load(folder / "config.yaml")
     config, _ = configuration.parse(_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
-    config.data.path = config.data.path and os.path.abspath(config.data.path)
+    config.make_absolute()
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
     return config, folder, True

@@ -102,3 +102,13 @@ def _on_rank_0(world: World, make) -> Iterator:
     finally:
         if opened is not None:
             opened.close()
+
+
+def answer_with_nodes(path: str, nodes: NodeColumns, world: World) -> None:
+    """Collective. Write the nodes into a file, whose folder is made if need be, and print how many there are."""
+    with together(world, f"write {path}"):
+        if world.rank == 0:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_nodes(path, nodes, world)
+    if world.rank == 0:
+        print(f"{path}: {nodes.total} nodes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -173,6 +174,36 @@ class Sections:
     comm: CommConfig
     output: OutputConfig
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def baseline_name(self) -> str:
+        """The heuristic that stands in place of a model; empty: there is a model."""
+        return ""
+
+    @property
+    def model_name(self) -> str:
+        """What is trained, in a few words: a class of the user's own, or a kind of network."""
+        return self.model.class_path or self.model.kind
+
+    @property
+    def run_name(self) -> str:
+        """How run folders begin that nobody named."""
+        return self.model.kind
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups of ranks, at most, train epochs or parts of time side by side."""
+        return self.train.epoch_parallel
+
+    def make_absolute(self) -> None:
+        """Make the paths of what is read absolute: a run may be resumed from another folder."""
+        self.data.path = self.data.path and os.path.abspath(self.data.path)
+
+    def evaluated_by(self, protocol: str, negatives_file: str, baseline: str) -> Sections:
+        """The configuration with another protocol of evaluation. Raises ValueError where this kind has no other."""
+        if protocol or negatives_file or baseline:
+            raise ValueError("--eval, --negatives_file and --baseline are for runs on temporal graphs")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain dictionaries, with the kind of graph."""

@@ -334,3 +334,8 @@ class SnapshotConfig(Sections):
             raise ValueError(
                 f"model.kind {self.model.kind} looks back over a window: set sampling.history to its length, 2 or more"
             )
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups of ranks, at most, train parts of time side by side."""
+        return self.comm.time_parallel

@@ -5,13 +5,31 @@ n nodes of a rank, N of all ranks, C classes, W width.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
-from hpcgnn.loop.node_file import NodeColumns, text
+from hpcgnn.loop.node_file import NodeColumns, answer_with_nodes, text
+from hpcgnn.static.config import SHARDED, StaticConfig
 from hpcgnn.static.goals import NodeGoal
 from hpcgnn.static.session import StaticSession
+
+
+def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
+    """The configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other kinds."""
+    if arguments.snapshots != 1:
+        raise ValueError("--snapshots is for runs on snapshots: leave it out")
+    if arguments.pairs or arguments.nodes:
+        raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
+    return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
+
+
+def answer(session: StaticSession, arguments: Namespace) -> None:
+    """Collective. Write classes and outputs, or embeddings, of all nodes of the learnt type."""
+    answer_with_nodes(arguments.out, predict_nodes(session, arguments.embeddings), session.world)
 
 
 def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColumns:

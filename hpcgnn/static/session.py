@@ -23,7 +23,7 @@ from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.session import GoalSession
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import LINK, NODE, OUT, RELATIONAL_KINDS, StaticConfig
+from hpcgnn.static.config import LINK, NODE, OUT, RELATIONAL_KINDS, WHOLE, StaticConfig
 from hpcgnn.static.draw import BlockSampler, ResidentDraw, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeTables
@@ -427,3 +427,13 @@ class GraphSession(StaticSession):
             return []
         copies, predicted = self.tables.num_copies(), self.tables.predicted_hits
         return [f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}"]
+
+
+def open_session(
+    config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
+) -> StaticSession:
+    """Collective. The session of a run: over the whole graph in every step, or over mini-batches, where ``samplers``
+    may be ranks that draw them."""
+    if config.sampling.mode == WHOLE:
+        return FullGraphSession(config, path, world, watchdog)
+    return GraphSession(config, path, world, watchdog, samplers)

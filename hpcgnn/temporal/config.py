@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field, replace
 
 from hpcgnn.choices import check_choices
@@ -470,6 +471,44 @@ class RunConfig(Sections):
             _check_parts(self.model, self.memory, self.sampling)
         if self.train.epoch_parallel > 1 and self.memory.updater != "none":
             _check_writes(self.model, self.memory, self.sampling)
+
+    @property
+    def baseline_name(self) -> str:
+        """The heuristic that stands in place of a model; empty: there is a model."""
+        return self.baseline.kind
+
+    @property
+    def model_name(self) -> str:
+        """What is trained, in a few words: a class of the user's own, or the parts of the model."""
+        memory = "no node memory" if self.memory.updater == "none" else f"{self.memory.updater} memory"
+        return self.model.class_path or f"{self.model.embedding} embedding, {memory}"
+
+    @property
+    def run_name(self) -> str:
+        """How run folders begin that nobody named."""
+        return "tgn"
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups of ranks, at most, train epochs side by side."""
+        return 1 if self.baseline.kind else self.train.epoch_parallel
+
+    def make_absolute(self) -> None:
+        """Make the paths of what is read absolute: a run may be resumed from another folder."""
+        super().make_absolute()
+        self.task.init = self.task.init and os.path.abspath(self.task.init)
+
+    def evaluated_by(self, protocol: str, negatives_file: str, baseline: str) -> RunConfig:
+        """The configuration with another protocol or other negatives, or a baseline in place of the model. Raises
+        ValueError."""
+        config = self
+        if negatives_file and not protocol:
+            raise ValueError("--negatives_file needs --eval file or --eval tgb")
+        if protocol:
+            config = replace(config, eval=config.eval.under(protocol, negatives_file))
+        if baseline:
+            config = replace(config, baseline=BaselineConfig(baseline, config.baseline.share))
+        return config
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:

@@ -7,22 +7,27 @@ width.
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
+from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.negative_file import OriginalIds
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.splits import event_times
 
 
 def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
@@ -246,3 +251,53 @@ def replay(session: Session) -> None:
             for plan in plans:
                 session.watchdog.at(split, plan.step)
                 session.task.evaluate(plan)
+
+
+def check(arguments: Namespace, config: RunConfig) -> RunConfig:
+    """The configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other kinds."""
+    if arguments.snapshots != 1:
+        raise ValueError("--snapshots is for runs on snapshots: leave it out")
+    if arguments.embeddings:
+        raise ValueError("--embeddings is for runs on static graphs; this one embeds the nodes of a file: --nodes")
+    if bool(arguments.pairs) == bool(arguments.nodes):
+        raise ValueError("give either --pairs or --nodes")
+    return config
+
+
+def answer(session: Session, arguments: Namespace) -> None:
+    """Collective. Write probabilities of pairs, or embeddings of nodes, of a file, after the end of the graph."""
+    last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), session.world)[0])
+    if arguments.pairs:
+        _answer_pairs(session, arguments, last)
+    else:
+        _answer_nodes(session, arguments, last)
+
+
+def _answer_pairs(session: Session, arguments: Namespace, last: int) -> None:
+    """Collective."""
+    world, kind = session.world, session.config.task.kind
+    with together(world, "arguments"):
+        if session.config.task.has_labels:
+            raise ValueError(f"--pairs scores links, but this run learns labels (task.kind {kind}): use --nodes")
+    pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
+    replay(session)
+    scores = score_pairs(session, pairs)
+    _write(world, arguments.out, f"{len(pairs)} scores", lambda: write_scores(arguments.out, pairs, scores))
+
+
+def _answer_nodes(session: Session, arguments: Namespace, last: int) -> None:
+    """Collective."""
+    world, types = session.world, session.partition.book.node_types
+    nodes = on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
+    replay(session)
+    embedding: Any = embed_nodes(session, nodes)
+    _write(world, arguments.out, f"{len(nodes)} embeddings", lambda: write_embeddings(arguments.out, nodes, embedding))
+
+
+def _write(world: World, path: str, what: str, write: Callable[[], None]) -> None:
+    """Collective. Rank 0 writes the answer and says ``what`` it is."""
+    with together(world, f"write {what}"):
+        if world.rank == 0:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write()
+            print(f"{path}: {what}")

@@ -28,7 +28,7 @@ START_SECONDS = 15.0  # for the watchdog until the configuration is known
 
 POINTS = {
     "configuration": (train, "_parse"),
-    "open": (train, "make_session"),
+    "open": (train, "open_session"),
     "resume": (Trainer, "resume"),
     "step": (Trainer, "train_step"),
     "evaluation": (TemporalLinkTask, "evaluate"),

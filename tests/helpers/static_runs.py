@@ -12,7 +12,7 @@ from training_runs import on_rank_0
 from data_tools.partition.command import partition
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.kinds import make_session
+from hpcgnn.kinds import open_session
 from hpcgnn.loop.launch import EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import StaticConfig
@@ -105,7 +105,7 @@ def static_config(**changes) -> StaticConfig:
 def open_graph_session(comm, parts: Path, config: StaticConfig) -> StaticSession:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1), comm)
-    return make_session(config, str(parts), world, Watchdog(world, 0))
+    return open_session(config, str(parts), world, Watchdog(world, 0))
 
 
 def open_graph_trainer(comm, parts: Path, folder: Path, config: StaticConfig) -> Trainer:

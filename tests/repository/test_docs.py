@@ -19,9 +19,9 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 
 from data_tools.export.command import export
 from data_tools.partition.command import partition
-from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.book import read_offsets
+from hpcgnn.kinds import KINDS
 from hpcgnn.static.config import GraphModelConfig
 from hpcgnn.static.loader import StaticGraph
 from hpcgnn.static.model.models import GraphSizes, make_model
@@ -152,9 +152,9 @@ def test_loader_refuses(comm, parts):
 
 
 PAGES = {
-    "models": (configuration.RunConfig, "task model memory sampling eval baseline"),
-    "static": (configuration.StaticConfig, "data task sampling features embedding model eval"),
-    "snapshots": (configuration.SnapshotConfig, "data task sampling inputs model"),
+    "models": (KINDS["temporal"].config, "task model memory sampling eval baseline"),
+    "static": (KINDS["static"].config, "data task sampling features embedding model eval"),
+    "snapshots": (KINDS["snapshots"].config, "data task sampling inputs model"),
 }
 
 

@@ -13,7 +13,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.snapshots.session import forecast_nodes
+from hpcgnn.snapshots.predict import forecast_nodes
 
 KINDS = {"carried": {}, "windows": {"sampling__history": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
 

@@ -15,6 +15,7 @@ from static_runs import make_static_parts, open_graph_session, static_config, ty
 from training_runs import on_rank_0
 
 from hpcgnn import config as configuration
+from hpcgnn.kinds import KINDS
 from hpcgnn.loop import node_file
 from hpcgnn.loop.node_file import write_nodes
 from hpcgnn.static.inference import infer, last_rows
@@ -116,7 +117,7 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
     ],
 )
 def test_options_of_the_other_kind_are_refused(comm, mpi_tmp_path, capsys, kind, options, message):
-    on_rank_0(comm, lambda: configuration.save(configuration.KINDS[kind](), {}, mpi_tmp_path / "config.yaml"))
+    on_rank_0(comm, lambda: configuration.save(KINDS[kind].config(), {}, mpi_tmp_path / "config.yaml"))
     assert run([["predict", str(mpi_tmp_path), *options, f"--out={mpi_tmp_path / 'out.csv'}"]]) == 2
     assert comm.rank or message in capsys.readouterr().err
     assert not (mpi_tmp_path / "out.csv").exists()

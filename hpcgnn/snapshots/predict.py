@@ -1,0 +1,48 @@
+"""What a model predicts for every node at the last snapshots, by the graph's original ids.
+
+n nodes of this rank, C outputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jsonargparse import Namespace
+
+from hpcgnn.comm.together import together
+from hpcgnn.loop.node_file import NodeColumns, answer_with_nodes, text
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.snapshots.session import SnapshotSession
+
+
+def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
+    """The configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other kinds."""
+    if arguments.pairs or arguments.nodes:
+        raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
+    if arguments.embeddings:
+        raise ValueError("--embeddings is for runs on static graphs; this one embeds the nodes of a file: --nodes")
+    return config
+
+
+def answer(session: SnapshotSession, arguments: Namespace) -> None:
+    """Collective. Write the outputs for all nodes at the last snapshots."""
+    answer_with_nodes(arguments.out, forecast_nodes(session, arguments.snapshots), session.world)
+
+
+def forecast_nodes(session: SnapshotSession, last: int) -> NodeColumns:
+    """Collective. Original id (the row where the graph has none), and the model's outputs [n, C] at each of the
+    ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers as in the source.
+
+    Raises DistributedError for more snapshots than follow those of training.
+    """
+    partition = session.partition
+    known = partition.num_snapshots - session.splits["train"].stop
+    with together(session.world, "predict"):
+        if not 1 <= last <= known:
+            raise ValueError(f"--snapshots must be 1 to {known}, the snapshots after those of training; got {last}")
+    columns = {"node": text(partition.columns.get("id", partition.flat_row))}
+    for number, rows in session.forecast():
+        if number >= partition.num_snapshots - last:
+            columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
+    order = np.argsort(partition.flat_row)
+    found = {name: column[order] for name, column in columns.items()}
+    return NodeColumns(partition.flat_row[order], partition.book.num_nodes, found)
