@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcgnn.recipes import job_files, recipe_names
 
-PATTERNS = ("train_*.slurm", "train_*.yaml", "lib.sh", "clean_start.sh", "sites/*.sh")
+PATTERNS = ("train*.slurm", "train_*.yaml", "recipes/*.yaml", "lib.sh", "clean_start.sh", "sites/*.sh")
 ENVIRONMENT = "environment.sh"  # sourced by lib.sh
 
 
@@ -84,7 +84,7 @@ def _next_steps(folder: Path) -> list[str]:
     place = folder.resolve()
     script = shlex.quote(f"{place.name}/train_tgn.slurm")
     return [
-        f"{folder}: job scripts of {len(recipe_names())} recipes, site profiles in {folder / 'sites'}",
+        f"{folder}: job scripts, {len(recipe_names())} recipes, site profiles in {folder / 'sites'}",
         f"jobs run in the environment that {folder / ENVIRONMENT} describes: {sys.prefix}",
         f"next: cd {shlex.quote(str(place.parent))}; sbatch {script}     (without a batch system: bash {script})",
         f"results go into {place.parent / 'runs'}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-PREFIX = "train_"  # of the files of recipes and of their job scripts
+PROMISED = {"tgn": "train_tgn.yaml"}  # beside the job scripts, where users know it
 
 
 def job_files() -> Path:
@@ -16,15 +16,22 @@ def job_files() -> Path:
 
 def recipe_names() -> list[str]:
     """Names of all recipes, in alphabetical order."""
-    return sorted(path.stem.removeprefix(PREFIX) for path in job_files().glob(f"{PREFIX}*.yaml"))
+    return sorted(_recipes())
 
 
 def recipe_file(name: str) -> Path:
     """The YAML file of a recipe. Raises ValueError for one that does not exist."""
-    names = recipe_names()
-    if name not in names:
-        raise ValueError(f"no recipe {name!r}; recipes are {', '.join(names) or f'missing from {job_files()}'}")
-    return job_files() / f"{PREFIX}{name}.yaml"
+    recipes = _recipes()
+    if name not in recipes:
+        listed = ", ".join(sorted(recipes)) or f"missing from {job_files()}"
+        raise ValueError(f"no recipe {name!r}; recipes are {listed}")
+    return recipes[name]
+
+
+def _recipes() -> dict[str, Path]:
+    folder = job_files()
+    promised = {name: folder / file for name, file in PROMISED.items() if (folder / file).is_file()}
+    return promised | {path.stem: path for path in (folder / "recipes").glob("*.yaml")}
 
 
 def expand_recipe(argv: list[str]) -> list[str]:

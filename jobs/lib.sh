@@ -2,7 +2,8 @@
 # What all job scripts share: set-up of the site, signals, resuming and requeueing. Sourced from the folder above its
 # own: a clone's root, or where `hpcgnn jobs` was told to write; runs/ is there.
 #
-#   train_recipe NAME ARGS...                      trains as train_NAME.yaml beside this file says; ARGS override it
+#   train_recipe NAME ARGS...                      trains as the recipe says (train_tgn.yaml beside this file, or
+#                                                  recipes/NAME.yaml); ARGS override it
 #   load_site                                      reads sites/<site>.sh beside this file
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
@@ -249,12 +250,24 @@ run_with_requeue() {
     exit "$code"
 }
 
+# The yaml file of a recipe; ends the job script where there is none.
+recipe_file() {
+    local file=$JOBS/recipes/$1.yaml
+    [[ $1 != tgn ]] || file=$JOBS/train_tgn.yaml
+    if [[ -z $1 || ! -e $file ]]; then
+        say "no recipe '$1'; recipes are: tgn $(cd "$JOBS/recipes" && printf '%s ' *.yaml | sed 's/\.yaml//g')" >&2
+        exit 2
+    fi
+    echo "$file"
+}
+
 train_recipe() {
-    local name=$1 folder keys
+    local name=${1:-} file folder keys
+    file=$(recipe_file "$name")
     shift
     load_site
     folder=runs/$name-$RUN_ID
-    keys=(--config "$JOBS/train_$name.yaml")
+    keys=(--config "$file")
     if trains_by_seed; then
         folder+=-seed-$ARRAY_INDEX
         keys+=(--train.seed "$ARRAY_INDEX")

@@ -154,7 +154,7 @@ def parsed(argv: list[str]) -> dict:
 @pytest.mark.serial
 @pytest.mark.parametrize("name", recipes.recipe_names())
 def test_recipe_is_its_file(name):
-    assert parsed(["--recipe", name]) == parsed([f"--config={REPOSITORY}/jobs/train_{name}.yaml"])
+    assert parsed(["--recipe", name]) == parsed([f"--config={recipes.recipe_file(name)}"])
 
 
 @pytest.mark.serial
@@ -207,7 +207,7 @@ def test_resumed_run_takes_a_recipe_as_it_takes_a_file(tmp_path):
     configuration.save(config, {}, tmp_path / "config.yaml")
     for given in (["--recipe=tgn"], [f"--config={REPOSITORY}/jobs/train_tgn.yaml"]):
         assert train._parse(["--resume", str(tmp_path), *given]) == (config, tmp_path, True)
-    for given in (["--recipe=jodie"], [f"--config={REPOSITORY}/jobs/train_jodie.yaml"]):
+    for given in (["--recipe=jodie"], [f"--config={REPOSITORY}/jobs/recipes/jodie.yaml"]):
         with pytest.raises(ValueError, match="a resumed run keeps its identity"):
             train._parse(["--resume", str(tmp_path), *given])
 
@@ -229,7 +229,8 @@ def installed(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.serial
 def test_installed_package_has_recipes_of_its_own(installed):
-    (installed / "train_mine.yaml").write_text("train: {epochs: 3}\n")
+    (installed / "recipes").mkdir()
+    (installed / "recipes" / "mine.yaml").write_text("train: {epochs: 3}\n")
     assert recipes.recipe_names() == ["mine"]
     assert parsed(["--recipe=mine"])["train"]["epochs"] == 3
     with pytest.raises(ValueError, match=r"recipes are mine$"):
@@ -260,7 +261,8 @@ def test_all_that_jobs_need_is_written(tmp_path, capsys):
     assert f"cd {tmp_path}/some; sbatch where/train_tgn.slurm" in told
     assert f"results go into {tmp_path}/some/runs" in told
     source = REPOSITORY / "jobs"
-    wanted = [*source.glob("train_*"), *source.glob("sites/*"), source / "lib.sh", source / "clean_start.sh"]
+    wanted = [path for pattern in ("train*", "recipes/*", "sites/*") for path in source.glob(pattern)]
+    wanted += [source / "lib.sh", source / "clean_start.sh"]
     found = contents(folder)
     assert found.pop("environment.sh") == job_scripts.environment()
     assert found == {str(path.relative_to(source)): path.read_text() for path in wanted}
@@ -318,11 +320,11 @@ def written(tmp_path) -> Path:
 
 
 def stubbed(script: Path, cwd: Path, *arguments: str, **variables: str) -> str:
-    """What a job script prints whose launcher is the stub."""
+    """What the job script of recipes prints whose launcher is the stub, for jodie."""
     batch = ("SLURM_", "PBS_", "FLUX_", "HPCGNN_", "PYTHONPATH")
     kept = {name: value for name, value in clean_environment().items() if not name.startswith(batch)}
     environment = kept | {"HPCGNN_SITE": "stub", "HPCGNN_RUN": "mine"} | variables
-    ended = start("bash", script, *arguments, cwd=cwd, env=environment)
+    ended = start("bash", script, "jodie", *arguments, cwd=cwd, env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -330,7 +332,7 @@ def stubbed(script: Path, cwd: Path, *arguments: str, **variables: str) -> str:
 def lines(folder: Path, python: Path, arguments: str) -> str:
     return (
         f"cwd {folder.parent}\npython {python}\npath \n"
-        f"<python><-m><hpcgnn.train><--output.dir><runs/jodie-mine><--config><{folder.name}/train_jodie.yaml>{arguments}"
+        f"<python><-m><hpcgnn.train><--output.dir><runs/jodie-mine><--config><{folder.name}/recipes/jodie.yaml>{arguments}"
     )
 
 
@@ -342,9 +344,9 @@ PYTHON = Path(sys.executable).parent / "python"
 def test_script_runs_from_anywhere(tmp_path, written, place):
     """In the folder above its own, with the environment that it was written in."""
     cwd, script = {
-        "beside": (written, Path("train_jodie.slurm")),
-        "above": (written.parent, Path(ODD, "train_jodie.slurm")),
-        "elsewhere": (tmp_path, written / "train_jodie.slurm"),
+        "beside": (written, Path("train.slurm")),
+        "above": (written.parent, Path(ODD, "train.slurm")),
+        "elsewhere": (tmp_path, written / "train.slurm"),
     }[place]
     told = stubbed(script, cwd, "--train.epochs", "a b")
     assert lines(written, PYTHON, "<--train.epochs><a b>") in told
@@ -358,10 +360,10 @@ def test_copy_of_a_script_finds_its_folder(tmp_path, written):
     for folder in (spool, other):
         folder.mkdir()
     job_scripts.write_jobs(other / "jobs")
-    copy = shutil.copy(written / "train_jodie.slurm", spool / "slurm_script")
+    copy = shutil.copy(written / "train.slurm", spool / "slurm_script")
     assert f"cwd {written.parent}\n" in stubbed(copy, other, HPCGNN_JOBS=str(written))
     plain = written.rename(written.parent / "d")  # Slurm ends the path at a blank
-    (spool / "scontrol").write_text(f"#!/bin/sh\necho '   Command={plain}/train_jodie.slurm'\n")
+    (spool / "scontrol").write_text(f"#!/bin/sh\necho '   Command={plain}/train.slurm'\n")
     (spool / "scontrol").chmod(0o755)
     found = stubbed(copy, other, PATH=f"{spool}:{os.environ['PATH']}", SLURM_SUBMIT_DIR=str(other))
     assert f"cwd {plain.parent}\n" in found
@@ -372,7 +374,7 @@ def test_copy_of_a_script_finds_its_folder(tmp_path, written):
 @pytest.mark.serial
 def test_environment_of_the_jobs(written, tmp_path):
     """The one that was written down, changed at will; without it .venv, or what is at hand."""
-    script = written / "train_jodie.slurm"
+    script = written / "train.slurm"
     other = tmp_path / "other python"
     other.mkdir()
     (other / "python3").symlink_to(sys.executable)

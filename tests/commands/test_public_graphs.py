@@ -17,13 +17,11 @@ from pathlib import Path
 import baselines
 import networkx
 import pytest
-from places import REPOSITORY
 
 from data_tools import convert
 from data_tools.partition.command import partition
 
 pytestmark = pytest.mark.launcher
-JOBS = REPOSITORY / "jobs"
 
 LEADERS = {"Mr. Hi": 0, "Officer": 33}
 CLUB = """
@@ -91,7 +89,7 @@ def converted(folder: Path, *source: str) -> Path:
 def trained(jobs, graph: Path, recipe: str, *options: str) -> Path:
     """The folder of a new run on one rank."""
     folder, data = graph.parent / recipe, graph.parent / "parts"
-    given = [f"--config={JOBS / f'train_{recipe}.yaml'}", f"--data.path={data}", *options, "--comm.threads=1"]
+    given = [f"--recipe={recipe}", f"--data.path={data}", *options, "--comm.threads=1"]
     jobs(1, "train", *given, f"--output.dir={folder}")
     return folder
 

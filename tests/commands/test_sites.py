@@ -78,7 +78,7 @@ def test_elements_of_an_array_are_seeds_in_folders_of_their_own(environment, job
     environment |= job | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes"}
     program = 'REQUEUE=${REQUEUED:-scontrol}; run_with_requeue() { echo "$@"; }; train_recipe gat --train.epochs 1'
     told = told_by_library(program, environment)
-    expected = f"{folder} python -m hpcgnn.train -- --config jobs/train_gat.yaml {seed}--train.epochs 1"
+    expected = f"{folder} python -m hpcgnn.train -- --config jobs/recipes/gat.yaml {seed}--train.epochs 1"
     assert told.splitlines()[-1] == expected, told
 
 

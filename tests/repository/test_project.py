@@ -30,7 +30,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 # SHA-256 of https://www.apache.org/licenses/LICENSE-2.0.txt
 APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 # What CONTRIBUTING.md adds as an example.
-EXAMPLES = {"squashed", "gin", "jobs/train_mine.yaml", "jobs/train_mine.slurm"}
+EXAMPLES = {"squashed", "gin", "jobs/recipes/mine.yaml"}
 ROOMS, SUFFIXES = ("hpcgnn", "data_tools", "native", "tests"), {".py", ".h", ".cpp", ".cu"}
 
 pytestmark = pytest.mark.serial
