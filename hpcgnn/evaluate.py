@@ -28,7 +28,7 @@ def main(world: World, argv: list[str]) -> int:
         return config.evaluated_by(arguments.eval, arguments.negatives_file, arguments.baseline)
 
     with open_session(arguments.run, arguments.data.path, comm, world, change) as session:
-        result = _evaluate(session, arguments.run) | session.protocol()
+        result = _evaluate(session, arguments.run) | session.goal.protocol()
     if world.rank == 0:
         print(json.dumps(without_nan(result)))
     return launch.EXIT_DONE

@@ -20,7 +20,8 @@ from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.step_graphs import StepTask
 from hpcgnn.native.products import choose_products
-from hpcgnn.task.collect import Collected, Measure, Scored
+from hpcgnn.task.collect import Collected
+from hpcgnn.task.goal import Goal
 
 
 class BaseSession(ABC):
@@ -36,6 +37,7 @@ class BaseSession(ABC):
     model: torch.nn.Module
     memory: NodeRowStore
     task: Any
+    goal: Goal
 
     def __init__(self, config, world: World, watchdog: Watchdog):
         self.config, self.world, self.watchdog = config, world, watchdog
@@ -68,7 +70,7 @@ class BaseSession(ABC):
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False):
         """Collective. The collected scores of a split; None when ``stop``, collective and asked after every step, says
         so."""
-        collected = self.collector()
+        collected = self.goal.collector()
         with self.plans(split, 0) as plans:
             for plan in plans:
                 self.watchdog.at(split, plan.step)
@@ -106,24 +108,8 @@ class BaseSession(ABC):
         """Collective. The training batches of an epoch."""
 
     @abstractmethod
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics of a split; the first one is monitored when nothing else is said."""
-
-    @abstractmethod
-    def collector(self):
-        """What gathers a split's scores, a ``scoring.Collected``."""
-
-    @abstractmethod
-    def train_measure(self) -> tuple:
-        """Names and function of the metrics of training scores, as ``TrainScores`` takes them."""
-
-    @abstractmethod
     def describe(self) -> list[str]:
         """Collective. What is about to run, line by line."""
-
-    @abstractmethod
-    def protocol(self) -> dict[str, str]:
-        """How scores come about."""
 
     def channels(self) -> list[Channel]:
         """What exchanges go through (gradient sums do not)."""
@@ -134,56 +120,8 @@ class BaseSession(ABC):
         return sum(channel.sent_bytes for channel in self.channels())
 
 
-def split_metrics(session: BaseSession, split: str, collected: Scored) -> dict[str, float]:
-    """Collective. The metrics of ``metric_names``; NaN for a split without roots."""
+def split_metrics(session: BaseSession, split: str, collected: Collected) -> dict[str, float]:
+    """Collective. The metrics of the goal; NaN for a split without roots."""
     if session.batches[split].num_steps == 0:
-        return dict.fromkeys(session.metric_names(), float("nan"))
+        return dict.fromkeys(session.goal.metric_names(), float("nan"))
     return collected.metrics(session.batches[split], session.scored_by)
-
-
-class BaseGoal(ABC):
-    """num_outputs: of the model."""
-
-    num_outputs: int
-
-    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model with the parts that the task adds to it."""
-        return model
-
-    @abstractmethod
-    def collector(self) -> Collected:
-        """What gathers a split's scores."""
-
-    @abstractmethod
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics of a split."""
-
-    @abstractmethod
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Names and function of the metrics of training scores."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """What is learnt, in a few words."""
-
-
-class GoalSession(BaseSession):
-    """Collective to create and to close. Kinds of graphs fill in ``goal``, which says how scores are measured."""
-
-    goal: BaseGoal
-
-    def metric_names(self) -> tuple[str, ...]:
-        """Those of the goal."""
-        return self.goal.metric_names()
-
-    def collector(self) -> Collected:
-        """That of the goal."""
-        return self.goal.collector()
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Those of the goal."""
-        return self.goal.train_measure()
-
-    def protocol(self) -> dict[str, str]:
-        """Nothing to say."""
-        return {}

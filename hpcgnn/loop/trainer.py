@@ -38,7 +38,7 @@ class Resumable:
         self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
         self._metrics: MetricsFile | None = None
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
-        self._scores = TrainScores(session.world.job, *session.train_measure())
+        self._scores = TrainScores(session.world.job, *session.goal.train_measure())
         self.progress = Progress()
         self._resumed = ""  # the checkpoint that the run went on from
 
@@ -114,7 +114,7 @@ class Trainer(Resumable):
     """Collective throughout. ``run`` returns the exit code."""
 
     def __init__(self, session: BaseSession, folder: Path, log: RunLog, stop: StopRequest):
-        self._metric_names = session.metric_names()
+        self._metric_names = session.goal.metric_names()
         _check(session.config.train, session.batches["train"].num_steps, self._metric_names)
         super().__init__(session, folder, log)
         self._stop, self.flat = stop, self.optimizer.flat

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.loop.session import BaseGoal
 from hpcgnn.snapshots.config import (
     ALL,
     BOTH,
@@ -41,15 +41,15 @@ from hpcgnn.snapshots.pairs import (
     Pairs,
     Reach,
     TargetEdges,
-    make_loss,
     reach,
     score_pairs,
 )
 from hpcgnn.snapshots.ranking import ALL_NAMES, AnswerRanks, RankedPairs, rank_all_pairs, rank_answers
 from hpcgnn.task import metrics
-from hpcgnn.task.collect import Collected, LabelCollected, Measure, measure_links
+from hpcgnn.task.collect import Collected, Measure, SplitMeasure, measure_links
+from hpcgnn.task.goal import Goal
 from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
-from hpcgnn.task.links import TYPED, SnapshotLinkScores, make_decoder
+from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import (
     REGRESSION_NAMES,
     UNIT_NAMES,
@@ -59,10 +59,10 @@ from hpcgnn.task.metrics import (
     ranks_of,
     regression_metrics,
 )
-from hpcgnn.task.ranking import FILTERED_NAMES, means
+from hpcgnn.task.ranking import FILTERED_NAMES, filtered_metrics
 
 
-class SnapshotGoal(BaseGoal):
+class SnapshotGoal(Goal):
     """Collective to create; planning: the channel of ``want``, channel: that of ``score``.
 
     Kinds of tasks fill in: roots [S] int64: what is predicted in training from every snapshot on all ranks; last: the
@@ -166,9 +166,9 @@ class RegressionGoal(SnapshotGoal):
             torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
         )
 
-    def collector(self) -> LabelCollected:
+    def collector(self) -> Collected:
         """As in SnapshotGoal."""
-        return LabelCollected(measure=self._measure)
+        return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
         """Mean squared and absolute errors, also of the source's numbers where the graph tells their scale."""
@@ -176,15 +176,15 @@ class RegressionGoal(SnapshotGoal):
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """The same."""
-        return self.metric_names(), lambda scores, world: self._measure(scores["output"], scores["label"], world)
+        return self.metric_names(), self._measure
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
         """As in SnapshotGoal."""
         return self._scale * outputs
 
-    def _measure(self, output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
         """Collective."""
-        return regression_metrics(output, label, world, self._scale)
+        return regression_metrics(scores["output"], scores["label"], world, self._scale)
 
     def describe(self) -> str:
         """As in SnapshotGoal."""
@@ -213,9 +213,9 @@ class LabelGoal(SnapshotGoal):
             return LabelScores(none, torch.empty(0, dtype=torch.int64 if self.classes else none.dtype))
         return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
 
-    def collector(self) -> LabelCollected:
+    def collector(self) -> Collected:
         """As in SnapshotGoal."""
-        return LabelCollected(measure=self._measure)
+        return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
         """Accuracy and macro_f1, of two classes auc and ap too; of numbers errors."""
@@ -225,10 +225,11 @@ class LabelGoal(SnapshotGoal):
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """All metrics."""
-        return self.metric_names(), lambda scores, world: self._measure(scores["output"], scores["label"], world)
+        return self.metric_names(), self._measure
 
-    def _measure(self, output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
         """Collective."""
+        output, label = scores["output"], scores["label"]
         if self.classes:
             return metrics.node_metrics(output, label, world)
         return metrics.regression_metrics(output[:, 0], label, world)
@@ -378,7 +379,8 @@ class SnapshotLinkGoal(SnapshotGoal):
     ):  # fmt: skip
         task, horizon = config.task, config.sampling.horizon
         self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
-        self.num_outputs, self._loss = config.model.hidden, make_loss(task)
+        self.num_outputs = config.model.hidden
+        self._loss = make_loss(task.loss, task.margin, positive_weight=task.positive_weight)
         self.last = partition.num_snapshots - 1 - horizon
         self._types = _count_types(partition, world) if task.decoder in TYPED else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
@@ -408,9 +410,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         assert wanted.reach is not None
         return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
 
-    def loss(self, scores: SnapshotLinkScores) -> torch.Tensor:
+    def loss(self, scores: LinkScores) -> torch.Tensor:
         """As in SnapshotGoal."""
-        return self._loss(scores.positive, scores.negative)
+        return scores.loss(self._loss)
 
     def join(self, scores: list, training: bool):
         """As in SnapshotGoal."""
@@ -421,11 +423,12 @@ class SnapshotLinkGoal(SnapshotGoal):
         if self._task.eval_pairs == FILTERED and not training:
             return AnswerRanks(np.empty(0))
         negatives = self._task.negatives if training else self._task.eval_negatives
-        return SnapshotLinkScores(torch.empty(0), torch.empty((negatives, 0)), torch.empty(0, dtype=torch.int64))
+        none = torch.empty(0, dtype=torch.int64)
+        return LinkScores(torch.empty(0), torch.empty((negatives, 0)), number=none)
 
     def collector(self) -> Collected:
         """As in SnapshotGoal."""
-        return COLLECTED[self._task.eval_pairs]()
+        return Collected(MEASURES[self._task.eval_pairs])
 
     def metric_names(self) -> tuple[str, ...]:
         """As in SnapshotGoal."""
@@ -447,69 +450,33 @@ class SnapshotLinkGoal(SnapshotGoal):
         )
 
 
-@dataclass(slots=True)
-class DrawnCollected:
-    """Scores of this rank's edges and of their negatives, step after step."""
-
-    steps: list[dict[str, np.ndarray]] = field(default_factory=list)
-
-    def add(self, plan: object, scores: SnapshotLinkScores) -> None:
-        """Take a step's scores."""
-        self.steps.append(scores.arrays())
-
-    def metrics(self, batches, world: World) -> dict[str, float]:
-        """Collective. Average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
-        negatives, and means over snapshots of the first two, each of the snapshot's own pairs."""
-        positive, negative, number = (np.concatenate([s[n] for s in self.steps]) for n in self.steps[0])
-        check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-        levels = count_levels(positive, negative, world)
-        values = [levels.average_precision(), levels.auc()]
-        values.append(ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"])
-        counted = []
-        for target in sorted(t for targets in batches.targets for t in targets):
-            here = number == target
-            levels = count_levels(positive[here], negative[here], world)
-            counted.append((levels.average_precision(), levels.auc()))
-        values += [mean_known(column) for column in zip(*counted, strict=True)]
-        return dict(zip(DRAWN_NAMES, values, strict=True))
+def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
+    """Collective. Average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
+    negatives, and means over snapshots of the first two, each of the snapshot's own pairs."""
+    positive, negative, number = (scores[name] for name in ("positive", "negative", "number"))
+    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
+    levels = count_levels(positive, negative, world)
+    values = [levels.average_precision(), levels.auc()]
+    values.append(ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"])
+    counted = []
+    for target in sorted(t for targets in batches.targets for t in targets):
+        here = number == target
+        levels = count_levels(positive[here], negative[here], world)
+        counted.append((levels.average_precision(), levels.auc()))
+    values += [mean_known(column) for column in zip(*counted, strict=True)]
+    return dict(zip(DRAWN_NAMES, values, strict=True))
 
 
-@dataclass(slots=True)
-class RankedCollected:
-    """What ranking made of every snapshot's edges."""
-
-    found: list[RankedPairs] = field(default_factory=list)
-
-    def add(self, plan: object, scores: RankedPairs) -> None:
-        """Take a step's."""
-        self.found.append(scores)
-
-    def metrics(self, batches: object, world: World) -> dict[str, float]:
-        """Collective. Means over snapshots with edges; all ranks of a group know the same of them."""
-        values = np.concatenate([ranked.values for ranked in self.found])
-        check_finite(not np.isinf(values).any(), world)
-        if world.size > 1:
-            values = world.broadcast(world.gather_rows(values))
-        return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
+def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    """Collective. Means over snapshots with edges, of what ranking made of each; all ranks of a group know the same."""
+    values = np.column_stack([scores[name] for name in ALL_NAMES])
+    check_finite(not np.isinf(values).any(), world)
+    if world.size > 1:
+        values = world.broadcast(world.gather_rows(values))
+    return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
 
 
-@dataclass(slots=True)
-class AnswersCollected:
-    """Ranks of this rank's answers, step after step."""
-
-    ranks: list[np.ndarray] = field(default_factory=list)
-
-    def add(self, plan: object, scores: AnswerRanks) -> None:
-        """Take a step's."""
-        self.ranks.append(scores.rank)
-
-    def metrics(self, batches: object, world: World) -> dict[str, float]:
-        """Collective. Over the answers of all edges."""
-        rank = np.concatenate(self.ranks)
-        return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
-
-
-COLLECTED: dict[str, type[Collected]] = {DRAWN: DrawnCollected, ALL: RankedCollected, FILTERED: AnswersCollected}
+MEASURES: dict[str, SplitMeasure] = {DRAWN: measure_drawn, ALL: measure_all_pairs, FILTERED: filtered_metrics}
 
 
 def _count_types(partition: SnapshotPartition, world: World) -> int:

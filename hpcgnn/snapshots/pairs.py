@@ -7,7 +7,6 @@ nodes: no number of ranks changes it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -22,11 +21,10 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.native import Random, Stream
-from hpcgnn.snapshots.config import SnapshotTaskConfig
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
 from hpcgnn.task.known_edges import KnownAnswers
-from hpcgnn.task.links import Loss, SnapshotLinkScores, _binary, margin_loss, softmax_loss
+from hpcgnn.task.links import LinkScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +229,7 @@ def _first_of_each(key: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(key, return_index=True)[1])
 
 
-def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> SnapshotLinkScores:
+def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> LinkScores:
     """Of the rows that the pairs' places are of [w, Z]."""
     source, destination = functional.embedding(pairs.source, rows), functional.embedding(pairs.destination, rows)
     assert pairs.negative is not None
@@ -243,14 +241,4 @@ def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> Snapsho
     else:
         negative = decoder(source, drawn, pairs.relation)
     positive = decoder(source, destination, pairs.relation)
-    return SnapshotLinkScores(positive, negative, torch.full_like(pairs.source, pairs.number))
-
-
-def make_loss(config: SnapshotTaskConfig) -> Loss:
-    """Of scores [s] and those of negatives [k, s]: a sum over the edges."""
-    losses: dict[str, Loss] = {
-        "binary": partial(_binary, weight=config.positive_weight),
-        "margin": partial(margin_loss, margin=config.margin),
-        "softmax": softmax_loss,
-    }
-    return losses[config.loss]
+    return LinkScores(positive, negative, number=torch.full_like(pairs.source, pairs.number))

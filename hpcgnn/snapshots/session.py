@@ -20,7 +20,7 @@ from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.loop.session import GoalSession
+from hpcgnn.loop.session import BaseSession
 from hpcgnn.snapshots import config as tasks
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal, SnapshotLinkGoal
@@ -41,7 +41,7 @@ GOALS: dict[str, Callable[..., SnapshotGoal]] = {
 STATE, BUFFER = "state.", "buffer."
 
 
-class SnapshotSession(GoalSession):
+class SnapshotSession(BaseSession):
     """Collective to create and to close. A run on a snapshot graph."""
 
     roots = "predictions"

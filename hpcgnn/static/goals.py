@@ -5,7 +5,7 @@ destinations.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.loop.session import BaseGoal
 from hpcgnn.static.config import GraphTaskConfig, StaticConfig
 from hpcgnn.static.draw import Completion
 from hpcgnn.static.edges import MESSAGES, STORED, type_edges
@@ -39,14 +38,13 @@ from hpcgnn.static.step import (
     GraphLinkTask,
     GraphNodeTask,
     GraphTask,
-    LinkScores,
     ReplacedEnd,
-    make_loss,
     score_negatives,
 )
-from hpcgnn.task.collect import LINK_NAMES, LabelCollected, Measure, Scored, measure_links, measure_nodes
+from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_links, measure_nodes
+from hpcgnn.task.goal import Goal
 from hpcgnn.task.labels import LabelScores, count_classes, has_label, labelled_type, node_labels
-from hpcgnn.task.links import TYPED, make_decoder
+from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import (
     BINARY_NAMES,
     MULTICLASS_NAMES,
@@ -56,10 +54,10 @@ from hpcgnn.task.metrics import (
     ranking_metrics,
     ranks_of,
 )
-from hpcgnn.task.ranking import FILTERED_NAMES, FULL_NAMES, Candidates, RankCollected
+from hpcgnn.task.ranking import FILTERED_NAMES, FULL_NAMES, Candidates, filtered_metrics, full_metrics
 
 
-class Goal(BaseGoal):
+class StaticGoal(Goal):
     """Collective to create. Kinds of tasks fill in: partition, the graph that carries messages; pools, the seeds of
     every split; roots, the nodes that a seed needs, as (node type, column); excluded, the edges that a step leaves out,
     if any; complete, what gives a step all columns of ``roots``, where the batches do not."""
@@ -75,11 +73,11 @@ class Goal(BaseGoal):
         """Executes plans; shared: as GraphTask takes it."""
 
     @abstractmethod
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
         """Collective. Scores of a split from the model's outputs [n, C] of all local nodes."""
 
 
-class NodeGoal(Goal):
+class NodeGoal(StaticGoal):
     """Labels of the nodes of one type; several: a node may have any number of them."""
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
@@ -100,19 +98,19 @@ class NodeGoal(Goal):
         """As in Goal."""
         return GraphNodeTask(self.node_type, *shared)
 
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> LabelCollected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
         """As in Goal; seeds are scored at their owners."""
         pool, partition = self.pools[batches.name], self.partition
         first = int(partition.book.of_type(self.node_type).starts[partition.rank])
         place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
         label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
         collected = self.collector()
-        collected.add(None, LabelScores(outputs[partition.of_type(self.node_type)][place], label))
+        collected.take(LabelScores(outputs[partition.of_type(self.node_type)][place], label).arrays())
         return collected
 
-    def collector(self) -> LabelCollected:
+    def collector(self) -> Collected:
         """Outputs and labels."""
-        return LabelCollected(measure=node_metrics)
+        return Collected(measure_classes)
 
     def metric_names(self) -> tuple[str, ...]:
         """Accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
@@ -134,29 +132,21 @@ METRICS = ("ap", "auc", "mrr")
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
 
 
-@dataclass(slots=True)
-class PairCollected:
-    """positive [s] and negative [s, k] scores of this rank's seeds, step after step."""
-
-    positive: list[np.ndarray] = field(default_factory=list)
-    negative: list[np.ndarray] = field(default_factory=list)
-
-    def add(self, plan: object, scores: LinkScores) -> None:
-        """Take a step's scores."""
-        positive, negative = scores.arrays().values()
-        self.positive.append(positive)
-        self.negative.append(negative)
-
-    def metrics(self, batches: object, world: World) -> dict[str, float]:
-        """Collective. Average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
-        positive, negative = np.concatenate(self.positive), np.concatenate(self.negative)
-        none = np.zeros(len(positive), bool)
-        found = link_metrics(positive, negative, none, world)
-        found |= ranking_metrics(ranks_of(positive, negative), none, world)
-        return {name: found[name] for name in METRICS}
+def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    """Collective. Average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
+    positive, negative = scores["positive"], scores["negative"]
+    none = np.zeros(len(positive), bool)
+    found = link_metrics(positive, negative, none, world)
+    found |= ranking_metrics(ranks_of(positive, negative), none, world)
+    return {name: found[name] for name in METRICS}
 
 
-class LinkGoal(Goal):
+def measure_classes(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    """Collective. Metrics of the classes of nodes."""
+    return node_metrics(scores["output"], scores["label"], world)
+
+
+class LinkGoal(StaticGoal):
     """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
 
     complete: Completion
@@ -216,15 +206,16 @@ class LinkGoal(Goal):
 
     def task(self, *shared) -> GraphLinkTask:
         """As in Goal."""
-        types = self._kind.src_type, self._kind.dst_type
-        return GraphLinkTask(types, self._replaced, make_loss(self._config.task), *shared)
+        task, types = self._config.task, (self._kind.src_type, self._kind.dst_type)
+        loss = make_loss(task.loss, task.margin, task.adversarial)
+        return GraphLinkTask(types, self._replaced, loss, *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Scored:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
         """As in Goal; a batch at a time."""
         if self._candidates:
             return self._rank(outputs, batches, model.decoder, channel)
-        collected = PairCollected()
+        collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
             wanted = [columns[name] for _, name in self.roots]
@@ -239,13 +230,13 @@ class LinkGoal(Goal):
                 score_negatives(model.decoder, (src, dst), negative, place.end, relation)
                 for place, negative in zip(self._replaced, negatives, strict=True)
             ]
-            collected.add(None, LinkScores(model.decoder(src, dst, relation), scores))
+            collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
         return collected
 
-    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, channel: Channel) -> RankCollected:
+    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, channel: Channel) -> Collected:
         """Collective. Ranks of a split's seeds among all nodes."""
         partition, world = self.partition, self._world
-        collected = RankCollected(self._config.eval.ranking == "filtered")
+        collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
         kinds = self._kind.src_type, self._kind.dst_type
         for step in range(batches.num_steps):
             columns = self._everyone(batches, step, channel)
@@ -256,8 +247,7 @@ class LinkGoal(Goal):
                 embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
                 found = candidates.ranks(decoder, embeddings, rows, query, types, answer, world)
                 own = partition.book.locate(query)[0] == partition.rank
-                collected.query.append(query[own])
-                collected.rank.append(found[own])
+                collected.take({"query": query[own], "rank": found[own]})
         return collected
 
     def _everyone(self, batches: SeedBatches, step: int, channel: Channel) -> np.ndarray:
@@ -266,9 +256,9 @@ class LinkGoal(Goal):
         columns = np.column_stack([mine["src"], mine["dst"], edge_types(mine)])
         return np.ascontiguousarray(channel.everyone(torch.from_numpy(columns)).numpy().T)
 
-    def collector(self) -> PairCollected:
-        """As in Goal."""
-        return PairCollected()
+    def collector(self) -> Collected:
+        """Scores of edges and of their negatives."""
+        return Collected(measure_pairs)
 
     def metric_names(self) -> tuple[str, ...]:
         """As in Goal."""

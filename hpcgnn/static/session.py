@@ -21,13 +21,13 @@ from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.loop.session import GoalSession
+from hpcgnn.loop.session import BaseSession
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, NODE, OUT, RELATIONAL_KINDS, WHOLE, StaticConfig
 from hpcgnn.static.draw import BlockSampler, ResidentDraw, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeTables
-from hpcgnn.static.goals import Goal, LinkGoal, NodeGoal
+from hpcgnn.static.goals import LinkGoal, NodeGoal, StaticGoal
 from hpcgnn.static.inference import infer, last_rows
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
@@ -37,18 +37,18 @@ from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.seeds import SeedBatches, SeedPool, make_seed_batches
 from hpcgnn.static.whole import FullGraphTask, FullPlan, build_full_graph
-from hpcgnn.task.collect import Scored
+from hpcgnn.task.collect import Collected
 
-GOALS: dict[str, Callable[..., Goal]] = {NODE: NodeGoal, LINK: LinkGoal}
+GOALS: dict[str, Callable[..., StaticGoal]] = {NODE: NodeGoal, LINK: LinkGoal}
 
 
-class StaticSession(GoalSession):
+class StaticSession(BaseSession):
     """Collective to create and to close. Kinds of runs call ``_open`` and ``_build_model``, and fill in ``partition``
     and ``tables``."""
 
     roots = "seeds"
     config: StaticConfig
-    goal: Goal
+    goal: StaticGoal
     model: GraphModel
     partition: GraphPartition
     tables: NodeTables
@@ -208,7 +208,7 @@ class FullGraphSession(StaticSession):
         return self.task.rows()
 
     @torch.no_grad()
-    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Scored | None:
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
         """As for all sessions."""
         self.watchdog.at(split, 0)
         outputs = self.model.last(self.last_rows())
@@ -361,7 +361,7 @@ class GraphSession(StaticSession):
         """As for all sessions on static graphs."""
         return last_rows(self)
 
-    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Scored | None:
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
         """As for all sessions, or exact."""
         if not (self.config.eval.exact or self.config.eval.ranking):
             return super().scores(split, stop)

@@ -6,9 +6,7 @@ s seeds of this rank, nodes or edges; k negatives a seed; c candidates of this r
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,14 +20,13 @@ from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.step_graphs import StepTask
 from hpcgnn.native.dispatch import on_host
-from hpcgnn.static.config import GraphTaskConfig
 from hpcgnn.static.model.blocks import IndexedRows, rows_of
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.negatives import COUNTS, HIDDEN
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.task.labels import LabelScores
-from hpcgnn.task.links import binary_loss, margin_loss, softmax_loss
+from hpcgnn.task.links import LinkScores, Loss, mean_loss
 
 Rows = torch.Tensor | IndexedRows
 
@@ -123,25 +120,6 @@ def joined(feature: Rows | None, learnt: torch.Tensor | Any) -> Rows:
 
 SOURCE, DESTINATION = 0, 1
 SCORES, DEVICE_SCORES = 1 << 19, 1 << 25  # of seeds with all candidates at once
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@dataclass(slots=True)
-class LinkScores:
-    """Logits of one step: positive [s], negatives [k, s] in the place of each replaced end, -inf where there is
-    none."""
-
-    positive: torch.Tensor
-    negatives: list[torch.Tensor]
-
-    def detach(self) -> LinkScores:
-        """Without their gradients."""
-        return LinkScores(self.positive.detach(), [scores.detach() for scores in self.negatives])
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """positive [s], negative [s, k of all ends], float64."""
-        columns = {"positive": self.positive, "negative": torch.cat(self.negatives).T}
-        return {name: values.double().cpu().numpy() for name, values in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +148,13 @@ class GraphLinkTask(GraphTask):
             score_negatives(decoder, ends, embedding(roots.T, outputs[place.node_type]), place.end, relation)
             for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
         ]
-        return LinkScores(decoder(*ends, relation), negatives)
+        return LinkScores.of_ends(decoder(*ends, relation), negatives)
 
     def _ends(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
 
     def _loss(self, scores: LinkScores) -> torch.Tensor:
-        total: Any = sum(self._sum(scores.positive, negative) for negative in scores.negatives)
-        return total / len(scores.negatives)
+        return scores.loss(self._sum)
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, LinkScores | None]:
         """As in GraphTask; without scores where there are candidates. Then the graph of the backward pass is cut at the
@@ -210,22 +187,25 @@ class GraphLinkTask(GraphTask):
         for first in range(0, len(ends[0]), most):
             part = slice(first, first + most)
             cut = [rows[part].detach().requires_grad_() for rows in ends]
-            mine = self._loss(self._score_candidates(plan, part, cut, shared)) / max(1, plan.batch_size)
+            mine = mean_loss(self._sum, *self._score_candidates(plan, part, cut, shared)) / max(1, plan.batch_size)
             mine.backward()
             loss += mine.detach()
             for gradient, rows in zip(gradients, cut, strict=True):
                 gradient[part] = rows.grad
         return loss, gradients
 
-    def _score_candidates(self, plan: GraphPlan, part: slice, ends, shared: list[torch.Tensor]) -> LinkScores:
-        """Of some of the seeds, whose ends these are."""
+    def _score_candidates(
+        self, plan: GraphPlan, part: slice, ends, shared: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Scores [s] of some of the seeds, whose ends these are, and of the candidates [m, s] in the place of each
+        replaced end, -inf where they are no negatives."""
         decoder, relation, negatives = self.model.decoder, plan.columns.get("rel"), []
         relation = None if relation is None else relation[part]
         for place, rows in zip(self._replaced, shared, strict=True):
             stays = ends[SOURCE if place.end == DESTINATION else DESTINATION]
             scores = decoder.all_pairs(stays, rows, relation, place.end == SOURCE)
             negatives.append(_hide(scores, plan.columns[place.column + HIDDEN], part.start).T)
-        return LinkScores(decoder(*ends, relation), negatives)
+        return decoder(*ends, relation), negatives
 
 
 def _hide(scores: torch.Tensor, pairs: torch.Tensor, first: int) -> torch.Tensor:
@@ -256,16 +236,6 @@ def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: 
     if replaced == SOURCE:
         return decoder(negative, destination, relation)
     return decoder(source, negative, relation)
-
-
-def make_loss(config: GraphTaskConfig) -> Loss:
-    """Of scores [s] and those of negatives [k, s]: a sum over the seeds."""
-    losses: dict[str, Loss] = {
-        "binary": partial(binary_loss, adversarial=config.adversarial),
-        "margin": partial(margin_loss, margin=config.margin, adversarial=config.adversarial),
-        "softmax": softmax_loss,
-    }
-    return losses[config.loss]
 
 
 class GraphNodeTask(GraphTask):

@@ -4,111 +4,80 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
-from hpcgnn.task.labels import LabelScores, label_metrics
-from hpcgnn.task.links import Scores
+from hpcgnn.task.labels import label_metrics
 from hpcgnn.task.metrics import link_metrics, node_metrics, ranking_metrics, ranks_of
+
+Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
+SplitMeasure = Callable[[dict[str, np.ndarray], Any, World], dict[str, float]]
 
 
 class StepScores(Protocol):
-    """What a step says of its b events."""
+    """What a step reports of its b roots."""
 
     def detach(self) -> StepScores:
         """Without their gradients."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """By name, one row an event: [b, ...]."""
+        """By name, one row a root: [b, ...]."""
 
 
-class Scored(Protocol):
-    """Scores of this rank's events of a split."""
+class Collected:
+    """Scores of this rank's roots of a split, step after step.
 
-    def metrics(self, batches, world: World) -> dict[str, float]:
-        """Collective. Metrics of all, those of ``batches``."""
+    measure: collective, metrics of all scores by name, of ``batches``; ranking: each step's negatives are many, and
+    only the ranks of positives among them are kept, as ``rank``.
+    """
 
+    def __init__(self, measure: SplitMeasure, ranking: bool = False):
+        self._measure, self._ranking = measure, ranking
+        self._steps: list[dict[str, np.ndarray]] = []
+        self._pending: list[np.ndarray] = []
 
-class Collected(Scored, Protocol):
-    """Scores of this rank's events of a split, step after step."""
-
-    def add(self, plan: Any, scores: Any) -> None:
-        """Take a plan's scores."""
-
-
-@dataclass(slots=True)
-class LinkCollected:
-    """positive [b]; negative [b, k], or, for one-vs-many, only the ranks [b] of the events among their negatives."""
-
-    ranking: bool
-    positive: list[np.ndarray] = field(default_factory=list)
-    negative: list[np.ndarray] = field(default_factory=list)
-    ranks: list[np.ndarray] = field(default_factory=list)
-    _pending: list[np.ndarray] = field(default_factory=list)
-
-    def add(self, plan: Any, scores: Scores) -> None:
-        """Take a plan's scores; the negatives of a step may come in several plans, of which the last is final."""
-        positive, negative = scores.arrays().values()
-        self._pending.append(negative)
+    def add(self, plan: Any, scores: StepScores) -> None:
+        """Take a plan's scores. The negatives of a step may come in several plans, of which the last is final."""
+        columns = scores.arrays()
         if not plan.final:
+            self._pending.append(columns["negative"])
             return
-        self.take(positive, np.concatenate(self._pending, axis=1))
-        self._pending.clear()
+        if self._pending:
+            columns["negative"] = np.concatenate([*self._pending, columns["negative"]], axis=1)
+            self._pending.clear()
+        self.take(columns)
 
-    def take(self, positive: np.ndarray, negative: np.ndarray) -> None:
-        """Scores of a whole step's events [b] and of all their negatives [b, k]."""
-        self.positive.append(positive)
-        if self.ranking:
-            self.ranks.append(ranks_of(positive, negative))
-        else:
-            self.negative.append(negative)
+    def take(self, columns: dict[str, np.ndarray]) -> None:
+        """Take a whole step's scores, by name, one row a root."""
+        self._steps.append({"rank": ranks_of(**columns)} if self._ranking else columns)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All scores by name, one row a root."""
+        return {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
 
     def metrics(self, batches: Any, world: World) -> dict[str, float]:
-        """Collective. AP and AUC, or MRR and hits@10 for one-vs-many."""
-        if self.ranking:
-            return ranking_metrics(np.concatenate(self.ranks), batches.inductive, world)
-        return link_metrics(np.concatenate(self.positive), np.concatenate(self.negative), batches.inductive, world)
+        """Collective. Metrics of all."""
+        return self._measure(self.columns(), batches, world)
 
 
-@dataclass(slots=True)
-class LabelCollected:
-    """output [b, C] and label [b]; measure: the metrics of all of them."""
-
-    output: list[np.ndarray] = field(default_factory=list)
-    label: list[np.ndarray] = field(default_factory=list)
-    measure: Callable[[np.ndarray, np.ndarray, World], dict[str, float]] = label_metrics
-
-    def add(self, plan: Any, scores: LabelScores) -> None:
-        """Take a plan's scores."""
-        output, label = scores.arrays().values()
-        self.output.append(output)
-        self.label.append(label)
-
-    def metrics(self, batches: object, world: World) -> dict[str, float]:
-        """Collective. Metrics of the labelled events or nodes."""
-        return self.measure(np.concatenate(self.output), np.concatenate(self.label), world)
+def measure_events(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
+    """Collective. AP and AUC of events, or, ranked among many negatives, MRR and hits@10; of inductive ones too."""
+    if "rank" in scores:
+        return ranking_metrics(scores["rank"], batches.inductive, world)
+    return link_metrics(scores["positive"], scores["negative"], batches.inductive, world)
 
 
 def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
-    """The steps' scores by name, one row an event."""
+    """The steps' scores by name, one row a root."""
     steps = [step.arrays() for step in scores]
     return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
 
 
-def split_scores(scores: list[Scores]) -> tuple[np.ndarray, np.ndarray]:
-    """The steps' scores of links: positive [b], negative [b, k], float64."""
-    positive, negative = concatenate(scores).values()
-    return positive, negative
-
-
 PREFIX = "scores."
 LINK_NAMES = ("ap", "auc")
-
-Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
 
 
 def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:

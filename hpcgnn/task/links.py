@@ -6,8 +6,10 @@ width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from hpcgnn.nn.linear import linear
 
 DECODERS = ("dot", "cosine", "mlp", "distmult", "complex")
 TYPED = ("distmult", "complex")  # with weights by edge type
+LOSSES = ("binary", "margin", "softmax")
 
 
 class DotProduct(nn.Module):
@@ -133,14 +136,15 @@ def make_decoder(kind: str, width: int, relations: int = 1, temperature: float =
 
 
 def binary_loss(
-    positive: torch.Tensor, negative: torch.Tensor, weight: torch.Tensor | None = None, adversarial: float = 0.0
+    positive: torch.Tensor, negative: torch.Tensor, positive_weight: float = 1.0, adversarial: float = 0.0
 ) -> torch.Tensor:
-    """Sum over pairs of -log p(pair) - mean over its negatives of log(1 - p), p the logistic function of the score.
+    """Sum over pairs of -log p(pair), times ``positive_weight``, - mean over its negatives of log(1 - p), p the
+    logistic function of the score.
 
-    positive [n], negative [k, n], -inf where there is none; weight [n] factors or None; adversarial: as in ``average``.
+    positive [n], negative [k, n], -inf where there is none; adversarial: as in ``average``.
     """
-    loss = functional.softplus(-positive) + average(functional.softplus(negative), negative, adversarial)
-    return (loss if weight is None else loss * weight).sum()
+    against = average(functional.softplus(negative), negative, adversarial)
+    return positive_weight * functional.softplus(-positive).sum() + against.sum()
 
 
 def margin_loss(
@@ -172,48 +176,59 @@ def softmax_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+def make_loss(kind: str, margin: float = 1.0, adversarial: float = 0.0, positive_weight: float = 1.0) -> Loss:
+    """One of LOSSES: a sum over pairs, of their scores [n] and those of their negatives [k, n]."""
+    losses: dict[str, Loss] = {
+        "binary": partial(binary_loss, positive_weight=positive_weight, adversarial=adversarial),
+        "margin": partial(margin_loss, margin=margin, adversarial=adversarial),
+        "softmax": softmax_loss,
+    }
+    return losses[kind]
+
+
+def mean_loss(loss: Loss, positive: torch.Tensor, negatives: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean over replaced ends of the losses of pairs [n] against the negatives [k, n] in the place of each."""
+    total: Any = sum(loss(positive, negative) for negative in negatives)
+    return total / len(negatives)
+
+
 @dataclass(slots=True)
-class SnapshotLinkScores:
-    """Logits: positive [s], negative [k, s]; number [s]: of the snapshot that each is predicted from."""
+class LinkScores:
+    """Logits of one step: positive [s]; negative [k, s], -inf where there is none.
+
+    ends: of negatives in the place of both ends, how many are in the place of each; number [s]: of snapshots, which one
+    a pair is predicted from.
+    """
 
     positive: torch.Tensor
     negative: torch.Tensor
-    number: torch.Tensor
+    ends: tuple[int, ...] = ()
+    number: torch.Tensor | None = None
 
-    def detach(self) -> SnapshotLinkScores:
+    @classmethod
+    def of_ends(cls, positive: torch.Tensor, negatives: list[torch.Tensor]) -> LinkScores:
+        """Scores with negatives [k, s] in the place of each replaced end."""
+        if len(negatives) == 1:
+            return cls(positive, negatives[0])
+        return cls(positive, torch.cat(negatives), tuple(map(len, negatives)))
+
+    def loss(self, loss: Loss) -> torch.Tensor:
+        """The loss, a sum over pairs; with negatives at both ends, the mean of both."""
+        return mean_loss(loss, self.positive, self.negative.split(self.ends) if self.ends else [self.negative])
+
+    def detach(self) -> LinkScores:
         """Without their gradients."""
-        return SnapshotLinkScores(self.positive.detach(), self.negative.detach(), self.number)
+        return replace(self, positive=self.positive.detach(), negative=self.negative.detach())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """positive [s], negative [s, k], float64; number [s] int64."""
-        columns = {"positive": self.positive.double(), "negative": self.negative.T.double(), "number": self.number}
+        """positive [s] and negative [s, k] float64; of snapshots number [s] int64."""
+        columns = {"positive": self.positive.double(), "negative": self.negative.T.double()}
+        columns |= {} if self.number is None else {"number": self.number}
         return {name: values.cpu().numpy() for name, values in columns.items()}
 
     @classmethod
-    def join(cls, scores: list[SnapshotLinkScores]) -> SnapshotLinkScores:
-        """Those of several targets as one."""
-        names = {"positive": 0, "negative": 1, "number": 0}
-        return cls(**{name: torch.cat([getattr(s, name) for s in scores], dim) for name, dim in names.items()})
-
-
-def _binary(positive: torch.Tensor, negative: torch.Tensor, weight: float) -> torch.Tensor:
-    """weight times -log p(edge), and the mean over its negatives of -log(1 - p)."""
-    against = average(functional.softplus(negative), negative, 0.0)
-    return weight * functional.softplus(-positive).sum() + against.sum()
-
-
-@dataclass(slots=True)
-class Scores:
-    """Logits of one step: positive [b], negative [k, b]."""
-
-    positive: torch.Tensor
-    negative: torch.Tensor
-
-    def detach(self) -> Scores:
-        """Without their gradients."""
-        return Scores(self.positive.detach(), self.negative.detach())
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """positive [b], negative [b, k], float64."""
-        columns = {"positive": self.positive, "negative": self.negative.T}
-        return {name: values.double().cpu().numpy() for name, values in columns.items()}
+    def join(cls, scores: list[LinkScores]) -> LinkScores:
+        """Scores of several targets as one."""
+        positive, negative = torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores], 1)
+        numbers = [s.number for s in scores if s.number is not None]
+        return cls(positive, negative, number=torch.cat(numbers) if numbers else None)

@@ -7,7 +7,6 @@ for the other, the answer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,24 +66,21 @@ class Candidates:
         return 1 + 0.5 * world.reduce_array(above + level - own)
 
 
-@dataclass(slots=True)
-class RankCollected:
-    """Ranks of the seeds whose query lies at this rank, and these queries; filtered: which metrics."""
+def filtered_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    """Collective. ``FILTERED_NAMES`` over all seeds, from their rank [n]."""
+    rank = scores["rank"]
+    return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
 
-    filtered: bool
-    query: list[np.ndarray] = field(default_factory=list)
-    rank: list[np.ndarray] = field(default_factory=list)
 
-    def metrics(self, batches: object, world: World) -> dict[str, float]:
-        """Collective. Over all seeds ``FILTERED_NAMES``, or over all queries ``FULL_NAMES``."""
-        query, rank = np.concatenate(self.query), np.concatenate(self.rank)
-        if self.filtered:
-            return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
-        _, query, count = np.unique(query, return_inverse=True, return_counts=True)
-        top = rank <= TOP
-        gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))
-        ideal = np.cumsum(1 / np.log2(2 + np.arange(TOP)))[np.minimum(count, TOP) - 1]
-        return means(FULL_NAMES, [np.bincount(query[top], minlength=len(count)) / count, gain / ideal], world)
+def full_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    """Collective. ``FULL_NAMES`` over all queries, from the rank and the query of seeds [n], each at the owner of its
+    query."""
+    rank = scores["rank"]
+    _, query, count = np.unique(scores["query"], return_inverse=True, return_counts=True)
+    top = rank <= TOP
+    gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))
+    ideal = np.cumsum(1 / np.log2(2 + np.arange(TOP)))[np.minimum(count, TOP) - 1]
+    return means(FULL_NAMES, [np.bincount(query[top], minlength=len(count)) / count, gain / ideal], world)
 
 
 def means(names: tuple[str, ...], values: list[np.ndarray], world: World) -> dict[str, float]:

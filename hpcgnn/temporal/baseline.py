@@ -11,7 +11,6 @@ from hpcgnn.loop.launch import EXIT_DONE
 from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import headline
-from hpcgnn.task.collect import LinkCollected
 from hpcgnn.temporal.config import BaselineConfig
 from hpcgnn.temporal.edgebank import EdgeBank
 from hpcgnn.temporal.session import Session
@@ -43,10 +42,11 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
 
 
 def _split_metrics(session: Session, bank: EdgeBank, split: str) -> dict[str, float]:
-    collected = LinkCollected(session.ranking)
+    collected = session.goal.collector()
     for step in range(session.batches[split].num_steps):
         session.watchdog.at(split, step)
-        collected.take(*_score(session, bank, split, step))
+        positive, negative = _score(session, bank, split, step)
+        collected.take({"positive": positive, "negative": negative})
     return split_metrics(session, split, collected)
 
 

@@ -277,7 +277,7 @@ def _answer_pairs(session: Session, arguments: Namespace, last: int) -> None:
     """Collective."""
     world, kind = session.world, session.config.task.kind
     with together(world, "arguments"):
-        if session.config.task.has_labels:
+        if not session.goal.draws_negatives:
             raise ValueError(f"--pairs scores links, but this run learns labels (task.kind {kind}): use --nodes")
     pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
     replay(session)

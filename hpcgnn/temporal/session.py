@@ -18,14 +18,11 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.session import BaseSession
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.native import Random, Stream
-from hpcgnn.task.collect import LINK_NAMES, LabelCollected, LinkCollected, Measure, measure_labels, measure_links
-from hpcgnn.task.labels import count_classes, is_known, metric_names
-from hpcgnn.task.metrics import NAMES, RANKING_NAMES
 from hpcgnn.temporal.batches import Batches, make_batches
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.eval_negatives import NegativeSource, eval_negatives
+from hpcgnn.temporal.goals import TemporalGoal, make_goal
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.labels import balanced_weights, read_labels
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.model import Sizes, TemporalModel, resolve_model
@@ -33,7 +30,7 @@ from hpcgnn.temporal.negatives import AllOthers, Negatives, no_negatives, random
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import Needs, Placement, TemporalSampler, choose_sampler
 from hpcgnn.temporal.splits import open_splits
-from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
+from hpcgnn.temporal.step import TemporalTask
 
 
 class Session(BaseSession):
@@ -45,6 +42,7 @@ class Session(BaseSession):
 
     config: RunConfig
     partition: TemporalPartition
+    goal: TemporalGoal
     model: TemporalModel
     memory: NodeMemory
     task: TemporalTask
@@ -53,27 +51,10 @@ class Session(BaseSession):
         super().__init__(config, world, watchdog)
         self.epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
         self.partition, self.splits = open_splits(path, config.data, config.train.seed, world, self.plan_channel)
-        self.classes = self._read_labels()
+        self.goal = make_goal(config, self.partition, world)
         self._make_split_batches()
         self._build_model()
         self._negatives: dict[str, Negatives | AllOthers] = {}
-
-    def _read_labels(self) -> int:
-        """Collective. Check the labels that the task wants, and make them what its steps take; the number of classes, 1
-        for numbers, 0 without labels."""
-        task, events = self.config.task, self.partition.events
-        if not task.has_labels:
-            return 0
-        with together(self.world, "read the labels"):
-            events.columns["label"] = read_labels(events, task, self.partition.relation)
-        if not task.classifies:
-            return 1
-        classes = count_classes(events.columns["label"], task.classes, self.world)
-        with together(self.world, "read the labels"):
-            if task.class_weights and len(task.class_weights) != classes:
-                count = len(task.class_weights)
-                raise ValueError(f"task.class_weights has {count} numbers, the labels have {classes} classes")
-        return classes
 
     def _make_split_batches(self) -> None:
         """Collective. Batches of the splits and the pools that their negatives are drawn from."""
@@ -101,8 +82,7 @@ class Session(BaseSession):
             model: Any = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
             if config.memory.staleness and not model.has_memory:
                 raise ValueError(f"{type(model).__name__} has no node memory: leave memory.staleness 0")
-        if config.task.has_labels:
-            model.decoder = make_head(config.task.kind, config.model, partition.edge_width, self.classes)
+        model = self.goal.extend(model)
         self.model = model.to(device=device, dtype=self.dtype)
         self.memory, feature = self._make_memory()
         self.task = self._make_task(feature)
@@ -139,18 +119,11 @@ class Session(BaseSession):
 
     def _make_task(self, node_feature: torch.Tensor | None) -> TemporalTask:
         """Collective."""
-        config, task = self.config, self.config.task
-        shared = (
-            self.model, self.memory, node_feature, config.memory.update_at, config.train.seed, self.timers,
-            self.data_channel, task.freeze, config.memory.staleness,
+        config = self.config
+        return self.goal.task(
+            self.batches["train"], self.model, self.memory, node_feature, config.memory.update_at, config.train.seed,
+            self.timers, self.data_channel, config.task.freeze, config.memory.staleness,
         )  # fmt: skip
-        if not task.has_labels:
-            return TemporalLinkTask(*shared)
-        given: Any = task.class_weights
-        if task.balance_classes:
-            given = balanced_weights(self.batches["train"].events.columns["label"], self.classes, self.world)
-        weights = torch.tensor(given, dtype=self.dtype, device=self.world.device) if len(given) else None
-        return TemporalLabelTask(task.kind, weights, *shared)
 
     def _make_samplers(self) -> None:
         config, partition, model = self.config, self.partition, self.model
@@ -223,16 +196,11 @@ class Session(BaseSession):
         firsts = range(0, max(1, negatives.per_event), chunk)
         return [(negatives, epoch, slice(first, first + chunk)) for first in firsts]
 
-    @property
-    def ranking(self) -> bool:
-        """Whether validation and test rank events among many negatives."""
-        return self.config.eval.ranking
-
     def negatives(self, split: str, epoch: int) -> Negatives | AllOthers:
         """Collective. Negatives of this rank's events of a split: new ones every epoch in training, fixed ones
         elsewhere, none where labels are learnt."""
         config = self.config
-        if config.task.has_labels:
+        if not self.goal.draws_negatives:
             return no_negatives(len(self.batches[split].events))
         if split == "train":
             count = config.sampling.negatives
@@ -265,7 +233,7 @@ class Session(BaseSession):
             f"{self.config.train.precision}; {batches['train'].num_steps} steps an epoch",
             *self._describe_epochs(),
             *([f"node memory of {len(self.hot.ids)} hot nodes copied to every rank"] if self.hot else []),
-            *self._describe_labels(),
+            *self.goal.describe_events(batches),
         ]
 
     def _describe_epochs(self) -> list[str]:
@@ -276,37 +244,7 @@ class Session(BaseSession):
             f"{count} epochs at once, {len(self.epochs)} by each of {world.num_groups} groups of {world.size} ranks"
         ]
 
-    def _describe_labels(self) -> list[str]:
-        """Collective."""
-        if not self.config.task.has_labels:
-            return []
-        known = [f"{name} {self.world.total(int(is_known(b.events.columns['label']).sum()))}"
-                 for name, b in self.batches.items()]  # fmt: skip
-        kind = f"{self.classes} classes" if self.config.task.classifies else "numbers"
-        return [f"task {self.config.task.kind}, {kind}; labelled events: {', '.join(known)}"]
-
     @property
     def initial_run(self) -> str:
         """``task.init``."""
         return self.config.task.init
-
-    def metric_names(self) -> tuple[str, ...]:
-        """Of links ap and auc or ranks, of labels those of their kind."""
-        if self.config.task.has_labels:
-            return metric_names(self.config.task.kind, self.classes)
-        return RANKING_NAMES if self.ranking else NAMES
-
-    def collector(self) -> LabelCollected | LinkCollected:
-        """Scores of labels or of links."""
-        return LabelCollected() if self.config.task.has_labels else LinkCollected(self.ranking)
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Of labels all metrics, of links ap and auc."""
-        return (self.metric_names(), measure_labels) if self.config.task.has_labels else (LINK_NAMES, measure_links)
-
-    def protocol(self) -> dict[str, str]:
-        """Negatives of links."""
-        if self.config.task.has_labels:
-            return {}
-        protocol, negatives = self.config.eval.protocol, self.config.eval.negatives
-        return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}

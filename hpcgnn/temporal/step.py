@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.functional import cross_entropy
 
 from hpcgnn import native
@@ -29,7 +28,7 @@ from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.task.collect import StepScores
 from hpcgnn.task.kinds import EDGE_REGRESSION, NODE
 from hpcgnn.task.labels import MISSING, Head, LabelScores
-from hpcgnn.task.links import Scores
+from hpcgnn.task.links import LinkScores, binary_loss
 from hpcgnn.temporal.config import ModelConfig
 from hpcgnn.temporal.memory import NodeMemory
 from hpcgnn.temporal.model.model import TemporalModel
@@ -309,12 +308,12 @@ class TemporalLinkTask(TemporalTask):
         super().__init__(*args, **kwargs)
         self._step = make_link_step(self.model)
 
-    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Scores]:
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, LinkScores]:
         """As every task's; without autograd where the model's parts allow it."""
         return super()._train(plan) if self._step is None or plan.paired else self._train_by_hand(plan, self._step)
 
     @torch.no_grad()
-    def _train_by_hand(self, plan: StepPlan, step: LinkStep) -> tuple[float, Scores]:
+    def _train_by_hand(self, plan: StepPlan, step: LinkStep) -> tuple[float, LinkScores]:
         reading, roles = self._read(plan, step.update), 2 + plan.num_negatives
         with self._timers("compute"):
             loss, gradient, logits = step.learn(
@@ -326,20 +325,18 @@ class TemporalLinkTask(TemporalTask):
         with self._timers("compute"):
             step.update_backward(gradient)
         self._write(plan, reading, None)
-        return loss, Scores(logits[0], logits[1:])
+        return loss, LinkScores(logits[0], logits[1:])
 
-    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> Scores:
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LinkScores:
         rows, k = by_role(plan, embedding), plan.num_negatives
         nearby = None if plan.nearby is None else tuple(map(partial(by_role, plan), plan.nearby))
         if not plan.paired:
             logits = self.model.decode(rows, nearby)
-            return Scores(logits[0], logits[1:])
+            return LinkScores(logits[0], logits[1:])
         source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
         positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby))
         between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))
-        return Scores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between))
+        return LinkScores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between))
 
-    def _loss(self, scores: Scores, batch_size: int) -> torch.Tensor:
-        positive = bce(scores.positive, torch.ones_like(scores.positive), reduction="sum")
-        negative = bce(scores.negative, torch.zeros_like(scores.negative), reduction="sum")
-        return (positive + negative / max(1, len(scores.negative))) / max(1, batch_size)
+    def _loss(self, scores: LinkScores, batch_size: int) -> torch.Tensor:
+        return scores.loss(binary_loss) / max(1, batch_size)

@@ -18,7 +18,7 @@ from hpcgnn.graph import files
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream
-from hpcgnn.task.collect import split_scores
+from hpcgnn.task.collect import concatenate
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.session import Session
 
@@ -242,7 +242,7 @@ def _validate(session: Session) -> np.ndarray | None:
     """Collective. Scores [events, 1 + k] of validation, in order of event row, on rank 0."""
     with session.plans("val", 0) as plans:
         scores = [session.task.evaluate(plan) for plan in plans]
-    positive, negative = split_scores(scores)
+    positive, negative = concatenate(scores).values()
     rows = session.world.gather_rows(session.batches["val"].events.row)
     values = session.world.gather_rows(np.concatenate([positive[:, None], negative], axis=1))
     return None if rows is None else values[np.argsort(rows)]

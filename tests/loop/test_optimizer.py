@@ -19,7 +19,7 @@ from hpcgnn.loop.optimizer import FlatOptimizer, clip, learning_rate, squared_no
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.collect import TrainScores
-from hpcgnn.task.links import Scores
+from hpcgnn.task.links import LinkScores
 from hpcgnn.temporal.config import RunConfig
 
 LR, PER_EPOCH, EPOCHS, WARMUP = 0.1, 5, 4, 6
@@ -294,7 +294,7 @@ def test_train_scores(world):
     for step in range(6):
         mine = slice(world.rank, None, world.size)
         logits = torch.tensor(positive[step, mine], requires_grad=True)
-        scores.add(Scores(logits, torch.tensor(negative[step][:, mine])))
+        scores.add(LinkScores(logits, torch.tensor(negative[step][:, mine])))
         if step in (1, 4):
             scores.gather()
         if step == 2:

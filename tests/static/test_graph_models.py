@@ -386,10 +386,10 @@ def test_decoders_are_what_they_are_called():
 
 def test_losses_are_sums_over_seeds():
     torch.manual_seed(0)
-    positive, negative, weight = torch.randn(6).double(), torch.randn(3, 6).double(), torch.rand(6).double()
+    positive, negative = torch.randn(6).double(), torch.randn(3, 6).double()
     losses = [
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], weight[seeds]),
         lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds]),
+        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], 3.0),
         lambda seeds: graph_decoders.margin_loss(positive[seeds], negative[:, seeds], 0.5),
         lambda seeds: graph_decoders.softmax_loss(positive[seeds], negative[:, seeds]),
         lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], adversarial=2.0),
@@ -398,7 +398,9 @@ def test_losses_are_sums_over_seeds():
         assert torch.allclose(loss(slice(0, 2)) + loss(slice(2, 6)), loss(slice(0, 6)), rtol=1e-12)
         assert loss(slice(0, 0)) == 0
     expected = -torch.log(torch.sigmoid(positive)).sum() - torch.log(torch.sigmoid(-negative)).mean(0).sum()
-    assert torch.allclose(losses[1](slice(0, 6)), expected)
+    assert torch.allclose(losses[0](slice(0, 6)), expected)
+    heavier = expected - 2 * torch.log(torch.sigmoid(positive)).sum()
+    assert torch.allclose(losses[1](slice(0, 6)), heavier)
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_exact_inference_is_sampling_with_all_neighbours(comm, mpi_tmp_path, cas
     pool = session.goal.pools["test"]
     mine = pool.columns["id"] - session.partition.book.of_type(session.goal.node_type).starts[comm.rank]
     gathered = comm.allgather(outputs[torch.from_numpy(mine)].sum().item())
-    total = comm.allgather(sum(float(np.sum(values)) for values in collected.output))
+    total = comm.allgather(sum(float(np.sum(values)) for values in [collected.columns()["output"]]))
     assert sum(gathered) == pytest.approx(sum(total), rel=1e-9)
 
 

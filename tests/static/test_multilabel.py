@@ -49,7 +49,7 @@ def test_labels_are_learnt_with_one_answer(comm, mpi_tmp_path, exact):
                 losses += [trainer.train_step(plan)[0] for plan in plans]
         found.append(losses + list(split_metrics(session, "test", session.scores("test")).values()))
     assert found[0] == pytest.approx(found[1], rel=1e-9)
-    assert session.metric_names() == MULTILABEL_NAMES
+    assert session.goal.metric_names() == MULTILABEL_NAMES
     assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
     assert "4 classes, several a node" in session.goal.describe()
 

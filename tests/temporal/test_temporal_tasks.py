@@ -183,8 +183,8 @@ def test_metrics_leave_out_missing_labels(comm, parts, labels, kind):
     session = open_session(comm, parts(labels), task_config(kind))
     collected = session.scores("val")
     found = split_metrics(session, "val", collected)
-    output = np.concatenate(comm.allgather(np.concatenate(collected.output)))
-    label = np.concatenate(comm.allgather(np.concatenate(collected.label)))
+    output = np.concatenate(comm.allgather(collected.columns()["output"]))
+    label = np.concatenate(comm.allgather(collected.columns()["label"]))
     known = ~np.isnan(label) if kind == "edge_regression" else label >= 0
     output, label = output[known], label[known]
     if kind == "node":

@@ -1,0 +1,130 @@
+"""What runs on temporal graphs learn, and how results are measured: links between nodes, or labels of events."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_events, measure_labels, measure_links
+from hpcgnn.task.goal import Goal
+from hpcgnn.task.labels import count_classes, is_known, label_metrics, metric_names
+from hpcgnn.task.metrics import NAMES, RANKING_NAMES
+from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.graph import TemporalPartition
+from hpcgnn.temporal.labels import balanced_weights, read_labels
+from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
+
+
+class TemporalGoal(Goal):
+    """num_outputs: logits of a root. draws_negatives: whether events are scored against drawn destinations."""
+
+    num_outputs = 1
+    draws_negatives = True
+
+    @abstractmethod
+    def task(self, batches: Batches, *shared) -> TemporalTask:
+        """Collective. Executes plans; batches: of training; shared: as TemporalTask takes it."""
+
+    def describe_events(self, batches: dict[str, Batches]) -> list[str]:
+        """Collective. What is learnt of the events of every split, line by line, where it is more than links."""
+        return []
+
+
+class EventLinkGoal(TemporalGoal):
+    """Whether an event happens, against negatives."""
+
+    def __init__(self, config: RunConfig):
+        self._eval = config.eval
+
+    def task(self, batches: Batches, *shared) -> TemporalLinkTask:
+        """Scores events and negatives."""
+        return TemporalLinkTask(*shared)
+
+    def collector(self) -> Collected:
+        """Scores of events and negatives, or, among many, ranks of events."""
+        return Collected(measure_events, self._eval.ranking)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Average precision and ROC AUC, or, among many negatives, MRR and hits@10."""
+        return RANKING_NAMES if self._eval.ranking else NAMES
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Average precision and ROC AUC."""
+        return LINK_NAMES, measure_links
+
+    def describe(self) -> str:
+        """What is learnt, in a few words."""
+        return "links"
+
+    def protocol(self) -> dict[str, str]:
+        """The kind of negatives, and the protocol that chose them, if any."""
+        protocol, negatives = self._eval.protocol, self._eval.negatives
+        return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
+
+
+class EventLabelGoal(TemporalGoal):
+    """Collective to create. The label of every event: a class of its source or of itself, or a number."""
+
+    draws_negatives = False
+
+    def __init__(self, config: RunConfig, partition: TemporalPartition, world: World):
+        """Checks the labels, and makes them what steps take. Raises DistributedError for labels that cannot be used."""
+        self._config, self._edge_width, self._world = config, partition.edge_width, world
+        task, events = config.task, partition.events
+        with together(world, "read the labels"):
+            events.columns["label"] = read_labels(events, task, partition.relation)
+        if task.classifies:
+            self.num_outputs = count_classes(events.columns["label"], task.classes, world)
+        with together(world, "read the labels"):
+            if task.class_weights and len(task.class_weights) != self.num_outputs:
+                count = len(task.class_weights)
+                raise ValueError(f"task.class_weights has {count} numbers, the labels have {self.num_outputs} classes")
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model with a head in the place of its decoder."""
+        model.decoder = make_head(self._config.task.kind, self._config.model, self._edge_width, self.num_outputs)
+        return model
+
+    def task(self, batches: Batches, *shared) -> TemporalLabelTask:
+        """Scores labels."""
+        task, (model, *_) = self._config.task, shared
+        given: Any = task.class_weights
+        if task.balance_classes:
+            given = balanced_weights(batches.events.columns["label"], self.num_outputs, self._world)
+        parameter = next(model.parameters())
+        weights = torch.tensor(given, dtype=parameter.dtype, device=parameter.device) if len(given) else None
+        return TemporalLabelTask(task.kind, weights, *shared)
+
+    def collector(self) -> Collected:
+        """Outputs and labels of the events."""
+        return Collected(lambda scores, batches, world: label_metrics(scores["output"], scores["label"], world))
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Those of classes, or errors of numbers."""
+        return metric_names(self._config.task.kind, self.num_outputs)
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """All metrics."""
+        return self.metric_names(), measure_labels
+
+    def describe(self) -> str:
+        """What is learnt, in a few words."""
+        return f"{self.num_outputs} classes" if self._config.task.classifies else "numbers"
+
+    def describe_events(self, batches: dict[str, Batches]) -> list[str]:
+        """Collective. The number of labelled events of every split."""
+        counts = [
+            f"{name} {self._world.total(int(is_known(split.events.columns['label']).sum()))}"
+            for name, split in batches.items()
+        ]
+        return [f"task {self._config.task.kind}, {self.describe()}; labelled events: {', '.join(counts)}"]
+
+
+def make_goal(config: RunConfig, partition: TemporalPartition, world: World) -> TemporalGoal:
+    """Collective. The goal that ``task.kind`` names."""
+    return EventLabelGoal(config, partition, world) if config.task.has_labels else EventLinkGoal(config)
