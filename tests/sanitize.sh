@@ -50,7 +50,7 @@ address() {
     HPCGNN_NATIVE=$(build address address,undefined) || return 1
     export HPCGNN_NATIVE
     patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload asan)" ASAN_OPTIONS=detect_leaks=0 \
-        UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests/helpers \
+        UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
         python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${ADDRESS_TESTS[@]}"
 }
 
@@ -61,7 +61,7 @@ thread() {
     export HPCGNN_NATIVE
     reports=$(mktemp -d)
     # UCX's hooks into memory functions and the sanitizer's exclude each other.
-    patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload tsan)" PYTHONPATH=tests/helpers OMP_NUM_THREADS=1 \
+    patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload tsan)" PYTHONPATH=tests OMP_NUM_THREADS=1 \
         TSAN_OPTIONS="exitcode=0 log_path=$reports/report suppressions=$PWD/tests/tsan.supp" \
         setarch -R python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${THREAD_TESTS[@]}" || status=$?
     if grep -rl 'hpcgnn_native' "$reports"; then

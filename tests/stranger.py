@@ -126,6 +126,7 @@ def give(name: str) -> bool:
             with gzip.open(real) as source, open(path, "wb") as target:
                 shutil.copyfileobj(source, target)
         else:
+            sys.path.append(str(REPOSITORY / "tests" / "helpers"))
             from docs_sources import SOURCES  # needs what has been installed by then
 
             SOURCES[name](path)
