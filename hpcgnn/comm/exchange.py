@@ -78,8 +78,8 @@ class Channel:
         return self.start(rows, send_counts, receive_counts).wait()
 
     def start(self, rows: torch.Tensor, send_counts: np.ndarray, receive_counts: np.ndarray) -> Transfer:
-        """Collective. As ``rows``, without waiting for them. Several may be under way, begun in one order on all ranks;
-        the sent rows must not change meanwhile."""
+        """Collective. Start to send rows, without waiting for them. Several may be under way, begun in one order on all
+        ranks; the sent rows must not change meanwhile."""
         if self.size == 1:
             return Transfer(rows, self._wait)
         out = torch.empty((int(receive_counts.sum()), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
@@ -94,7 +94,7 @@ class Channel:
         return transfer
 
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
-        """Collective. As ``rows`` for a NumPy array of any dtype, structured ones included."""
+        """Collective. Send rows of an array of any dtype, structured ones included; returns what came, by source."""
         flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1) if len(rows) else _empty_bytes(rows)
         received = self.rows(torch.from_numpy(flat), send_counts, receive_counts).numpy()
         return received.view(rows.dtype).reshape(len(received), *rows.shape[1:])
@@ -107,7 +107,7 @@ class Channel:
         return self.start_everyone(rows, counts).wait()
 
     def start_everyone(self, rows: torch.Tensor, counts: np.ndarray) -> Transfer:
-        """Collective. As ``everyone``, without waiting, as ``start``."""
+        """Collective. Start to send this rank's rows to all ranks, without waiting."""
         if self.size == 1:
             return Transfer(rows, self._wait)
         copies = rows.repeat(self.size, *[1] * (rows.dim() - 1))

@@ -220,5 +220,5 @@ class RankRows:
         return self.chain.start(Everyone(self.channel, len(rows), rows.device), rows)
 
     def finish(self, exchange) -> torch.Tensor:
-        """Collective. Those of all ranks [R m, D]."""
+        """Collective. Rows of all ranks [R m, D]."""
         return self.chain.finish(exchange)

@@ -58,7 +58,7 @@ class Route:
 
     @classmethod
     def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel) -> Route:
-        """Collective. As ``plan`` for ids that were located already; (owner, local) pairs are unique."""
+        """Collective. Plan a route for ids that were located already; (owner, local) pairs are unique."""
         order = None
         if np.any(owner[1:] < owner[:-1]):
             by_owner = np.argsort(owner, kind="stable")
@@ -90,7 +90,7 @@ class Route:
         return int(self.serve_counts.sum())
 
     def to(self, device: torch.device) -> Route:
-        """The same route with its index tensors on ``device``."""
+        """This route with its index tensors on ``device``."""
         if device.type == "cpu":
             return self
         names = ("order", "requests", "served", "position", "indptr", "members")
@@ -99,7 +99,7 @@ class Route:
         return replace(self, **moved)
 
     def over(self, channel: Channel) -> Route:
-        """The same route, moving its rows through another channel (planned in one thread, executed in another)."""
+        """This route, moving its rows through another channel (planned in one thread, executed in another)."""
         return replace(self, channel=channel)
 
     def requesters(self) -> np.ndarray:
@@ -131,12 +131,12 @@ class Route:
         return self._deliver([native.gather_rows(table, self.requests) for table in tables])
 
     def start_pull(self, table: torch.Tensor) -> Pull:
-        """Collective. As ``pull`` of one table, without waiting for what arrives."""
+        """Collective. Start to pull one table, without waiting for what arrives."""
         rows = native.gather_rows(table, self.requests)
         return Pull(self, self.channel.start(rows, self.serve_counts, self.want_counts))
 
     def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Collective. As ``pull`` for values [S, ...] that the owner has for its served rows only; on one rank the
+        """Collective. Pull values [S, ...] that the owner has for its served rows only; on one rank the
         result may be the values themselves."""
         if self.requests.shape == self.served.shape:
             return self._deliver(list(values))  # every row has one user: requests and served agree
@@ -148,7 +148,7 @@ class Route:
         return self.start_push(rows).wait()
 
     def start_push(self, rows: torch.Tensor) -> Transfer:
-        """Collective. As ``push``, without waiting for what arrives."""
+        """Collective. Start to push, without waiting for what arrives."""
         if self.order is not None:
             rows = native.gather_rows(rows, self.order)
         return self.channel.start(rows, self.want_counts, self.serve_counts)
@@ -165,7 +165,7 @@ class Route:
         return native.segment_sum_rows(received, self.indptr, self.members)
 
     def push_mean(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective. As ``push_sum``, divided by the number of users."""
+        """Collective. Push rows to their owners, who take the mean over the users."""
         return self.push_sum(rows) / (self.indptr[1:] - self.indptr[:-1]).unsqueeze(1)
 
     def reorder(self, received: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,7 @@ class Piece:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> Piece:
-        """That of an open file."""
+        """The column of an open file."""
         width = math.prod(dataset.shape[1:])
         return cls(dataset.file.filename, dataset.name, len(dataset), width, dataset.dtype)
 
@@ -158,7 +158,6 @@ class FileTable(GatheredTable):
         self._reader, self._normalize = column.reader(), normalize
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """As for all."""
         return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
 
 
@@ -177,7 +176,7 @@ class PinnedTable(GatheredTable):
         self.held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """As for all; nothing waits for the device."""
+        """The rows; nothing waits for the device."""
         if not len(self._hot):
             return native.gather_rows(self._table, rows)
         place = self._place[rows].long()

@@ -57,7 +57,7 @@ class Directory:
         self.size = int(counts.sum())
 
     def over(self: Self, channel: Channel) -> Self:
-        """The same, asked over another channel."""
+        """This directory, asked over another channel."""
         twin = copy.copy(self)
         twin._channel = channel
         return twin

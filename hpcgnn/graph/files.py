@@ -124,7 +124,7 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, expected: str, remedy: str) -> Iterator[h5py.File]:
-    """As open_checked, closed at the end, and what is raised in the block about damaged contents as `naming` tells."""
+    """Open a file with its checks, close it at the end, and name it in what is raised about damaged contents."""
     with naming(path, remedy), open_checked(path, expected) as file:
         yield file
 

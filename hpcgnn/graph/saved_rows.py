@@ -53,7 +53,7 @@ class NodeRowStore(Protocol):
         """A copy of what this rank owns, and of every write that waits, oldest first."""
 
     def between_epochs(self) -> list[SavedRows]:
-        """As ``saved``, of what an epoch leaves to the next."""
+        """What an epoch leaves to the next, to be saved."""
 
     def prototype(self) -> dict[str, torch.Tensor]:
         """The columns of no row."""

@@ -103,7 +103,7 @@ def tensors_of(value) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(value, change: Callable[[str, torch.Tensor], torch.Tensor], name: str = "") -> Any:
-    """The same with ``change(field, tensor)`` in place of every tensor."""
+    """A copy of a plan with ``change(field, tensor)`` in place of every tensor."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
     if is_dataclass(value) and not isinstance(value, type):

@@ -27,7 +27,7 @@ def locate_by_owner(ids, blocks, size: int):
 
 
 def unique_by_owner(ids, blocks, size: int):
-    """As unique_relabel, but unique ids sorted by owner: unique [U], inverse [n] int32, local [U], counts [size].
+    """Unique ids, sorted by owner, and where each id went: unique [U], inverse [n] int32, local [U], counts [size].
 
     Within an owner in order of first occurrence; a negative id is padding; ``blocks`` as in locate. NumPy only.
     """

@@ -98,7 +98,7 @@ class LaterMask:
     mask: torch.Tensor
 
     def fill(self, step: int, epoch: int) -> None:
-        """As ``dropout_mask`` does, in another step."""
+        """Fill the mask with the draws of a step."""
         if self.mask.numel():
             _fill_mask(replace(self.random, step=step, epoch=epoch), self.identity, self.p, self.mask)
 

@@ -28,7 +28,7 @@ def sample_uniform(
     graph, nodes, times, identity, fanout: int, random: Random, *, replace=False, event_limit=NO_LIMIT, since=None,
     threads=1,
 ):  # fmt: skip
-    """As sample_recent, but ``fanout`` entries drawn uniformly; ``identity`` [N] int64 keys the draws of each root."""
+    """Sample ``fanout`` entries of each history, uniformly; ``identity`` [N] int64 keys the draws of each root."""
     positions, count = _sample_buffers(nodes, fanout)
     kernels, execution = planning_backend(nodes, threads)
     key = random.native()

@@ -26,7 +26,7 @@ class LinkDecoder(nn.Module):
         return native_layers.link_decoder(embedding, *self.weights())
 
     def weights(self) -> list[torch.Tensor]:
-        """As native_layers takes them."""
+        """The weights in the order in which `hpcgnn.native.layers` takes them."""
         return [self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias]
 
     def forward(self, source, destination) -> torch.Tensor:

@@ -137,7 +137,6 @@ class RegressionGoal(SnapshotGoal):
         return rows, values[rows]
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
-        """As in SnapshotGoal."""
         if self._kept is None:
             return self._targets(number)
         if number not in self._kept:
@@ -150,24 +149,20 @@ class RegressionGoal(SnapshotGoal):
         return Targets(torch.from_numpy(rows).to(device), torch.from_numpy(values).to(device, self._dtype))
 
     def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        """As in SnapshotGoal."""
         rows = outputs if len(wanted.row) == len(outputs) else outputs[wanted.row]
         return LabelScores(rows, wanted.value)
 
     def loss(self, scores: LabelScores) -> torch.Tensor:
-        """As in SnapshotGoal."""
         measure = functional.l1_loss if self._mae else functional.mse_loss
         return measure(scores.output, scores.label, reduction="sum")
 
     def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
-        """As in SnapshotGoal."""
         none = torch.empty((0, self.num_outputs), dtype=self._dtype, device=self._world.device)
         return LabelScores(
             torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
         )
 
     def collector(self) -> Collected:
-        """As in SnapshotGoal."""
         return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
@@ -175,11 +170,10 @@ class RegressionGoal(SnapshotGoal):
         return REGRESSION_NAMES if self._scale == 1 else UNIT_NAMES
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """The same."""
+        """All metrics."""
         return self.metric_names(), self._measure
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        """As in SnapshotGoal."""
         return self._scale * outputs
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
@@ -187,7 +181,6 @@ class RegressionGoal(SnapshotGoal):
         return regression_metrics(scores["output"], scores["label"], world, self._scale)
 
     def describe(self) -> str:
-        """As in SnapshotGoal."""
         return f"{self.num_outputs} numbers of every node, {self._first} snapshots later"
 
 
@@ -200,21 +193,18 @@ class LabelGoal(SnapshotGoal):
     absolute = False
 
     def loss(self, scores: LabelScores) -> torch.Tensor:
-        """As in SnapshotGoal."""
         if self.classes:
             return functional.cross_entropy(scores.output, scores.label, self.weights, reduction="sum")
         error = scores.output[:, 0] - scores.label.to(scores.output.dtype)
         return error.abs().sum() if self.absolute else error.square().sum()
 
     def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
-        """As in SnapshotGoal."""
         if not scores:
             none = torch.empty((0, max(1, self.classes)))
             return LabelScores(none, torch.empty(0, dtype=torch.int64 if self.classes else none.dtype))
         return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
 
     def collector(self) -> Collected:
-        """As in SnapshotGoal."""
         return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
@@ -259,7 +249,7 @@ class NodeLabelGoal(LabelGoal):
         self.roots = world.reduce_array(np.array(mine, np.int64))
 
     def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
-        """As in SnapshotGoal; all snapshots where nodes are split."""
+        """The snapshots of every split; all of them where nodes are split."""
         if self._split is None:
             return super().splits(data, first)
         return {name: range(first, self.last + 1) for name in SPLITS}
@@ -274,16 +264,13 @@ class NodeLabelGoal(LabelGoal):
         return self._label if self._label.ndim == 1 else self._label[:, number + self._horizon]
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
-        """As in SnapshotGoal."""
         rows = self._rows(split, number)
         return Targets(*(torch.from_numpy(values).to(self._device) for values in (rows, self._at(number)[rows])))
 
     def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        """As in SnapshotGoal."""
         return LabelScores(outputs[wanted.row], wanted.value)
 
     def describe(self) -> str:
-        """As in SnapshotGoal."""
         return f"{self.classes} classes of nodes, {self._horizon} snapshots later"
 
 
@@ -316,7 +303,7 @@ class EdgeLabelGoal(LabelGoal):
         self.roots = world.reduce_array(np.array(mine, np.int64))
 
     def extend(self, model: nn.Module) -> nn.Module:
-        """As in SnapshotGoal: the head."""
+        """The model with the head that labels edges."""
         self._head = model.head = Head(2 * self.num_outputs, self.num_outputs, self.classes or 1)
         return model
 
@@ -328,20 +315,17 @@ class EdgeLabelGoal(LabelGoal):
         return edges.src[known], self._partition.global_ids[edges.dst[known]], label[known]
 
     def want(self, split: str, epoch: int, number: int) -> EdgeTargets:
-        """As in SnapshotGoal."""
         source, destination, label = self._edges(number)
         device = self._world.device
         found, ends = reach([source, destination], self._partition.book, self._planning, device)
         return EdgeTargets(found, ends[0], ends[1], torch.from_numpy(label).to(device))
 
     def score(self, outputs: torch.Tensor, wanted: EdgeTargets, chain: HaloChain) -> LabelScores:
-        """As in SnapshotGoal."""
         rows = wanted.reach.bring(outputs, chain, self._channel)
         ends = [functional.embedding(place, rows) for place in (wanted.source, wanted.destination)]
         return LabelScores(self._head(torch.cat(ends, dim=1)), wanted.value)
 
     def describe(self) -> str:
-        """As in SnapshotGoal."""
         what = f"{self.classes} classes" if self.classes else "a number"
         return f"{what} of every edge (column {self._column}), {self._horizon} snapshots later"
 
@@ -391,18 +375,16 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.roots = world.reduce_array(np.array(mine, np.int64))
 
     def extend(self, model: nn.Module) -> nn.Module:
-        """As in SnapshotGoal: the decoder."""
+        """The model with the decoder that scores links."""
         self._decoder = model.decoder = make_decoder(
             self._task.decoder, self.num_outputs, self._types, self._task.temperature
         )
         return model
 
     def want(self, split: str, epoch: int, number: int) -> Pairs:
-        """As in SnapshotGoal."""
         return self._pairs(split, epoch, number)
 
     def score(self, outputs: torch.Tensor, wanted: Pairs, chain: HaloChain):
-        """As in SnapshotGoal."""
         if wanted.answers is not None:
             return rank_answers(self._decoder, outputs, wanted.answers, self._channel, self._world)
         if wanted.negative is None:
@@ -411,11 +393,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
 
     def loss(self, scores: LinkScores) -> torch.Tensor:
-        """As in SnapshotGoal."""
         return scores.loss(self._loss)
 
     def join(self, scores: list, training: bool):
-        """As in SnapshotGoal."""
         if scores:
             return type(scores[0]).join(scores)
         if self._task.eval_pairs == ALL and not training:
@@ -427,11 +407,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         return LinkScores(torch.empty(0), torch.empty((negatives, 0)), number=none)
 
     def collector(self) -> Collected:
-        """As in SnapshotGoal."""
         return Collected(MEASURES[self._task.eval_pairs])
 
     def metric_names(self) -> tuple[str, ...]:
-        """As in SnapshotGoal."""
         return {DRAWN: DRAWN_NAMES, ALL: ALL_NAMES, FILTERED: FILTERED_NAMES}[self._task.eval_pairs]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
@@ -439,7 +417,6 @@ class SnapshotLinkGoal(SnapshotGoal):
         return TRAIN_NAMES, _measure_training
 
     def describe(self) -> str:
-        """As in SnapshotGoal."""
         task = self._task
         kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
         drawn = f"{task.eval_negatives} negatives each"

@@ -34,7 +34,7 @@ class RankedPairs:
 
     @classmethod
     def join(cls, ranked: list[RankedPairs]) -> RankedPairs:
-        """Those of several targets."""
+        """Ranks of several targets as one."""
         return cls(np.concatenate([r.values for r in ranked]))
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -50,7 +50,7 @@ class AnswerRanks:
 
     @classmethod
     def join(cls, ranks: list[AnswerRanks]) -> AnswerRanks:
-        """Those of several targets."""
+        """Ranks of several targets as one."""
         return cls(np.concatenate([r.rank for r in ranks]))
 
     def arrays(self) -> dict[str, np.ndarray]:

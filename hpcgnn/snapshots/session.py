@@ -92,7 +92,6 @@ class SnapshotSession(BaseSession):
             self.batches[name] = make_batches(name, self.splits[name], self.config.train.batch_size, self.goal.roots)
 
     def start_epoch(self, epoch: int) -> None:
-        """As for all sessions."""
         train = self.config.train
         shuffle = epoch_shuffle(train.seed, epoch) if self.config.sampling.shuffle else None
         self.batches["train"] = make_batches(
@@ -136,7 +135,6 @@ class SnapshotSession(BaseSession):
         return self._input_rows[number]
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[SnapshotPlan]:
-        """As for all sessions."""
         batches = self.batches[split]
 
         def make(step: int) -> SnapshotPlan:
@@ -146,7 +144,6 @@ class SnapshotSession(BaseSession):
         return Prefetcher(make, start, batches.num_steps, self.prefetch)
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False):
-        """As for all sessions."""
         if self.goal.restarts:
             self.memory.reset()
         return super().scores(split, stop)
@@ -172,7 +169,7 @@ class SnapshotSession(BaseSession):
         return self.world.job
 
     def can_resume(self, epoch: int, step: int) -> bool:
-        """As for all sessions: with stale rows, where they are brought anew."""
+        """Whether a run can go on exactly from before a step: with stale rows, only where they are brought anew."""
         period = self.config.sampling.halo_staleness + 1
         return period == 1 or (epoch % period == 0 and step == 0)
 

@@ -208,7 +208,7 @@ class SnapshotTask:
         return self._rows.learnt.weight.detach().requires_grad_(torch.is_grad_enabled())
 
     def _state(self) -> State:
-        """As a step begins that carries on."""
+        """The state that a step begins with when state is carried on."""
         state = self.model.begin(self._rows.zero().new_zeros(len(self._identity), 1, 0))
         if self._rows.fresh:
             return state

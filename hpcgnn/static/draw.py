@@ -107,7 +107,7 @@ class BlockSampler:
         return twin
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective. As in Draw."""
+        """Collective. The blocks of a step."""
         return self.draw_groups(steps.groups(step), steps.epoch, step, steps.training)
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
@@ -131,7 +131,7 @@ class BlockSampler:
         return Drawn(places, tuple(reversed(blocks)), self._wanted())
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
-        """As ``draw_groups``, of a graph of one type and one relation that lies here as a whole."""
+        """Draw all hops of a graph of one type and one relation that lies here as a whole."""
         random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
         ids = np.concatenate([ids for _, ids in groups])
         drawn = self._neighbors.layers(ids, fanouts, random, relabel)
@@ -175,8 +175,7 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class InducedSampler(BlockSampler):
-    """As BlockSampler, but every block holds all edges among the nodes that the hops have sampled. everything: asks for
-    all neighbours."""
+    """Draws blocks of all edges among the nodes that the hops have sampled. everything: asks for all neighbours."""
 
     def __init__(
         self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, everything: NeighborSampler
@@ -185,13 +184,12 @@ class InducedSampler(BlockSampler):
         self._everything = everything
 
     def over(self, channel: Channel) -> InducedSampler:
-        """As in BlockSampler."""
         twin: Any = super().over(channel)
         twin._everything = self._everything.over(channel)
         return twin
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
-        """As in BlockSampler, which finds the nodes."""
+        """The blocks of all edges among the nodes that `BlockSampler` finds."""
         drawn = super().draw_groups(groups, epoch, step, training)
         stream = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR
         wanted: Any = drawn.wanted  # drawn on the host
@@ -250,7 +248,7 @@ class UniqueNodes:
 
 
 class ResidentDraw:
-    """As `hpcgnn.static.draw.BlockSampler`: the same blocks, as tensors of the device."""
+    """Draws the blocks of `BlockSampler` on a device that holds the edges, as tensors of the device."""
 
     def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device):
         self._partition, self._mode, self._config, self._seed = neighbors.partition, neighbors.mode, config, seed
@@ -262,7 +260,7 @@ class ResidentDraw:
         return self
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """As in Draw; places and wanted are tensors of the device."""
+        """The blocks of a step; places and wanted are tensors of the device."""
         groups: Groups = steps.groups(step)
         nodes = [UniqueNodes(self.device) for _ in self._base[1:]]
         stream, blocks = Stream.NEIGHBOR if steps.training else Stream.EVAL_NEIGHBOR, []

@@ -70,7 +70,7 @@ class NodeTables:
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
     def over(self, partition: GraphPartition) -> NodeTables:
-        """Collective. The same tables, without copies, with the degrees of another graph of the same nodes."""
+        """Collective. These tables, without copies, with the degrees of another graph of the same nodes."""
         other, degree = copy.copy(self), partition.in_degree()
         other._partition = partition
         other._tables = [

@@ -95,11 +95,10 @@ class NodeGoal(StaticGoal):
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
 
     def task(self, *shared) -> GraphNodeTask:
-        """As in Goal."""
         return GraphNodeTask(self.node_type, *shared)
 
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
-        """As in Goal; seeds are scored at their owners."""
+        """Collective. Scores of a split's seeds at their owners."""
         pool, partition = self.pools[batches.name], self.partition
         first = int(partition.book.of_type(self.node_type).starts[partition.rank])
         place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
@@ -123,7 +122,6 @@ class NodeGoal(StaticGoal):
         return self.metric_names(), measure_nodes
 
     def describe(self) -> str:
-        """As in Goal."""
         kinds = "classes, several a node" if self.several else "classes"
         return f"{self.partition.types[self.node_type]} labels, {self.num_outputs} {kinds}"
 
@@ -199,20 +197,19 @@ class LinkGoal(StaticGoal):
         return found
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """As in Goal: the decoder."""
+        """The model with the decoder that scores links."""
         task = self._config.task
         model.decoder = make_decoder(task.decoder, self.num_outputs, self._edge_types, task.temperature)
         return model
 
     def task(self, *shared) -> GraphLinkTask:
-        """As in Goal."""
         task, types = self._config.task, (self._kind.src_type, self._kind.dst_type)
         loss = make_loss(task.loss, task.margin, task.adversarial)
         return GraphLinkTask(types, self._replaced, loss, *shared)
 
     @torch.no_grad()
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
-        """As in Goal; a batch at a time."""
+        """Collective. Scores of a split, a batch at a time."""
         if self._candidates:
             return self._rank(outputs, batches, model.decoder, channel)
         collected = self.collector()
@@ -261,7 +258,6 @@ class LinkGoal(StaticGoal):
         return Collected(measure_pairs)
 
     def metric_names(self) -> tuple[str, ...]:
-        """As in Goal."""
         return {"": METRICS, "filtered": FILTERED_NAMES, "full": FULL_NAMES}[self._config.eval.ranking]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
@@ -269,7 +265,6 @@ class LinkGoal(StaticGoal):
         return LINK_NAMES, measure_links
 
     def describe(self) -> str:
-        """As in Goal."""
         reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
         return f"links of {self._kind.name}{reverses}, {self._describe_negatives()}"
 

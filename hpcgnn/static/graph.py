@@ -60,7 +60,7 @@ class StaticGraph:
         return self._replicas[mode]
 
     def own_replica(self, topology: str, partition: GraphPartition, mode: str, excluded: Exclusion | None):
-        """Collective. As ``replica``, of edges that are a loader's own; freed by ``close`` too."""
+        """Collective. A copy of the edges of a loader's own graph, shared by a machine's ranks; ``close`` frees it."""
         found = make_replica(topology, partition, mode, self.world, self.channel, excluded)
         self._replicas[f"loader {len(self._replicas)}"] = found
         return found

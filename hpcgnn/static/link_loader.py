@@ -109,7 +109,7 @@ class LinkNeighborLoader(PlannedLoader):
         return seeds.edges if split == SPLITS[TRAIN] else {}
 
     def _use_rows(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Collective. As ``_use_split``."""
+        """Collective. Take the edges that the user chose as seeds; returns the edges to leave out."""
         graph, partition = self._graph, self._graph.partition
         edges, shared = partition.edges[self.relation], (graph.world, graph.channel)
         order = np.argsort(edges.row)

@@ -54,7 +54,7 @@ class Exclusion:
         self._seeds: tuple[int, np.ndarray] | None = None
 
     def among(self, edges: dict[int, tuple[np.ndarray, np.ndarray]]) -> Exclusion:
-        """The same seeds in other lists: edges as in ``__init__``, in order of place, then position."""
+        """These seeds in other lists: edges as in ``__init__``, in order of place, then position."""
         other = copy.copy(self)
         other.edges = edges
         return other

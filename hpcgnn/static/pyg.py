@@ -38,7 +38,7 @@ def to_data(batch: NeighborBatch, graph: StaticGraph):
 
 
 def to_link_data(batch: LinkBatch, graph: StaticGraph):
-    """As ``to_data``, for edges as seeds: edge_label_index and edge_label, or, with drawn destinations alone,
+    """Data or HeteroData with edges as seeds: edge_label_index and edge_label, or, with drawn destinations alone,
     src_index, dst_pos_index and dst_neg_index; input_id, and batch_size, the seeds of this rank."""
     data, typed = add_nodes_and_edges(batch, graph), _is_typed(graph)
     name = files.split_relation(graph.relations[batch.relation])

@@ -34,11 +34,11 @@ class Fetch:
     copy: torch.Tensor | Any = None
 
     def over(self, channel: Channel) -> Fetch:
-        """The same over another channel."""
+        """This fetch over another channel."""
         return replace(self, route=self.route.over(channel))
 
     def to(self, device: torch.device) -> Fetch:
-        """The same with its index tensors on a device."""
+        """This fetch with its index tensors on a device."""
         if device.type == "cpu" or self.pulled is None:
             return replace(self, route=self.route.to(device))
         moved = [upload(tensor, device) for tensor in (self.pulled, self.copied, self.copy)]

@@ -47,7 +47,7 @@ class Request:
     groups: Groups
 
     def pack(self) -> np.ndarray:
-        """As a message."""
+        """The bytes of a message."""
         sizes = [number for kind, ids in self.groups for number in (kind, len(ids))]
         header = [STEP, self.epoch, self.step, self.training, len(self.groups), *sizes]
         return _bytes(np.array(header, np.int64), *(ids for _, ids in self.groups))
@@ -62,7 +62,7 @@ class Leave:
     user_error: bool = False
 
     def pack(self) -> np.ndarray:
-        """As a message."""
+        """The bytes of a message."""
         header = np.array([LEAVE, self.code, self.user_error], np.int64)
         return np.concatenate([_bytes(header), np.frombuffer(self.error.encode(), np.uint8)])
 
@@ -80,7 +80,7 @@ def read_request(message: np.ndarray) -> Request | Leave:
 
 
 def pack_drawn(drawn: Drawn) -> np.ndarray:
-    """As a message: places, offsets and sources of edges as int32 (they count within a batch), ids as int64."""
+    """The bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as int64."""
     header = [len(drawn.places), len(drawn.wanted), len(drawn.blocks), *map(len, drawn.places), *map(len, drawn.wanted)]
     narrow = [*drawn.places]
     for block in drawn.blocks:

@@ -99,7 +99,7 @@ class StaticSession(BaseSession):
         self.memory = EmbeddingStore(tables, partition.type_start)
 
     def _embedding_config(self) -> EmbeddingConfig:
-        """As configured; rows of bases start by default as matrices [all nodes, hidden] do (Glorot and Bengio)."""
+        """The section ``embedding``; rows of bases start as matrices [all nodes, hidden] (Glorot and Bengio) if unset."""
         embedding, model = self.config.embedding, self.config.model
         if not model.basis_rows or embedding.scale:
             return embedding
@@ -197,19 +197,16 @@ class FullGraphSession(StaticSession):
         return lambda epoch: FullPlan(0, epoch, size, place, label)
 
     def start_epoch(self, epoch: int) -> None:
-        """As for all sessions: every epoch has the same seeds."""
+        """Nothing to do: every epoch has the same seeds."""
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher[FullPlan]:
-        """As for all sessions."""
         return Prefetcher(lambda _: self._plans[split](epoch), start, self.batches[split].num_steps, 0)
 
     def last_rows(self) -> torch.Tensor:
-        """As for all sessions on static graphs."""
         return self.task.rows()
 
     @torch.no_grad()
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
-        """As for all sessions."""
         self.watchdog.at(split, 0)
         outputs = self.model.last(self.last_rows())
         return None if stop() else self.goal.exact_scores(outputs, self.batches[split], self.model, self.data_channel)
@@ -358,11 +355,10 @@ class GraphSession(StaticSession):
             return choose_draw(neighbors, sampling, self.config.train.seed, self.world.device)
 
     def last_rows(self) -> torch.Tensor:
-        """As for all sessions on static graphs."""
         return last_rows(self)
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | None:
-        """As for all sessions, or exact."""
+        """Collective. The collected scores of a split, sampled or by exact inference."""
         if not (self.config.eval.exact or self.config.eval.ranking):
             return super().scores(split, stop)
         return self.goal.exact_scores(infer(self), self.batches[split], self.model, self.data_channel)
@@ -381,11 +377,10 @@ class GraphSession(StaticSession):
         return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
 
     def channels(self) -> list[Channel]:
-        """As for all sessions."""
         return [*super().channels(), *self._lanes[1:]]
 
     def close(self) -> None:
-        """As for all sessions: the copy of the edges, too, if there is one."""
+        """Collective. Give back what ranks have together, the copy of the edges too."""
         super().close()
         if self.replica is not None:
             self.replica.close()

@@ -157,7 +157,7 @@ class GraphLinkTask(GraphTask):
         return scores.loss(self._sum)
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, LinkScores | None]:
-        """As in GraphTask; without scores where there are candidates. Then the graph of the backward pass is cut at the
+        """Loss and scores, without scores where there are candidates. Then the graph of the backward pass is cut at the
         embeddings: candidates go to all ranks, their gradients come back, and the model's own backward pass follows."""
         if self._replaced[0].column + COUNTS not in plan.columns:
             return super()._learn(plan, outputs)

@@ -86,7 +86,7 @@ def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, floa
 
 
 def measure_nodes(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. As ``measure_labels``, of the nodes of static graphs."""
+    """Collective. Metrics of the labels of nodes, output [n, C] and label [n] or, several a node, [n, C]."""
     return node_metrics(scores["output"], scores["label"], world)
 
 

@@ -56,5 +56,5 @@ class KnownAnswers:
         return (self._unique[number] == key) & (self._pair[place] == pair)
 
     def _keys(self, query: np.ndarray, edge_type: np.ndarray) -> np.ndarray:
-        """As they are sorted; of a type that no known edge has, -1."""
+        """Keys of queries and edge types, as known edges are sorted by; -1 for a type that no known edge has."""
         return np.where(edge_type < self._types, query * self._types + edge_type, -1)

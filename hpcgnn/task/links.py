@@ -47,11 +47,11 @@ class Cosine(nn.Module):
         self.temperature = temperature
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """As DotProduct."""
+        """source, destination [n, Z], one of them perhaps [k, n, Z]; returns scores [n] or [k, n]."""
         return functional.cosine_similarity(source, destination, dim=-1) / self.temperature
 
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """As DotProduct."""
+        """Scores [n, m] of queries [n, Z], sources or, if reverse, destinations, with all candidates [m, Z]."""
         return linear(functional.normalize(query) / self.temperature, functional.normalize(candidate))
 
 
@@ -59,12 +59,12 @@ class MlpDecoder(LinkDecoder):
     """A network of two layers over both; directed."""
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """As DotProduct."""
+        """source, destination [n, Z], one of them perhaps [k, n, Z]; returns scores [n] or [k, n]."""
         return super().forward(source, destination)
 
     @torch.no_grad()
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """As DotProduct, without gradients: one hidden column after the other, [n, m] numbers at a time."""
+        """Scores [n, m] of queries and candidates, without gradients: one hidden column after the other."""
         source, destination = (candidate, query) if reverse else (query, candidate)
         given = linear(source, self.source.weight, self.source.bias)
         asked = linear(destination, self.destination.weight)
@@ -87,11 +87,11 @@ class DistMult(nn.Module):
         nn.init.xavier_uniform_(self.relation.weight)
 
     def forward(self, source, destination, relation) -> torch.Tensor:
-        """As DotProduct; relation [n] int64."""
+        """source, destination [n, Z], one perhaps [k, n, Z], relation [n] int64; returns scores [n] or [k, n]."""
         return (source * self.relation(relation) * destination).sum(-1)
 
     def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
-        """As DotProduct; the same whichever of the two is the source."""
+        """Scores [n, m] of queries and candidates, whichever of the two is the source."""
         return linear(query * self.relation(relation), candidate)
 
 
@@ -107,11 +107,11 @@ class ComplEx(nn.Module):
         nn.init.xavier_uniform_(self.relation.weight)
 
     def forward(self, source, destination, relation) -> torch.Tensor:
-        """As DotProduct; relation [n] int64."""
+        """source, destination [n, Z], one perhaps [k, n, Z], relation [n] int64; returns scores [n] or [k, n]."""
         return (_turned(source, self.relation(relation), 1) * destination).sum(-1)
 
     def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
-        """As DotProduct."""
+        """Scores [n, m] of queries [n, Z], sources or, if reverse, destinations, with all candidates [m, Z]."""
         return linear(_turned(query, self.relation(relation), -1 if reverse else 1), candidate)
 
 

@@ -117,7 +117,7 @@ def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, wo
 
 
 def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, world, channel) -> NegativeFile | None:
-    """Collective. The same negatives by event row, for a file that lists events by (source, destination, time); equal
+    """Collective. A file's negatives by event row, for a file that lists events by (source, destination, time); equal
     events share a line."""
     source, _, destination = files.split_relation(partition.relation)
     columns: Any = file.keys if file else (None, None, None)

@@ -105,7 +105,7 @@ class EventLabelGoal(TemporalGoal):
         return Collected(lambda scores, batches, world: label_metrics(scores["output"], scores["label"], world))
 
     def metric_names(self) -> tuple[str, ...]:
-        """Those of classes, or errors of numbers."""
+        """Metrics of classes, or errors of numbers."""
         return metric_names(self._config.task.kind, self.num_outputs)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:

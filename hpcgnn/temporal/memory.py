@@ -136,7 +136,7 @@ class NodeMemory:
         self, rows: torch.Tensor, time: torch.Tensor, arrive: Callable[[], torch.Tensor], keep: int,
         state: torch.Tensor | Any = None, place: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """As ``replace`` by what ``arrive`` gives, seen by reads only behind ``keep`` further writes, or ``settle``. It
+        """Replace rows by what ``arrive`` gives, seen by reads only behind ``keep`` further writes, or ``settle``. It
         gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was
         made from what reads see now, and so is its time."""
         if keep == 0:
@@ -285,7 +285,7 @@ class HotNodes:
 
 
 def hottest(share: float, count: np.ndarray, partition: TemporalPartition, channel: Channel) -> HotNodes | None:
-    """Collective. That share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same nodes
+    """Collective. The share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same nodes
     on any number of ranks. None where that is no node."""
     wanted = round(share * partition.book.num_nodes)
     ids = partition.book.local_to_global(channel.rank)

@@ -199,7 +199,7 @@ class OriginalIds:
         return self._world.reduce_array(self._find_own(wanted), "max")
 
     def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
-        """Collective. The same for ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
+        """Collective. Global ids of ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
         unique = inverse = None
         if self._world.rank == 0:
             unique, inverse = np.unique(ids, return_inverse=True)

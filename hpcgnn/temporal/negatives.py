@@ -46,7 +46,7 @@ def no_negatives(count: int) -> Negatives:
 
 @dataclass(frozen=True, slots=True)
 class AllOthers:
-    """As Negatives: every member of a pool but the true destination. Made when asked for, as [n, k] may be large.
+    """Negatives that are every member of a pool but the true destination. Made when asked for, as [n, k] may be large.
 
     members [k + 1] global ids in order of flat row id; place [n] of each event's destination among them.
     """

@@ -74,12 +74,12 @@ class WritePlan:
 
 @dataclass(slots=True)
 class Announcement:
-    """As WritePlan for nodes whose memory every rank keeps, all of them or the hot ones: winners are told to all ranks.
+    """Who writes memory that every rank keeps, of all nodes or the hot ones: winners are announced to all ranks.
 
     node [a] rows of the unique nodes whose state is sent, once each: of winners and, where mails hold it, of their
-    others; event, other_root [w] as in WritePlan; node_counts, counts [R] states and winners of every rank. Of all
-    winners, in rank order: rows [m] of the memory, time [m], and own, other [m] places of both endpoints among all
-    states.
+    others; event [w] place among this rank's events, other_root [w] root of the other endpoint; node_counts, counts
+    [R] states and winners of every rank. Of all winners, in rank order: rows [m] of the memory, time [m], and own,
+    other [m] places of both endpoints among all states.
     """
 
     node: torch.Tensor
@@ -120,7 +120,7 @@ Part = TypeVar("Part", bound=WritePlan | Announcement | Delivery | None)
 
 
 def on_device(part: Part, device: torch.device) -> Part:
-    """The same with its tensors and routes on a device."""
+    """This plan with its tensors and routes on a device."""
     if part is None or device.type == "cpu":
         return part
     values = {f.name: getattr(part, f.name) for f in fields(part)}

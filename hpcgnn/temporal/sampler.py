@@ -274,7 +274,7 @@ def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
 
 @dataclass(slots=True)
 class DeviceQueries:
-    """As `hpcgnn.temporal.neighbors.Queries`, on the device."""
+    """Queries for neighbours (`hpcgnn.temporal.neighbors.Queries`) on the device."""
 
     nodes: torch.Tensor
     times: torch.Tensor
@@ -312,14 +312,14 @@ class ResidentSampler:
         self._plans, self._padded = PlanStream(placement.device), padded
 
     def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
-        """As `TemporalSampler`'s; there are no caches to keep warm."""
+        """1: there are no caches to keep warm by several plans in a row."""
         return 1
 
     def plan(
         self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
-        """As `TemporalSampler.plan`, on a stream of its own."""
+        """The plan of a step, made on a stream of its own."""
         make = lambda: self._plan(batches, negatives, epoch, step, write, columns)  # noqa: E731
         return self._plans.run((lambda: pad_plan(make())) if self._padded else make)
 
@@ -366,12 +366,12 @@ class ResidentSampler:
         return [ids[mine] for ids in self._negatives[1]]
 
     def _identity(self, row: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """As `root_identity`."""
+        """Identities of the roots, on the device."""
         negatives = (numbers[:, None] * self._num_events + row) * ROOT_KINDS + 2
         return torch.cat([row * ROOT_KINDS, row * ROOT_KINDS + 1, negatives.reshape(-1)])
 
     def _windows(self, queries: DeviceQueries) -> DeviceQueries:
-        """As `TemporalSampler`'s."""
+        """Queries of every time window, one window behind the other."""
         if self._config.window == 0:
             return queries
         count, width, length = self._config.windows, self._config.window, len(queries.nodes)

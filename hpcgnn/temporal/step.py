@@ -309,7 +309,7 @@ class TemporalLinkTask(TemporalTask):
         self._step = make_link_step(self.model)
 
     def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, LinkScores]:
-        """As every task's; without autograd where the model's parts allow it."""
+        """Train on a plan; without autograd where the model's parts allow it."""
         return super()._train(plan) if self._step is None or plan.paired else self._train_by_hand(plan, self._step)
 
     @torch.no_grad()

@@ -105,7 +105,6 @@ class EvolveGCN(SequenceModel):
         return {f"weight{number}": value for number, value in enumerate(self.initial)}
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         shown = self.shown(frames)
         rows, state = [frame.inputs for frame in shown], dict(state)
         for number in range(len(self.evolve)):
@@ -154,11 +153,9 @@ class EvolveGCNO(EvolveGCN):
     """EvolveGCN-O: the GRU's input is the matrix itself, so that all sequences have one."""
 
     def shown(self, frames: list[Frame]) -> list[Frame]:
-        """As in EvolveGCN."""
         return self.asked(frames)
 
     def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
-        """As in EvolveGCN."""
         found = [weight[:1]]
         for _ in frames:
             found.append(self.evolve[number](found[-1], found[-1]))
@@ -174,11 +171,9 @@ class EvolveGCNH(EvolveGCN):
         self.score = nn.ParameterList(glorot(len(initial), 1) for initial in self.initial)
 
     def shown(self, frames: list[Frame]) -> list[Frame]:
-        """As in EvolveGCN."""
         return frames
 
     def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
-        """As in EvolveGCN."""
         direction, found = self.score[number].flatten(), [weight]
         for summary in best_rows(frames, rows, direction / direction.norm(), weight.shape[2]):
             found.append(self.evolve[number](summary.transpose(1, 2), found[-1]))

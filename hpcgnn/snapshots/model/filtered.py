@@ -83,7 +83,6 @@ class FilteredModel(SequenceModel):
         return Filter(CHEBYSHEV, order)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         rows: list[torch.Tensor] = []
         every, after = Distinct(frames), dict[str, torch.Tensor]()
         for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):

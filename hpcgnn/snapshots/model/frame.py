@@ -33,12 +33,12 @@ class Graph:
     out_halo: Halo | None = None
 
     def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
-        """Collective. As in ``nn.neighborhood``, for rows [n, D]."""
+        """Collective. Sums over neighbours [n, D] of rows [n, D]."""
         side, halo = (self.out, self.out_halo) if out else (self.into, self.halo)
         return propagate(side, halo, name, rows, exchange)
 
     def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Collective. As in Frame, for rows [n, k, H] of an exchange that was started."""
+        """Collective. Sums over neighbours of rows [n, k, H], of an exchange that was started."""
         flat, (heads, width) = rows.flatten(1), source.shape
         everyone = flat if self.halo is None else torch.cat([flat, self.halo.finish(exchange)])
         score = lambda some, vectors: (some.view(len(some), -1, heads, width) * vectors).sum(3).flatten(1)  # noqa: E731

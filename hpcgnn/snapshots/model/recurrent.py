@@ -165,7 +165,7 @@ class GatedCell(nn.Module):
         return GatedStep.apply(*rows, self.gates, self.candidate).view(hidden.shape)
 
     def reference(self, given: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """The same, operation by operation."""
+        """The step in plain torch, operation by operation."""
         width = hidden.shape[-1]
         update, reset = torch.sigmoid(given[..., : 2 * width] + hidden @ self.gates).chunk(2, dim=-1)
         candidate = torch.tanh(given[..., 2 * width :] + (reset * hidden) @ self.candidate)
@@ -204,7 +204,6 @@ class TGCN(SequenceModel):
         self.cell, self.output = GatedCell(config.hidden), nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         hidden = self.hidden(frames, state)
         return [self.output(relu(rows)) for rows in self.asked(hidden)], {"hidden": hidden[-1]}
 
@@ -229,7 +228,6 @@ class A3TGCN(TGCN):
         self.score = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.Linear(config.hidden, 1))
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         hidden = torch.stack(self.hidden(frames, state))
         context = (torch.softmax(self.score(hidden), dim=0) * hidden).sum(0)
         return [self.output(relu(context))], {"hidden": hidden[-1]}
@@ -251,7 +249,6 @@ class MPNNLSTM(SequenceModel):
         self.output = nn.Linear(2 * hidden + sizes.inputs, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         every, found = Distinct(frames), []
         layers = self.stack.layers(every.frames)
         ahead = every.spread([torch.cat(rows, dim=2) for rows in zip(*layers, strict=True)])

@@ -37,7 +37,6 @@ class AverageUpdate(nn.Module):
         super().__init__()
 
     def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """As in GRUUpdate."""
         return torch.lerp(new, old, share)
 
 
@@ -49,7 +48,6 @@ class ConcatUpdate(nn.Module):
         self.layers = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
 
     def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """As in GRUUpdate."""
         return self.layers(torch.cat([old, new], dim=2))
 
 
@@ -68,7 +66,6 @@ class ROLAND(SequenceModel):
         self.output = nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         every = Distinct(frames)
         new = every.spread(self.stack.layer(0, every.frames))
         rows: list[torch.Tensor] = []

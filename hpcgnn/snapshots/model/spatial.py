@@ -100,9 +100,9 @@ class Convolution:
     num_terms = 1
 
     def of_inputs(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """Collective. As in Filter."""
+        """Collective. The input rows of every frame, summed over neighbours."""
         return smooth_all(frames, "gcn")
 
     def of_rows(self, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. As in Filter."""
+        """Collective. Rows of every frame, summed over neighbours."""
         return propagate_all(frames, "gcn", rows)

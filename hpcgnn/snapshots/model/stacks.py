@@ -39,7 +39,7 @@ class Stack(nn.Module):
         return self.other(0, frames, [frame.inputs for frame in frames])
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. Likewise from the rows of the layer below."""
+        """Collective. Rows of this layer from those of the layer below."""
         raise NotImplementedError
 
     def layers(self, frames: list[Frame]) -> list[list[torch.Tensor]]:
@@ -70,11 +70,9 @@ class GCNStack(Stack):
     """Graph convolutions (Kipf and Welling, Semi-supervised classification with graph convolutional networks, 2017)."""
 
     def first(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """As in Stack."""
         return [rows @ self.weight[0] for rows in smooth_all(frames, "gcn")]
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """As in Stack."""
         return propagate_all(frames, "gcn", [some @ self.weight[number] for some in rows])
 
 
@@ -87,12 +85,10 @@ class SAGEStack(Stack):
         self.around = nn.ParameterList(glorot(*pair) for pair in self.widths)
 
     def first(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """As in Stack."""
         pairs = zip(frames, smooth_all(frames, "mean"), strict=True)
         return [frame.inputs @ self.weight[0] + mean @ self.around[0] for frame, mean in pairs]
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """As in Stack."""
         means = propagate_all(frames, "mean", [some @ self.around[number] for some in rows])
         return [some @ self.weight[number] + mean for some, mean in zip(rows, means, strict=True)]
 
@@ -109,7 +105,6 @@ class GATStack(Stack):
         self.source, self.target = (nn.ParameterList(glorot(*shape) for _ in self.widths) for _ in range(2))
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """As in Stack."""
         values = [some @ self.weight[number] for some in rows]
         return attend_all(frames, values, self.source[number], self.target[number])
 
@@ -124,7 +119,6 @@ class PlainModel(SequenceModel):
         self.layers, self.output = self.stack(config, sizes.inputs), nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         every = Distinct(self.asked(frames))
         return every.spread([self.output(rows) for rows in self.layers(every.frames)]), state
 
@@ -181,7 +175,6 @@ class DySAT(SequenceModel):
         self.temporal, self.output = TemporalAttention(config, sizes.history), nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """As in SequenceModel."""
         every = Distinct(frames)
         rows = torch.stack(every.spread(self.structural(every.frames)))
         return [self.output(self.temporal(rows))], state

@@ -57,7 +57,7 @@ class Block:
 
     @cached_property
     def looped(self) -> EdgeLists:
-        """The same, with every destination as one more source of itself."""
+        """These pairs, with every destination as one more source of itself."""
         return with_loops(self.lists)
 
     @property
@@ -99,7 +99,7 @@ class Pairs:
         return _begin(self.relations, self.counts, num_relations)
 
     def split(self) -> list[Pairs]:
-        """The same, relation by relation."""
+        """The pairs of each relation."""
         pieces, first = [], 0
         for relation, count in zip(self.relations, self.counts, strict=True):
             indptr = self.lists.indptr[first : first + count + 1]
@@ -134,7 +134,7 @@ class SourcePairs:
     counts: tuple[int, ...]
 
     def begin(self, num_relations: int) -> torch.Tensor:
-        """As in Pairs."""
+        """First place [relations + 1] of every relation's pairs."""
         return _begin(self.relations, self.counts, num_relations)
 
 

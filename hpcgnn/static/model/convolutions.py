@@ -66,7 +66,7 @@ class SageConv(nn.Module):
         return self._compose(block, rows_of(rows), edge_weight, rectify)
 
     def _compose(self, block: Block, rows, edge_weight, rectify: bool) -> torch.Tensor:
-        """The same in several operations."""
+        """The convolution in several operations."""
         around = aggregate(rows, block.lists, edge_weight, self.aggregator)
         out = linear(torch.cat([block.own(rows), around], dim=1), self.product.weight, self.product.bias)
         return torch.relu(out) if rectify else out

@@ -90,7 +90,7 @@ def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int,
 
 
 def make_first_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool):
-    """As make_convolution, for the input rows."""
+    """The convolution that takes the input rows."""
     if not config.basis_rows:
         return make_convolution(config, sizes, in_width, out_width, concat)
     relations = len(sizes.relations)
@@ -195,12 +195,11 @@ class EmbeddingModel(GraphModel):
         self.register_buffer("empty", torch.empty(0), persistent=False)  # tells device and dtype without parameters
 
     def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """As in GraphModel; the batch has no blocks."""
+        """Rows of the nodes from their input rows; the batch has no blocks."""
         rows = [rows_of(given) for given in inputs]
         return list(self.first(batch, rows).split([len(given) for given in rows]))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
-        """As in GraphModel."""
         p = self.config.input_dropout
         return self.input(
             [drop(rows_of(given), batch, keys, 0, p) for given, keys in zip(inputs, batch.identity, strict=True)]
@@ -224,14 +223,13 @@ class LayeredModel(GraphModel):
         self.rectify = config.activation == "relu" and config.norm == "none"
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
-        """As in GraphModel. Where nothing is done to them, rows of one type stay where they lie."""
+        """Rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
         if len(inputs) == 1 and not changed and isinstance(self.layers[0], SageConv):
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 
     def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
-        """As in GraphModel."""
         last = number == len(self.norms)
         if number:
             rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
@@ -250,17 +248,14 @@ class ResidualModel(GraphModel):
         self.norm, self.output = _norm(config), nn.Linear(config.hidden, sizes.outputs)
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
-        """As in GraphModel."""
         rows = self._input(batch, inputs, self.config.input_dropout)
         keys = stack_first(batch.identity, batch.blocks[0].num_src)
         return self.activation(drop(rows, batch, keys, 1, self.config.dropout))
 
     def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
-        """As in GraphModel."""
         return self.layers[number](batch, block, rows)
 
     def last(self, rows: torch.Tensor) -> torch.Tensor:
-        """As in GraphModel."""
         return linear(self.norm(rows), self.output.weight, self.output.bias)
 
 

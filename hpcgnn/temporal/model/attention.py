@@ -47,12 +47,12 @@ class TemporalAttentionLayer(nn.Module):
         return native_layers.attention_layer(node, self.time.phase, self.weights(), call)
 
     def weights(self) -> list[torch.Tensor]:
-        """As native_layers takes them."""
+        """The weights in the order in which `hpcgnn.native.layers` takes them."""
         query, merge, norm = self.query, self.merge, self.norm
         return [self.key, self.value, query.weight, query.bias, merge.weight, merge.bias, norm.weight, norm.bias]
 
     def forward(self, node, own, edge, plan: AttentionPlan, dropout=None) -> torch.Tensor:
-        """The same in plain torch. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout
+        """Attention in plain torch operations. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout
         [N, Z] multipliers or None. Returns [N, Z].
 
         A key bias would cancel in the softmax and a value bias is the merge's own, so there are none.

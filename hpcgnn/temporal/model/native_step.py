@@ -55,7 +55,7 @@ class LinkStep:
         self._phase = model.updater.time.phase.detach().double()
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
-        """As the model's."""
+        """Rows of the unique nodes with their mail worked in, as the model makes them."""
         updater = self._model.updater
         call = updater.call(state, mail[:, 0], mailed[:, 0], updated, delivered, index)
         self._phase = updater.time.phase.detach().double()

@@ -54,7 +54,7 @@ class RecurrentUpdater(nn.Module):
         return work_in(self._step, has_mail, state, mail, dt)
 
     def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
-        """The same for rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
+        """Work mail into rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
         and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
             return self._native(self.call(state, mail, mailed, updated, delivered, index))
@@ -83,7 +83,7 @@ class RecurrentUpdater(nn.Module):
         return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
     def weights(self) -> list[torch.Tensor]:
-        """As native_layers takes them."""
+        """The weights in the order in which `hpcgnn.native.layers` takes them."""
         return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 
     def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:
