@@ -99,7 +99,7 @@ class StaticSession(BaseSession):
         self.memory = EmbeddingStore(tables, partition.type_start)
 
     def _embedding_config(self) -> EmbeddingConfig:
-        """The section ``embedding``; rows of bases start as matrices [all nodes, hidden] (Glorot and Bengio) if unset."""
+        """The section ``embedding``; rows of bases start as matrices [all nodes, hidden] do (Glorot and Bengio)."""
         embedding, model = self.config.embedding, self.config.model
         if not model.basis_rows or embedding.scale:
             return embedding

@@ -1,8 +1,8 @@
 // Adam over one flat parameter: a single pass over its four arrays.
 #include <cmath>
 
+#include "hpcgnn/base/team.h"
 #include "hpcgnn/layers.h"
-#include "hpcgnn/team.h"
 
 namespace hpcgnn::cpu {
 

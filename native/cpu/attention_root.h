@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hpcgnn/activation.h"
+#include "hpcgnn/base/activation.h"
 #include "hpcgnn/encode.h"
 #include "layer_parts.h"
 

@@ -1,5 +1,5 @@
 // The elementwise part of a gated recurrent unit (Cho et al., 2014), forward and backward in one pass each.
-#include "hpcgnn/activation.h"
+#include "hpcgnn/base/activation.h"
 #include "hpcgnn/cpu.h"
 
 namespace hpcgnn::cpu {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
+#include "hpcgnn/base/team.h"
 #include "hpcgnn/layers.h"
-#include "hpcgnn/team.h"
 
 namespace hpcgnn::cpu {
 

@@ -3,10 +3,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "hpcgnn/base/lanes.h"
+#include "hpcgnn/base/team.h"
 #include "hpcgnn/cpu.h"
-#include "hpcgnn/lanes.h"
 #include "hpcgnn/sample_rows.h"
-#include "hpcgnn/team.h"
 
 namespace hpcgnn::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // encoding, both products and the gates, block by block.
 #include <vector>
 
-#include "hpcgnn/activation.h"
+#include "hpcgnn/base/activation.h"
 #include "hpcgnn/encode.h"
 #include "layer_parts.h"
 

@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "hpcgnn/base/hash.h"
 #include "hpcgnn/cpu.h"
-#include "hpcgnn/hash.h"
 
 namespace hpcgnn::cpu {
 namespace {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "hpcgnn/hash.h"
+#include "hpcgnn/base/hash.h"
 
 namespace hpcgnn::cpu {
 namespace {

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "hpcgnn/base/team.h"
 #include "hpcgnn/sample_rows.h"
-#include "hpcgnn/team.h"
 
 namespace hpcgnn::cpu {
 namespace {

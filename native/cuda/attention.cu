@@ -1,5 +1,5 @@
 // Temporal attention on CUDA: a warp a root forward and backward, then a row of threads a unique node. Deterministic.
-#include "hpcgnn/attend.h"
+#include "hpcgnn/attention.h"
 #include "launch.h"
 
 namespace hpcgnn::cuda {

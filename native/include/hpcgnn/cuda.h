@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "hpcgnn/attend.h"
+#include "hpcgnn/attention.h"
 #include "hpcgnn/neighbors.h"
 #include "hpcgnn/philox.h"
 #include "hpcgnn/sample.h"

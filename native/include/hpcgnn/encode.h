@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hpcgnn/simd.h"
-#include "hpcgnn/trig.h"
+#include "hpcgnn/base/simd.h"
+#include "hpcgnn/base/trig.h"
 #include "hpcgnn/workspace.h"
 
 namespace hpcgnn {

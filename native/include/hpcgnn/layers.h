@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "hpcgnn/gemm.h"
+#include "hpcgnn/base/gemm.h"
 #include "hpcgnn/philox.h"
 #include "hpcgnn/workspace.h"
 

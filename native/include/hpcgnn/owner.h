@@ -1,7 +1,7 @@
 // Who owns an id: blocks of consecutive ids, each of one rank and one run of its local rows.
 #pragma once
 
-#include "hpcgnn/platform.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 

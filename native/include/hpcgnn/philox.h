@@ -12,7 +12,7 @@
 // 0x9E3779B9.
 #pragma once
 
-#include "hpcgnn/platform.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 

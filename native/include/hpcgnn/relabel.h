@@ -9,8 +9,8 @@
 // Negative ids are padding: they enter no table and are never first.
 #pragma once
 
-#include "hpcgnn/atomics.h"
-#include "hpcgnn/hash.h"
+#include "hpcgnn/base/atomics.h"
+#include "hpcgnn/base/hash.h"
 
 namespace hpcgnn {
 

@@ -4,7 +4,7 @@
 // thread. H heads, each of an equal share of the columns.
 #pragma once
 
-#include "hpcgnn/activation.h"
+#include "hpcgnn/base/activation.h"
 
 namespace hpcgnn {
 

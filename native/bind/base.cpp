@@ -1,6 +1,6 @@
 // The module hpcgnn_native.base, which every processor runs: what this one can do, and the types that the other
 // modules share.
-#include "bindings.h"
+#include "bind/bindings.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "hpcgnn/platform.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 

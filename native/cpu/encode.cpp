@@ -1,7 +1,7 @@
 // Functional time encoding cos(w dt + b) (Xu et al., Inductive representation learning on temporal graphs, 2020) on the
 // CPU.
+#include "hpcgnn/base/trig.h"
 #include "hpcgnn/cpu.h"
-#include "hpcgnn/trig.h"
 
 namespace hpcgnn::cpu {
 

@@ -1,7 +1,7 @@
 // CPU operations of layers over sampled neighbours: lists of edges, grouped products, the fused layer of GraphSAGE.
 #include <nanobind/stl/unique_ptr.h>
 
-#include "bind_segment.h"
+#include "bind/segment.h"
 #include "hpcgnn/sage.h"
 #include "hpcgnn/segment_cpu.h"
 

@@ -1,5 +1,5 @@
 // CPU operations of execution: rows, time encoding, gates of a recurrent unit.
-#include "bind_shared.h"
+#include "bind/shared.h"
 #include "hpcgnn/cpu.h"
 
 namespace hpcgnn {

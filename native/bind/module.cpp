@@ -1,5 +1,5 @@
 // A module with all CPU kernels, hpcgnn_native.HPCGNN_MODULE: one build of them for one level of processors.
-#include "bindings.h"
+#include "bind/bindings.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The hash of the open-addressing tables (the finaliser of MurmurHash3, which mixes every bit into every other).
 #pragma once
 
-#include "hpcgnn/platform.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 

@@ -1,8 +1,8 @@
 // Bindings of the CUDA kernels: the shared operations on device arrays, executed on a stream, and those that need
 // scratch.
-#include "bind_segment.h"
-#include "bind_shared.h"
 #include "hpcgnn/cuda.h"
+#include "bind/segment.h"
+#include "bind/shared.h"
 #include "hpcgnn/segment_cuda.h"
 
 namespace hpcgnn {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcgnn/platform.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 

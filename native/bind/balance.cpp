@@ -1,6 +1,6 @@
 // CPU operation of partitioning: evening out the loads of parts.
-#include "bindings.h"
 #include "hpcgnn/balance.h"
+#include "bind/bindings.h"
 
 namespace hpcgnn {
 namespace {

@@ -2,7 +2,7 @@
 // claimed once, so what the tables built from them hold does not depend on the order in which threads arrive.
 #pragma once
 
-#include "hpcgnn/platform.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 

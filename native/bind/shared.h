@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "bindings.h"
+#include "bind/bindings.h"
 #include "hpcgnn/neighbors.h"
 
 namespace hpcgnn {

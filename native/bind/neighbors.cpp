@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "bindings.h"
+#include "bind/bindings.h"
 #include "hpcgnn/sample_layers.h"
 
 namespace hpcgnn {

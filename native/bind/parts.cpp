@@ -1,5 +1,5 @@
 // CPU operations of partitioning.
-#include "bindings.h"
+#include "bind/bindings.h"
 #include "hpcgnn/cpu.h"
 
 namespace hpcgnn {

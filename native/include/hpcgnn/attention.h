@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "hpcgnn/platform.h"
-#include "hpcgnn/trig.h"
+#include "hpcgnn/base/platform.h"
+#include "hpcgnn/base/trig.h"
 
 namespace hpcgnn {
 

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "bindings.h"
+#include "bind/bindings.h"
 #include "hpcgnn/segment.h"
 
 namespace hpcgnn {

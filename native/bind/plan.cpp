@@ -1,5 +1,5 @@
 // CPU operations of planning: samplers, random numbers, relabelling.
-#include "bind_shared.h"
+#include "bind/shared.h"
 #include "hpcgnn/cpu.h"
 
 namespace hpcgnn {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "hpcgnn/simd.h"
+#include "hpcgnn/base/simd.h"
 
 namespace hpcgnn::gemm {
 

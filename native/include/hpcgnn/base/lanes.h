@@ -2,8 +2,8 @@
 // same numbers.
 #pragma once
 
+#include "hpcgnn/base/simd.h"
 #include "hpcgnn/philox.h"
-#include "hpcgnn/simd.h"
 
 namespace hpcgnn::simd {
 

@@ -2,7 +2,7 @@
 // hpcgnn.native.layers has checked: a layer has some twenty, and converting arrays would cost more than small layers.
 #include <nanobind/stl/unique_ptr.h>
 
-#include "bindings.h"
+#include "bind/bindings.h"
 #include "hpcgnn/layers.h"
 
 namespace hpcgnn {
