@@ -1,6 +1,7 @@
 """Compares this checkout with an older commit, for changes that must not change what a run does:
 
-    python3 tests/guard COMMIT [--only PATTERN] [--ranks 1 2 3] [--tolerance 1e-12] [--no-bench] [--rounds 5] [--work FOLDER] [--record]
+    python3 tests/guard COMMIT [--only PATTERN] [--ranks 1 2 3] [--tolerance 1e-12] [--no-bench] [--rounds 5]
+                               [--work FOLDER] [--record]
 
 Both are built and run on this machine, one after the other, with commands that users are given; floating-point results
 differ between processors, so none is kept. Compared are
