@@ -12,6 +12,7 @@ from data_tools.partition import source as partition_source
 from data_tools.partition.command import partition
 from data_tools.partition.methods.rebalance import TARGET
 from data_tools.partition.pair_graph import build_pair_graph
+from data_tools.partition.ranks import assignment as ranks_assignment
 from data_tools.partition.ranks import quality as ranks_quality
 from data_tools.partition.ranks import spool as ranks_spool
 from data_tools.partition.ranks.graph import block_graph
@@ -88,6 +89,20 @@ def test_assignments_from_elsewhere(team, mpi_tmp_path):
     if team.rank == 0:
         assert partition(path, mpi_tmp_path / "alone", 3, assignment=given) == quality
     assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
+def test_an_assignment_that_one_rank_cannot_read_is_an_error_of_all(team, mpi_tmp_path, monkeypatch):
+    """As where a disk of one machine fails; the others must not wait for that rank."""
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_graph(name, seed=3))
+    given = make(team, mpi_tmp_path / "given.npy", lambda name: np.save(name, np.arange(16) % 3))
+
+    def read(*_):
+        raise OSError(f"{given}: Input/output error")
+
+    if team.rank == team.size - 1:
+        monkeypatch.setattr(ranks_assignment, "file_parts", read)
+    with pytest.raises(SharedError, match=r"given\.npy: Input/output error"):
+        partition_shared(team, path, mpi_tmp_path / "shared", 3, assignment=given)
 
 
 def test_snapshot_files_are_those_of_one_process(team, mpi_tmp_path):
