@@ -13,7 +13,6 @@ import torch
 from hpcgnn.bench.cost import step_flops
 from hpcgnn.bench.counts import Counts, Step, sample_steps
 from hpcgnn.bench.laws import Demand, counted_demand
-from hpcgnn.comm.gradients import GradientSum
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
@@ -54,18 +53,6 @@ def _exchange_seconds(world: World, nbytes: int) -> float:
         channel.rows(rows, counts, counts)
         seconds.append(time.perf_counter() - begin)
     channel.close()
-    return float(world.reduce_array(np.array([np.median(seconds)]), "max")[0])
-
-
-def measure_allreduce(world: World, nbytes: int) -> float:
-    """Collective. Seconds of one sum of ``nbytes`` over the ranks."""
-    reducer, buffer, seconds = GradientSum(world), torch.zeros(nbytes // 4), []
-    for _ in range(REPEATS):
-        world.barrier()
-        begin = time.perf_counter()
-        reducer(buffer)
-        seconds.append(time.perf_counter() - begin)
-    reducer.close()
     return float(world.reduce_array(np.array([np.median(seconds)]), "max")[0])
 
 

@@ -84,11 +84,6 @@ class Route:
         """W."""
         return int(self.want_counts.sum())
 
-    @property
-    def num_requests(self) -> int:
-        """M."""
-        return int(self.serve_counts.sum())
-
     def to(self, device: torch.device) -> Route:
         """This route with its index tensors on ``device``."""
         if device.type == "cpu":
