@@ -9,12 +9,13 @@
 #   user         the package installed by another user than the owner of the checkout; as root
 #   lowest       the package with the lowest versions that pyproject.toml allows; as root
 #   next_debian  the package on Debian 13, in a folder of its own; as root
+#   guard        results and times of this checkout beside those of yesterday's
 #
 # Without arguments: all of them. FUZZ_MINUTES, on every core, and SOAK_MINUTES are 60 each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly STAGES=(fuzz soak browser mpich sanitize user lowest next_debian)
+readonly STAGES=(fuzz soak browser mpich sanitize user lowest next_debian guard)
 SUMMARY=()
 FAILED=0
 
@@ -28,6 +29,7 @@ sanitize() { bash tests/sanitize.sh; }
 user() { bash tests/installed.sh user; }
 lowest() { bash tests/installed.sh lowest; }
 next_debian() { bash tests/installed.sh next_debian; }
+guard() { .venv/bin/python tests/guard --tolerance 1e-11; }
 
 # Runs a stage and notes how it went.
 stage() {

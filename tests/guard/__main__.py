@@ -1,10 +1,11 @@
 """Compares this checkout with an older commit, for changes that must not change what a run does:
 
-    python3 tests/guard COMMIT [--only PATTERN] [--ranks 1 2 3] [--tolerance 1e-12] [--no-bench] [--rounds 5]
+    python3 tests/guard [COMMIT] [--only PATTERN] [--ranks 1 2 3] [--tolerance 1e-12] [--no-bench] [--rounds 5]
                                [--work FOLDER] [--record]
 
-Both are built and run on this machine, one after the other, with commands that users are given; floating-point results
-differ between processors, so none is kept. Compared are
+COMMIT is the newest one that is a day old, if none is given. Both are built and run on this machine, one after the
+other, with commands that users are given; floating-point results differ between processors, so none is kept.
+Compared are
 
 * parts: the bytes of every part file and book, by graph, method and number of ranks;
 * samples: what the loaders of docs/library.md draw (samples.py), also with digests.json, which is kept;
@@ -305,9 +306,18 @@ def checkout(commit: str, folder: Path) -> Path:
     return tree
 
 
+def find_commit(name: str) -> str:
+    """The hash of a commit; of none the newest that is a day old. Raises CalledProcessError for an unknown name."""
+    words = (
+        ["rev-parse", "--verify", f"{name}^{{commit}}"] if name else ["rev-list", "-1", "--before=1 day ago", "HEAD"]
+    )
+    found = subprocess.check_output(["git", "-C", REPOSITORY, *words], text=True).strip()
+    return found or find_commit("HEAD")
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commit")
+    parser.add_argument("commit", nargs="?", default="")
     parser.add_argument("--only", default="", metavar="PATTERN")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--tolerance", type=float, default=0.0, help="of numbers, relatively: sums in another order")
@@ -320,7 +330,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    commit = subprocess.check_output(["git", "-C", REPOSITORY, "rev-parse", options.commit], text=True).strip()
+    commit = find_commit(options.commit)
     folder = options.work.resolve() / commit[:12]
     folder.mkdir(parents=True, exist_ok=True)
     trees = Tree(checkout(commit, folder), folder), Tree(REPOSITORY, options.work.resolve() / "after")
