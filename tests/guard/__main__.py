@@ -91,7 +91,7 @@ RUNS = {
 # Benchmarks, in pairs; graph "" is the built-in one.
 BENCHES = {
     "temporal": ("wikipedia", "--comm.threads 1"),
-    "temporal built-in": ("", "--comm.threads 1 --epochs 6"),
+    "temporal built-in": ("", "--comm.threads 1"),
     "static": ("", "sage --comm.threads 1 --steps 16"),
     "snapshots": ("", "snapshots --comm.threads 1"),
 }
