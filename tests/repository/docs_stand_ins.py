@@ -25,11 +25,11 @@ TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsp
 SHOP, LEARNT_SHOP = "shop", "shop with a split"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
-    r"data_tools\.derive|(train_|--recipe )bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP,
-    r"--nodes node": UNSPLIT, r"(train_|--recipe )distmult": FACTS, r"(train_|--recipe )rgcn": TYPED,
-    r"(train_|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
+    r"data_tools\.derive|(recipes/|--recipe )bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP,
+    r"--nodes node": UNSPLIT, r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
+    r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
-    r"(train_|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|--task.target": SNAPSHOTS,
+    r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|--task.target": SNAPSHOTS,
 }  # fmt: skip
 PAGE_KINDS = {"static.md": STATIC, "snapshots.md": SNAPSHOTS}
 RUN_OPTIONS = {

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.serial
 MEASURE = """
 import json, sys
 from data_tools.memory import status_bytes
-from data_tools.partition import partition
+from data_tools.partition.command import partition
 graph, folder, method, more = sys.argv[1:]
 limit = status_bytes("VmRSS") + (int(more) << 20) if int(more) else None
 said = []
