@@ -8,13 +8,14 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import mpi4py
 import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import MAX_BYTES, DistributedError, Group
 
@@ -44,10 +45,10 @@ class CommConfig:
             nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
 
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    gradients: str = "auto"
-    gpu_direct: str = "auto"
+    gradients: Literal["auto", "mpi", "gloo", "nccl"] = "auto"
+    gpu_direct: Literal["auto", "on", "off"] = "auto"
     watchdog_seconds: float = 1800.0
     max_message_bytes: int = MAX_BYTES
     sampler_ranks: int = 0
@@ -56,20 +57,13 @@ class CommConfig:
     time_parallel: int = 1
 
     def __post_init__(self):
-        _one_of("comm.device", self.device, ("auto", "cpu", "cuda"))
-        _one_of("comm.gradients", self.gradients, ("auto", "mpi", "gloo", "nccl"))
-        _one_of("comm.gpu_direct", self.gpu_direct, ("auto", "on", "off"))
+        check_choices("comm", self)
         if self.threads < 0 or self.watchdog_seconds < 0 or self.max_message_bytes < 1:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
         if self.sampler_ranks < 0 or self.sampler_buffer < 0:
             raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
         if self.time_parallel < 1:
             raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 class World(Group):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.native import Random, Stream
 
-OPTIMIZERS = ("adam", "adagrad")
 BETAS, EPS, ADAGRAD_EPS = (0.9, 0.999), 1e-8, 1e-10
 RESOLUTION, SLAB = 1 << 24, 1 << 16
 
@@ -36,13 +36,13 @@ class EmbeddingConfig:
     """
 
     types: list[str] = field(default_factory=list)
-    optimizer: str = "adam"
+    optimizer: Literal["adam", "adagrad"] = "adam"
     lr: float = 0.0
     weight_decay: float = 0.0
     scale: float = 0.0
 
     def __post_init__(self):
-        check_choices("embedding", self, {"optimizer": OPTIMIZERS})
+        check_choices("embedding", self)
         for name in ("lr", "weight_decay", "scale"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"embedding.{name} must be at least 0, got {getattr(self, name)}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from hpcgnn.native.dispatch import on_cuda
 
-PLANNERS = ("auto", "host", "device")
+Planner = Literal["auto", "host", "device"]
 
 
 def other_device(device: torch.device) -> str:

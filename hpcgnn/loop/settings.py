@@ -7,16 +7,11 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 
-PRECISIONS = ("float32", "float64")
-MATMULS = ("float32", "tf32", "bf16")
-OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "cosine", "linear", "step")
-PROGRESS = ("auto", "on", "off")
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
     "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
@@ -73,9 +68,9 @@ class TrainConfig:
     batch_size: int = 600
     drop_last: bool = False
     lr: float = 1e-3
-    optimizer: str = "adam"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = 0.0
-    schedule: str = "constant"
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
     warmup_steps: int = 0
     min_lr: float = 0.0
     step_epochs: int = 1
@@ -84,8 +79,8 @@ class TrainConfig:
     accumulate: int = 1
     epoch_parallel: int = 1
     seed: int = 0
-    precision: str = "float32"
-    matmul: str = "float32"
+    precision: Literal["float32", "float64"] = "float32"
+    matmul: Literal["float32", "tf32", "bf16"] = "float32"
     cuda_graphs: bool = False
     eval_every: int = 1
     monitor: str = ""
@@ -93,18 +88,14 @@ class TrainConfig:
     train_metrics: bool = False
     log_every: int = 50
     log_seconds: float = 60.0
-    progress: str = "auto"
+    progress: Literal["auto", "on", "off"] = "auto"
     tensorboard: bool = False
     profile: str = ""
     checkpoint_every: int = 200
     leave_seconds: float = 60.0
 
     def __post_init__(self):
-        choices = {
-            "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "matmul": MATMULS,
-            "progress": PROGRESS,
-        }  # fmt: skip
-        check_choices("train", self, choices)
+        check_choices("train", self)
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
@@ -199,7 +190,7 @@ class Sections:
         """Make the paths of what is read absolute: a run may be resumed from another folder."""
         self.data.path = self.data.path and os.path.abspath(self.data.path)
 
-    def evaluated_by(self, protocol: str, negatives_file: str, baseline: str) -> Sections:
+    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> Sections:
         """The configuration with another protocol of evaluation. Raises ValueError where this kind has no other."""
         if protocol or negatives_file or baseline:
             raise ValueError("--eval, --negatives_file and --baseline are for runs on temporal graphs")

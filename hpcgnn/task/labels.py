@@ -16,7 +16,6 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.nn.linear import linear
 from hpcgnn.task import metrics
-from hpcgnn.task.kinds import EDGE_REGRESSION
 
 MISSING = -1
 MOST_CLASSES = 1 << 16
@@ -124,7 +123,7 @@ class LabelScores:
 
 def metric_names(kind: str, classes: int) -> tuple[str, ...]:
     """Names of ``label_metrics``, the most telling one first."""
-    if kind == EDGE_REGRESSION:
+    if kind == "edge_regression":
         return metrics.REGRESSION_NAMES
     return metrics.BINARY_NAMES if classes == 2 else metrics.MULTICLASS_NAMES
 

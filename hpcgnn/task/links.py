@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcgnn.choices import check_choice
 from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.linear import linear
 
-DECODERS = ("dot", "cosine", "mlp", "distmult", "complex")
+DecoderKind = Literal["dot", "cosine", "mlp", "distmult", "complex"]
 TYPED = ("distmult", "complex")  # with weights by edge type
-LOSSES = ("binary", "margin", "softmax")
 
 
 class DotProduct(nn.Module):
@@ -122,7 +122,7 @@ def _turned(rows: torch.Tensor, by: torch.Tensor, sign: int) -> torch.Tensor:
 
 
 def make_decoder(kind: str, width: int, relations: int = 1, temperature: float = 1.0) -> nn.Module:
-    """One of DECODERS; temperature of cosine. Raises ValueError for another name."""
+    """Make a decoder of embeddings of some width; temperature: of cosine. Raises ValueError for an unknown kind."""
     makers: dict[str, Callable[[], nn.Module]] = {
         "dot": DotProduct,
         "cosine": lambda: Cosine(temperature),
@@ -130,8 +130,7 @@ def make_decoder(kind: str, width: int, relations: int = 1, temperature: float =
         "distmult": lambda: DistMult(relations, width),
         "complex": lambda: ComplEx(relations, width),
     }
-    if kind not in makers:
-        raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {kind!r}")
+    check_choice("decoder", kind, makers)
     return makers[kind]()
 
 
@@ -177,7 +176,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def make_loss(kind: str, margin: float = 1.0, adversarial: float = 0.0, positive_weight: float = 1.0) -> Loss:
-    """One of LOSSES: a sum over pairs, of their scores [n] and those of their negatives [k, n]."""
+    """One of task.loss: a sum over pairs, of their scores [n] and those of their negatives [k, n]."""
     losses: dict[str, Loss] = {
         "binary": partial(binary_loss, positive_weight=positive_weight, adversarial=adversarial),
         "margin": partial(margin_loss, margin=margin, adversarial=adversarial),
