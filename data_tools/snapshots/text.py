@@ -21,7 +21,7 @@ from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, Source
 from data_tools.source.formats.values import Raw, parse_ids, parse_numbers
-from data_tools.source.id_spaces import IntegerIds, RowIds, make_id_space
+from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
 from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
@@ -34,10 +34,7 @@ def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = Non
 
     ids: "int" or "string"; with ``num_nodes`` they are the rows 0 .. num_nodes - 1. Raises FileFormatError.
     """
-    space = make_id_space("node", ids)
-    if num_nodes is not None:
-        space = RowIds("node")
-        space.num_nodes = num_nodes
+    space: IdSpace = ID_SPACES[ids]("node") if num_nodes is None else RowIds("node", num_nodes)
     spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
     parsers: list[Callable] = [parse_ids, space.column(), space.column(), _parse_weight]
     columns: list[Any] = [*read_columns(spec, parsers[:width]), None]
