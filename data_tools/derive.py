@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import h5py
 import numpy as np
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import find_table, integer_column, rewriting
 from data_tools.source.spool import Spool
@@ -185,6 +185,7 @@ def write_relation(file: h5py.File, relation: str, columns: dict[str, np.ndarray
             dataset[start:stop] = column[start:stop]
 
 
+@with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item``."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.derive", description=__doc__.splitlines()[0])
@@ -197,17 +198,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-degree", type=int, help="leave out users with more items; default: none is left out")
     parser.add_argument("--all-edges", action="store_true", help="count all edges, not only those for training")
     args = vars(parser.parse_args(argv))
-
-    def command() -> int:
-        graph, output = args.pop("graph"), args.pop("output")
-        made = derive(graph, output, Options(**args))
-        print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
-        if args["max_degree"] is not None:
-            what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"
-            print(f"{output}: left out {what} ({made.pairs_left_out:,} pairs)")
-        return 0
-
-    return run_command(command)
+    graph, output = args.pop("graph"), args.pop("output")
+    made = derive(graph, output, Options(**args))
+    print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
+    if args["max_degree"] is not None:
+        what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"
+        print(f"{output}: left out {what} ({made.pairs_left_out:,} pairs)")
+    return 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.partition.assignment import splitmix64
 from data_tools.source.file_spec import SPLITS
 from data_tools.source.order_statistic import select_keys
@@ -231,6 +231,7 @@ def write_split(group: h5py.Group, rows: Rows, bounds: list[Bound], options: Opt
     return sizes
 
 
+@with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.split graph.h5 out.h5 --nodes paper``."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.split", description=__doc__.splitlines()[0])
@@ -246,15 +247,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stratify", action="store_true", help="the fractions hold within every label of the nodes")
     parser.add_argument("--replace", action="store_true", help="replace a split that is there")
     args = vars(parser.parse_args(argv))
-
-    def command() -> int:
-        graph, output = args.pop("graph"), args.pop("output")
-        options = Options(**args | {"fractions": parse_fractions(args["fractions"])})
-        for name, (train, val, test, none) in split_graph(graph, output, options).items():
-            print(f"{output}: {name}: train {train:,}, val {val:,}, test {test:,}, none {none:,}")
-        return 0
-
-    return run_command(command)
+    graph, output = args.pop("graph"), args.pop("output")
+    options = Options(**args | {"fractions": parse_fractions(args["fractions"])})
+    for name, (train, val, test, none) in split_graph(graph, output, options).items():
+        print(f"{output}: {name}: train {train:,}, val {val:,}, test {test:,}, none {none:,}")
+    return 0
 
 
 def parse_fractions(text: str) -> tuple[float, ...]:

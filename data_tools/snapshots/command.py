@@ -17,7 +17,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.snapshots.parallel_edges import merge_parallel
@@ -101,20 +101,17 @@ def _windows(args: argparse.Namespace) -> SnapshotGraph:
     return read_windows(args.graph, options, args.undirected)
 
 
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     args = make_parser().parse_args(argv)
-
-    def command() -> int:
-        paths = [getattr(args, name) for name in args.sources]
-        graph = args.read(args)
-        sources = [
-            {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
-            for found in paths
-            for path in (sorted(found.iterdir()) if found.is_dir() else [found])
-            if path.is_file()
-        ]
-        print(write_snapshots(args.output, graph, sources, paths[0].name))
-        return 0
-
-    return run_command(command)
+    paths = [getattr(args, name) for name in args.sources]
+    graph = args.read(args)
+    sources = [
+        {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
+        for found in paths
+        for path in (sorted(found.iterdir()) if found.is_dir() else [found])
+        if path.is_file()
+    ]
+    print(write_snapshots(args.output, graph, sources, paths[0].name))
+    return 0
