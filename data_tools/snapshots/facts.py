@@ -1,4 +1,4 @@
-"""Facts with times: folders with train, valid and test in the form of RE-Net's files, such as ICEWS14 and YAGO.
+"""Reads facts with times: folders with train, valid and test in the form of RE-Net's files (ICEWS14, YAGO).
 
 N entities, R facts.
 """
@@ -50,7 +50,12 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
         for name, begin, end in zip(sets, sizes[:-1], sizes[1:], strict=True)
         if end > begin
     }
-    _check_order(splits, folder)
+    for before, after in itertools.pairwise(splits):
+        if splits[after][0] <= splits[before][1]:
+            raise FileFormatError(
+                f"{folder}: {after} begins with snapshot {splits[after][0]}, {before} ends with {splits[before][1]}; "
+                "sets must follow each other in time"
+            )
     if num_nodes is None:
         num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     names = _relation_names(_text_in(folder, "relation2id.txt"))
@@ -74,13 +79,3 @@ def _relation_names(path: pathlib.Path | None) -> list[str]:
 def _text_in(folder: pathlib.Path, name: str) -> pathlib.Path | None:
     """A file of a folder, or its .gz."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-
-
-def _check_order(splits: dict[str, tuple[int, int]], folder: pathlib.Path) -> None:
-    """Sets follow each other in time. Raises FileFormatError."""
-    for before, after in itertools.pairwise(splits):
-        if splits[after][0] <= splits[before][1]:
-            raise FileFormatError(
-                f"{folder}: {after} begins with snapshot {splits[after][0]}, {before} ends with {splits[before][1]}; "
-                "sets must follow each other in time"
-            )
