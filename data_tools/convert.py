@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
@@ -134,17 +134,14 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
     return load_spec(path, assigned, arguments.sort)
 
 
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-
-    def command() -> int:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
-            run(arguments, read_spec(arguments, pathlib.Path(unpacked)))
-        return 0
-
-    return run_command(command)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
+        run(arguments, read_spec(arguments, pathlib.Path(unpacked)))
+    return 0
 
 
 if __name__ == "__main__":

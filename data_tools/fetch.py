@@ -18,7 +18,7 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.source.download import Patience, discard, download, part_path, version_path
 from data_tools.source.formats.text_stream import open_binary
 from data_tools.source.schema import build, items
@@ -145,25 +145,22 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-
-    def command() -> int:
-        catalog = load_catalog(arguments.catalog)
-        if arguments.list:
-            print(describe(catalog))
-            return 0
-        unknown = [name for name in arguments.names if name not in catalog]
-        if unknown or not arguments.names:
-            raise ValueError(f"{', '.join(unknown) or 'no name'}: not a data set of the catalog: {', '.join(catalog)}")
-        patience = Patience(arguments.attempts, arguments.pause)
-        for name in arguments.names:
-            print(fetch(catalog[name], arguments.to, arguments.url_base, patience))
-            print(f"next: {convert_command(name, catalog[name], arguments.to)}")
+    catalog = load_catalog(arguments.catalog)
+    if arguments.list:
+        print(describe(catalog))
         return 0
-
-    return run_command(command)
+    unknown = [name for name in arguments.names if name not in catalog]
+    if unknown or not arguments.names:
+        raise ValueError(f"{', '.join(unknown) or 'no name'}: not a data set of the catalog: {', '.join(catalog)}")
+    patience = Patience(arguments.attempts, arguments.pause)
+    for name in arguments.names:
+        print(fetch(catalog[name], arguments.to, arguments.url_base, patience))
+        print(f"next: {convert_command(name, catalog[name], arguments.to)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import h5py
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.partition.options import fanouts
 from data_tools.partition.plot import plot_set
 from data_tools.partition.step_bytes import predict, render_step
@@ -172,6 +172,7 @@ FILES = {
 FOLDERS = {"book.h5": (describe_set, render_set)}
 
 
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Inspect what the command line names; returns the exit code (2 for what is not ours)."""
     parser = argparse.ArgumentParser(
@@ -188,20 +189,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fanouts", type=fanouts, help="of the sampling that --ranks is about (default: the set's)")
     parser.add_argument("--batch-size", type=int, help="likewise, seeds of a global batch")
     arguments = parser.parse_args(argv)
-
-    def command() -> int:
-        for path in arguments.paths:
-            report, lines = inspect(path)
-            if arguments.ranks is not None:
-                with files.naming(path, REMEDY, keep=(ValueError, OSError)):
-                    found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
-                report, lines = report | {"step": found}, lines + render_step(found)
-            if arguments.plot is not None:
-                plot_set(path, arguments.plot)
-            print(json.dumps(report) if arguments.json else "\n".join(lines))
-        return 0
-
-    return run_command(command)
+    for path in arguments.paths:
+        report, lines = inspect(path)
+        if arguments.ranks is not None:
+            with files.naming(path, REMEDY, keep=(ValueError, OSError)):
+                found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
+            report, lines = report | {"step": found}, lines + render_step(found)
+        if arguments.plot is not None:
+            plot_set(path, arguments.plot)
+        print(json.dumps(report) if arguments.json else "\n".join(lines))
+    return 0
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.source.rewrite import create_table
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
@@ -190,8 +191,8 @@ def synthesize_events(
     with files.writing(path, files.GRAPH, kind="temporal", sources=json.dumps(sources)) as file:
         write_nodes(file, "user", 0, num_users)
         write_nodes(file, "item", 1, num_items)
-        group = file.create_group("edges/" + files.relation_name("user", "interacts", "item"))
-        group.attrs["num_edges"], group.attrs["relation_id"], group.attrs["time_scale"] = num_events, 0, 1
+        group = create_table(file, "edges", files.relation_name("user", "interacts", "item"), num_events, 0)
+        group.attrs["time_scale"] = 1
         write_events(group, world, num_events, seed, labels)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.parquet
 import yaml
 
 from data_tools.export.tables import Column, Table, Tables
-from data_tools.source.file_spec import DTYPES
+from data_tools.source.file_spec import Dtype
 from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18
@@ -26,8 +26,8 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 def write_parquet(tables: Tables, output: pathlib.Path) -> None:
     """One file per type, nodes-<type>.parquet, and relation, edges-<src>.<rel>.<dst>.parquet; of a whole graph also
     metadata.yaml, from which `data_tools.convert --chunks` makes the graph again."""
-    for kind, found in (("nodes", tables.nodes), ("edges", tables.edges)):
-        for table in found:
+    for kind, kind_tables in (("nodes", tables.nodes), ("edges", tables.edges)):
+        for table in kind_tables:
             write_table(table, output / f"{kind}-{table.name}.parquet")
     if tables.part is None and tables.kind != "snapshots":
         (output / "metadata.yaml").write_text(yaml.safe_dump(metadata(tables), sort_keys=False))
@@ -37,16 +37,11 @@ def write_table(table: Table, path: pathlib.Path) -> None:
     """One parquet file; attributes are kept in its metadata (key ``attributes``, JSON)."""
     fields = [pa.field(name, arrow_type(column)) for name, column in table.columns.items()]
     schema = pa.schema(fields, {"attributes": json.dumps(table.attributes, default=str)})
+    width = sum(row_bytes(column) for column in table.columns.values())
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for start, stop in table_slabs(table):
+        for start, stop in slabs(table.num_rows, width, min(64 << 20, SLAB_ROWS * width)):
             arrays = [to_arrow(column[start:stop], arrow_type(column)) for column in table.columns.values()]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def table_slabs(table: Table) -> Iterator[tuple[int, int]]:
-    """Row ranges of a table, of a bounded size."""
-    width = sum(row_bytes(column) for column in table.columns.values())
-    yield from slabs(table.num_rows, width, min(64 << 20, SLAB_ROWS * width))
 
 
 def arrow_type(column: Column) -> pa.DataType:
@@ -71,11 +66,11 @@ def metadata(tables: Tables) -> dict[str, object]:
     nodes, edges = {}, {}
     by_id = {table.name: table.columns["id"].dtype.kind for table in tables.nodes if "id" in table.columns}
     for table in tables.nodes:
-        found = {"ids": "row", "count": table.num_rows}
+        ids = {"ids": "row", "count": table.num_rows}
         if table.name in by_id:
-            found = {"ids": "string" if by_id[table.name] == "S" else "int", "id": "id"}
-        described_columns = described(table, ("row", "id"))
-        nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **found, "columns": described_columns}
+            ids = {"ids": "string" if by_id[table.name] == "S" else "int", "id": "id"}
+        columns = described(table, ("row", "id"))
+        nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **ids, "columns": columns}
     for table in tables.edges:
         source, _, destination = split_relation(table.name)
         ends = {
@@ -90,19 +85,19 @@ def metadata(tables: Tables) -> dict[str, object]:
 
 
 def described(table: Table, skipped: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """The columns of numbers that a graph file can have again, with their dtypes."""
+    """The columns of numbers that a graph file can hold, with their dtypes."""
     return {
         name: {"column": name, "dtype": column.dtype.name}
         for name, column in table.columns.items()
-        if name not in skipped and column.dtype.name in DTYPES
+        if name not in skipped and column.dtype.name in get_args(Dtype)
     }
 
 
 def write_npz(tables: Tables, output: pathlib.Path) -> None:
     """One file graph.npz with arrays nodes/<type>/<column> and edges/<relation>/<column>."""
     with zipfile.ZipFile(output / "graph.npz", "w", zipfile.ZIP_STORED) as archive:
-        for kind, found in (("nodes", tables.nodes), ("edges", tables.edges)):
-            for table in found:
+        for kind, kind_tables in (("nodes", tables.nodes), ("edges", tables.edges)):
+            for table in kind_tables:
                 for name, column in table.columns.items():
                     with archive.open(f"{kind}/{table.name}/{name}.npy", "w", force_zip64=True) as file:
                         write_array(file, column)
@@ -125,7 +120,12 @@ def write_pyg(tables: Tables, output: pathlib.Path) -> None:
     {"nodes": {type: {...}}, "edges": {(src, rel, dst): {...}}} of the same tensors."""
     import torch
 
-    nodes = {table.name: node_tensors(table) for table in tables.nodes}
+    nodes = {}
+    for table in tables.nodes:
+        node = {PYG_NAMES.get(name, name): to_tensor(column) for name, column in table.columns.items()}
+        if "split" in node:
+            node |= {mask: node["split"] == number for number, mask in enumerate(MASKS)}
+        nodes[table.name] = {"num_nodes": table.num_rows, "n_id": node.pop("row"), **node}
     edges = {split_relation(table.name): edge_tensors(table) for table in tables.edges}
     torch.save(make_data(nodes, edges), output / "graph.pt")
 
@@ -140,30 +140,22 @@ def make_data(nodes: dict[str, dict], edges: dict[tuple[str, str, str], dict]) -
         (node,), (edge,) = nodes.values(), edges.values()
         return Data(**node, **{f"edge_{key}" if key in node else key: value for key, value in edge.items()})
     data = HeteroData()
-    for key, found in [*nodes.items(), *edges.items()]:
-        for name, value in found.items():
+    for key, tensors in [*nodes.items(), *edges.items()]:
+        for name, value in tensors.items():
             data[key][name] = value
     return data
 
 
-def node_tensors(table: Table) -> dict[str, object]:
-    """The columns of nodes by the names that PyTorch Geometric uses."""
-    found = {PYG_NAMES.get(name, name): to_tensor(column) for name, column in table.columns.items()}
-    if "split" in found:
-        found |= {mask: found["split"] == number for number, mask in enumerate(MASKS)}
-    return {"num_nodes": table.num_rows, "n_id": found.pop("row"), **found}
-
-
 def edge_tensors(table: Table) -> dict[str, object]:
-    """The columns of edges by the names that PyTorch Geometric uses; ends by id are left to the nodes."""
+    """The columns of edges by the names that PyTorch Geometric uses, without the ids of their ends."""
     import torch
 
     skipped = ("src_id", "dst_id")
     columns = {name: column for name, column in table.columns.items() if name not in skipped}
-    found = {PYG_EDGE_NAMES.get(name, name): to_tensor(column) for name, column in columns.items()}
-    ends = torch.stack([found.pop("src"), found.pop("dst")])
-    row = found.pop("row") if "row" in found else torch.arange(table.num_rows)
-    return {"edge_index": ends, "e_id": row, **found}
+    tensors = {PYG_EDGE_NAMES.get(name, name): to_tensor(column) for name, column in columns.items()}
+    ends = torch.stack([tensors.pop("src"), tensors.pop("dst")])
+    row = tensors.pop("row") if "row" in tensors else torch.arange(table.num_rows)
+    return {"edge_index": ends, "e_id": row, **tensors}
 
 
 def to_tensor(column: Column) -> Any:
@@ -174,8 +166,5 @@ def to_tensor(column: Column) -> Any:
     return [text.decode() for text in values.tolist()] if values.dtype.kind == "S" else torch.from_numpy(values)
 
 
-FORMATS: dict[str, Callable[[Tables, pathlib.Path], None]] = {
-    "parquet": write_parquet,
-    "npz": write_npz,
-    "pyg": write_pyg,
-}
+FORMATS: dict[str, Callable[[Tables, pathlib.Path], None]]
+FORMATS = {"parquet": write_parquet, "npz": write_npz, "pyg": write_pyg}

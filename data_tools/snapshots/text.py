@@ -1,4 +1,4 @@
-"""Text files of snapshots: lists of edges, daily contacts, speeds of sensors.
+"""Reads text files of snapshots: lists of edges, daily contacts, speeds of sensors.
 
 N nodes, S snapshots, R rows.
 """
@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,23 +21,22 @@ from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, Source
 from data_tools.source.formats.values import Raw, parse_ids, parse_numbers
-from data_tools.source.id_spaces import IntegerIds, RowIds, make_id_space
+from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
 from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
 SPEED, TARGET = np.dtype(np.float32), "target"
 
 
-def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = None) -> SnapshotGraph:
+def read_lists(
+    path: pathlib.Path, ids: Literal["int", "string"] = "int", num_nodes: int | None = None
+) -> SnapshotGraph:
     """Rows ``snapshot, u, v`` or ``snapshot, u, v, weight``, separated by commas or white space, with or without a
     header. Snapshots count from the smallest number; a number without rows is a snapshot without edges.
 
     ids: "int" or "string"; with ``num_nodes`` they are the rows 0 .. num_nodes - 1. Raises FileFormatError.
     """
-    space = make_id_space("node", ids)
-    if num_nodes is not None:
-        space = RowIds("node")
-        space.num_nodes = num_nodes
+    space: IdSpace = ID_SPACES[ids]("node") if num_nodes is None else RowIds("node", num_nodes)
     spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
     parsers: list[Callable] = [parse_ids, space.column(), space.column(), _parse_weight]
     columns: list[Any] = [*read_columns(spec, parsers[:width]), None]
@@ -107,8 +106,8 @@ def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
 
 
 def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int]) -> tuple[FileSpec, int]:
-    """How a text file is laid out, its first columns called ``names``, with their number, one of ``widths``. Raises
-    FileFormatError."""
+    """How a text file is laid out, its first columns called ``names``, and how many columns it has. Raises
+    FileFormatError when that is not one of ``widths``."""
     with Source(path).open() as raw:
         line = CleanText(raw, "#%").peek_line().decode(errors="replace")
     comma = "," in line
@@ -133,10 +132,10 @@ def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndar
     pieces: list[list[np.ndarray]] = [[] for _ in parsers]
     names = spec.columns[: len(parsers)]
     for batch in table.batches({name: name for name in names}):
-        for found, name, parse in zip(pieces, names, parsers, strict=True):
-            found.append(parse(batch[name], table.name, row))
+        for arrays, name, parse in zip(pieces, names, parsers, strict=True):
+            arrays.append(parse(batch[name], table.name, row))
         row += batch[names[0]].num_rows
-    return [np.concatenate(found or [np.empty(0, np.int64)]) for found in pieces]
+    return [np.concatenate(arrays or [np.empty(0, np.int64)]) for arrays in pieces]
 
 
 @contextlib.contextmanager

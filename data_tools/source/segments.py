@@ -47,7 +47,9 @@ def hash_text(text: pa.Array) -> np.ndarray:
     bounds, data = text_parts(text)
     hashes = np.zeros(len(text), np.uint64)
     longest = max(HASH_BYTES, int(np.diff(bounds).max(initial=0)))
-    powers, inverses = (running_products(factor, longest) for factor in (MULTIPLIER, INVERSE))
+    tables = np.array([[MULTIPLIER], [INVERSE]], np.uint64).repeat(longest + 1, axis=1)
+    tables[:, 0] = 1
+    powers, inverses = np.cumprod(tables, axis=1)  # 1, factor, factor**2, ... modulo 2**64
     sums = np.zeros(longest + 1, np.uint64)
     start = 0
     while start < len(text):
@@ -59,13 +61,6 @@ def hash_text(text: pa.Array) -> np.ndarray:
         hashes[start:stop] = (sums[here[1:]] - sums[here[:-1]]) * inverses[here[:-1]]
         start = stop
     return mix(hashes)
-
-
-def running_products(factor: int, count: int) -> np.ndarray:
-    """1, factor, factor**2, ... [count + 1] modulo 2**64."""
-    products = np.full(count + 1, factor, np.uint64)
-    products[0] = 1
-    return np.cumprod(products)
 
 
 def to_buckets(hashes: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,14 +83,14 @@ class ArraySegments:
     def __init__(self, folder: pathlib.Path):
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
         self._like = np.empty(0, np.int64)
-        self._starts = [0]
+        self.starts = [0]  # first row of each batch, and the number of all rows
         self._bounds: list[np.ndarray] = []
 
     def append(self, rows: np.ndarray, bounds: np.ndarray) -> None:
         """Add a batch [n, ...] that is sorted by buckets; bounds [K + 1]."""
         self._like = rows[:0]
-        write_all(self._file.fileno(), rows, self._starts[-1] * self._row_bytes)
-        self._starts.append(self._starts[-1] + len(rows))
+        write_all(self._file.fileno(), rows, self.starts[-1] * self._row_bytes)
+        self.starts.append(self.starts[-1] + len(rows))
         self._bounds.append(bounds)
 
     def read(self, batch: int, bucket: int) -> np.ndarray:
@@ -112,23 +107,14 @@ class ArraySegments:
         write_all(self._file.fileno(), rows.astype(self._like.dtype, copy=False), start * self._row_bytes)
 
     def span(self, batch: int, bucket: int) -> tuple[int, int]:
-        """Where they stand among all rows as they were written."""
-        bounds = self._bounds[batch] + self._starts[batch]
+        """First and last + 1 of the rows of a batch that are in a bucket, among all rows as they were written."""
+        bounds = self._bounds[batch] + self.starts[batch]
         return int(bounds[bucket]), int(bounds[bucket + 1])
-
-    def batch(self, batch: int) -> tuple[int, int]:
-        """First row of a batch, and of the next."""
-        return self._starts[batch], self._starts[batch + 1]
 
     @property
     def num_batches(self) -> int:
         """Number of batches."""
         return len(self._bounds)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of all batches."""
-        return self._starts[-1]
 
     def bucket(self, bucket: int) -> np.ndarray:
         """All rows of a bucket, in order of the batches."""
@@ -161,27 +147,15 @@ class IdSegments:
         rows = self._rows.read(batch, bucket)
         if self._bytes is None:
             return pa.array(rows)
-        return make_text(rows, self._bytes.read(batch, bucket))
-
-    def span(self, batch: int, bucket: int) -> tuple[int, int]:
-        """Where they stand among all ids as they were written."""
-        return self._rows.span(batch, bucket)
-
-    def batch(self, batch: int) -> tuple[int, int]:
-        """First row of a batch, and of the next."""
-        return self._rows.batch(batch)
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(rows, out=offsets[1:])
+        data = self._bytes.read(batch, bucket)
+        return pa.LargeStringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
 
     @property
     def num_batches(self) -> int:
         """Number of batches."""
         return self._rows.num_batches
-
-
-def make_text(lengths: np.ndarray, data: np.ndarray) -> pa.Array:
-    """Strings [n] from their lengths and bytes."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def write_all(descriptor: int, rows: np.ndarray, position: int) -> None:

@@ -1,11 +1,10 @@
-"""Readers of source files behind one interface, in batches: delimited text and parquet here, others beside.
+"""Readers of source files behind one interface, in batches: delimited text and parquet here, others in this folder.
 
 A table gives, for every requested reference, a `Raw` per batch; `values` turns those into NumPy arrays.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -27,16 +26,6 @@ from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
 
 PARQUET_ROWS = 1 << 17
-SUFFIXES = {
-    ".npz": "npz",
-    ".npy": "npy",
-    ".parquet": "parquet",
-    ".mat": "mat",
-    ".pt": "pt",
-    ".nt": "triples",
-    ".ttl": "turtle",
-    ".n3": "turtle",
-}
 
 
 class Table(Protocol):
@@ -50,10 +39,9 @@ class Table(Protocol):
 
 def open_table(spec: FileSpec) -> Table:
     """The reader for a file, by its declared format or its suffix."""
-    source = Source(pathlib.Path(str(spec.path)), spec.member)
+    source, kind = spec.source, spec.kind
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
-    kind = SUFFIXES.get(source.suffix, "text") if spec.format == "auto" else spec.format
     if spec.member is not None and kind in ("npz", "npy", "parquet", "mat", "pt"):
         raise FileFormatError(f"{source.name}: {kind} files are not read inside of archives; unpack it")
     if kind == "text":
@@ -67,13 +55,6 @@ def open_table(spec: FileSpec) -> Table:
     if kind == "idlists":
         return ArraysTable(source.name, load_id_lists(source))
     return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))
-
-
-def is_empty(spec: FileSpec) -> bool:
-    """Whether nothing at all is in a file."""
-    source = Source(pathlib.Path(str(spec.path)), spec.member)
-    with source.open() as file:
-        return not file.read(1)
 
 
 class TextTable:
@@ -95,7 +76,7 @@ class TextTable:
             chosen, needed = select_all(self.name, references, names, width)
             if not stream.peek_line():
                 return
-            for batch in self._arrow_batches(stream, width, needed):
+            for batch in self._parse(stream, width, needed):
                 yield pick(chosen, dict(zip(needed, batch.columns, strict=True)), batch.num_rows)
 
     def _layout(self, stream: CleanText) -> tuple[list[str], int]:
@@ -125,7 +106,9 @@ class TextTable:
         quoting: Literal[0, 3] = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
         return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
 
-    def _arrow_batches(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
+    def _parse(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
+        """Batches of the needed columns, all text."""
+        names = [str(i) for i in range(width)]
         ragged: list[pyarrow.csv.InvalidRow] = []
 
         def refuse(row: pyarrow.csv.InvalidRow) -> str:
@@ -133,7 +116,23 @@ class TextTable:
             return "error"
 
         try:
-            yield from self._open_csv(stream, width, needed, refuse)
+            reader = pyarrow.csv.open_csv(
+                pa.PythonFile(stream, "r"),
+                pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=8 << 20),
+                pyarrow.csv.ParseOptions(
+                    delimiter=self._delimiter,
+                    quote_char=self._quote,
+                    invalid_row_handler=refuse,
+                    ignore_empty_lines=True,
+                ),
+                pyarrow.csv.ConvertOptions(
+                    column_types={name: pa.string() for name in names},
+                    include_columns=[names[i] for i in needed] or names[:1],
+                    strings_can_be_null=False,
+                ),
+            )
+            with reader:
+                yield from reader
         except pa.ArrowException as error:
             if not ragged:
                 raise FileFormatError(f"{self.name}: {error}") from None
@@ -143,23 +142,6 @@ class TextTable:
                 f"{self.name}: {where} has {row.actual_columns} fields instead of {row.expected_columns}; mend or "
                 "remove the row, or check the delimiter and comment characters"
             ) from None
-
-    def _open_csv(self, stream: CleanText, width: int, needed: list[int], refuse) -> Iterator[pa.RecordBatch]:
-        names = [str(i) for i in range(width)]
-        reader = pyarrow.csv.open_csv(
-            pa.PythonFile(stream, "r"),
-            pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=8 << 20),
-            pyarrow.csv.ParseOptions(
-                delimiter=self._delimiter, quote_char=self._quote, invalid_row_handler=refuse, ignore_empty_lines=True
-            ),
-            pyarrow.csv.ConvertOptions(
-                column_types={name: pa.string() for name in names},
-                include_columns=[names[i] for i in needed] or names[:1],
-                strings_can_be_null=False,
-            ),
-        )
-        with reader:
-            yield from reader
 
 
 class ParquetTable:
@@ -171,17 +153,12 @@ class ParquetTable:
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """See `Table`."""
-        with self._open() as file:
-            names = file.schema_arrow.names
-            chosen, needed = select_all(self.name, references, names, len(names))
-            for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
-                yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
             with pyarrow.parquet.ParquetFile(self._path) as file:
-                yield file
+                names = file.schema_arrow.names
+                chosen, needed = select_all(self.name, references, names, len(names))
+                for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
+                    yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
         except pa.ArrowException as error:
             raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
 

@@ -92,7 +92,11 @@ def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray
     part, place = single(raw, file, first_row)
     source = to_numbers(part, place, None, "a time (a number)")
     if source.dtype.kind in "iu" and float(scale).is_integer():
-        return scale_integers(source, int(scale), place)
+        scale = int(scale)
+        limit = (2**63 - 1) // scale
+        if len(bad := np.flatnonzero((source > limit) | (source < -limit))):
+            raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} does not fit into 64 bits")
+        return source.astype(np.int64) * scale
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = source.astype(np.float64) * scale
     if len(bad := np.flatnonzero(~np.isfinite(scaled))):
@@ -110,16 +114,16 @@ def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray
     return stored.astype(np.int64)
 
 
-def scale_integers(source: np.ndarray, scale: int, place: Place) -> np.ndarray:
-    """Exact product in int64; FileFormatError when it does not fit."""
-    limit = (2**63 - 1) // scale
-    if len(bad := np.flatnonzero((source > limit) | (source < -limit))):
-        raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} does not fit into 64 bits")
-    return source.astype(np.int64) * scale
+def text_array(file: str, items: list[bytes]) -> pa.Array:
+    """Text as an Arrow array. Raises FileFormatError for bytes that are not UTF-8."""
+    try:
+        return pa.array(items, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise FileFormatError(f"{file}: not UTF-8 text ({error}); is it compressed or binary?") from None
 
 
 def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, Place]:
-    """The one part of a scalar column and its place."""
+    """The only part of a scalar column, and its place. Raises FileFormatError for a column of several."""
     if not raw.scalar:
         raise FileFormatError(f"{file}: an id or a time is one column, not {', '.join(raw.labels) or 'an empty range'}")
     return raw.parts[0], Place(file, raw.labels[0], first_row)
@@ -141,7 +145,7 @@ def to_numbers(
     column = to_arrow(part)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return text_to_numbers(column, place, fill, expected, fractions)
-    if is_list(column.type):
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
         return lists_to_matrix(column, place)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -185,11 +189,6 @@ def is_number(text: str | None) -> bool:
     return text is not None
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds a vector per row."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
 def lists_to_matrix(column: pa.Array, place: Place) -> np.ndarray:
     """Vectors per row as a matrix; all must have the same length."""
     lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
@@ -207,8 +206,8 @@ def lists_to_matrix(column: pa.Array, place: Place) -> np.ndarray:
 def map_words(part: pa.Array | np.ndarray, place: Place, words: Mapping[str, int], fill: float | None) -> np.ndarray:
     """Integers for the words of a column; an unknown word becomes ``fill`` or is refused."""
     column = to_arrow(part).cast(pa.string())
-    found = pc.index_in(pc.utf8_trim_whitespace(column), pa.array(list(words), pa.string()))
-    codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+    positions = pc.index_in(pc.utf8_trim_whitespace(column), pa.array(list(words), pa.string()))
+    codes = pc.fill_null(positions, -1).to_numpy(zero_copy_only=False)
     unknown = np.flatnonzero(codes < 0)
     if len(unknown) and fill is None:
         text = column[int(unknown[0])].as_py()
