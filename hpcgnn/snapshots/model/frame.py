@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 from hpcgnn import native
+from hpcgnn.comm.halo import RankHalo, RankRows
 from hpcgnn.native import Random, Stream
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.snapshots.config import SnapshotModelConfig
-from hpcgnn.snapshots.neighborhood import Halo, Neighborhood, next_term, propagate
+from hpcgnn.snapshots.neighborhood import Neighborhood, next_term, propagate
 
 
 @dataclass(slots=True)
@@ -28,9 +29,9 @@ class Graph:
     with its halo (None: no ghosts)."""
 
     into: Neighborhood
-    halo: Halo | None = None
+    halo: RankHalo | None = None
     out: Neighborhood | Any = None
-    out_halo: Halo | None = None
+    out_halo: RankHalo | None = None
 
     def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
         """Collective. Sums over neighbours [n, D] of rows [n, D]."""
@@ -73,7 +74,7 @@ class Frame:
 
     snapshots: list[Snapshot]
     key: StepKey = field(default_factory=StepKey)
-    everyone: Halo | None = None
+    everyone: RankRows | None = None
     counts: tuple[int, ...] = ()
     uses: tuple[int, ...] = ()
 
@@ -109,7 +110,7 @@ class Frame:
         return [s.graph.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
 
     def propagate(self, name: str, rows: torch.Tensor, exchanges: list | None = None, out: bool = False):
-        """Collective. operator @ rows of every snapshot [n, k, D]; the operators are those of ``nn.neighborhood``."""
+        """Collective. operator @ rows of every snapshot [n, k, D]; see ``make_operator``."""
         if len(self.graphs) == 1:
             found = self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out)
             return found.view(rows.shape)

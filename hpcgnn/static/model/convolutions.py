@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
 from hpcgnn.native import layers as native_layers
+from hpcgnn.nn.edges import edge_factors
 from hpcgnn.nn.linear import glorot, linear
 from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, gather_singles, rows_of
 
@@ -99,17 +100,15 @@ class GcnConv(nn.Module):
         lists, degree = block.lists, degree.to(dtype)
         target, count = degree[: len(lists)], lists.degree.to(dtype)
         scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
-        destination = lists.destination
-        edge_weight = scale[lists.source] * (scale[: len(lists)] * target / count.clamp(min=1))[destination]
-        if block.weight is not None:
-            edge_weight = edge_weight * block.weight.to(dtype)
+        weight = None if block.weight is None else block.weight.to(dtype)
+        factors = edge_factors(lists, scale[: len(lists)] * target / count.clamp(min=1), scale, weight)
         if not self.self_loop:
-            return lists, edge_weight.unsqueeze(1)
+            return lists, factors
         looped = block.looped
-        everything = edge_weight.new_empty(len(looped.source))
-        everything[looped.indptr[1:] - 1] = scale[: len(lists)] ** 2
-        everything[torch.arange(len(edge_weight), device=everything.device) + destination] = edge_weight
-        return looped, everything.unsqueeze(1)
+        with_own = factors.new_empty((len(looped.source), 1))
+        with_own[looped.indptr[1:] - 1, 0] = scale[: len(lists)] ** 2
+        with_own[torch.arange(len(factors), device=factors.device) + lists.destination] = factors
+        return looped, with_own
 
 
 class GatConv(nn.Module):
