@@ -110,19 +110,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(arguments: argparse.Namespace, spec: SourceSpec) -> None:
-    """Convert, and print what comes of it."""
-    num_buckets = 0
-    if arguments.memory:
-        memory = parse_bytes(arguments.memory)
-        plan = plan_conversion(spec, memory)
-        num_buckets = plan.num_buckets
-        print(plan.describe(memory), flush=True)
-    print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
-
-
 def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSpec:
-    """The spec that the command line names; what has to be unpacked for it goes to a folder."""
+    """The spec that the command line names; files that have to be unpacked for it go to the folder ``unpacked``."""
     assigned = parse_assignments(arguments.assignments)
     if arguments.chunks:
         if assigned:
@@ -140,7 +129,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
-        run(arguments, read_spec(arguments, pathlib.Path(unpacked)))
+        spec, num_buckets = read_spec(arguments, pathlib.Path(unpacked)), 0
+        if arguments.memory:
+            memory = parse_bytes(arguments.memory)
+            plan = plan_conversion(spec, memory)
+            num_buckets = plan.num_buckets
+            print(plan.describe(memory), flush=True)
+        print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
     return 0
 
 

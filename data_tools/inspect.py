@@ -14,8 +14,7 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import h5py
 
@@ -30,16 +29,8 @@ Lines = list[str]
 REMEDY = "run data_tools.verify, or write it anew"
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How one format is looked at: a report of plain values (what --json prints), and the lines for people."""
-
-    describe: Callable[[h5py.File], Report]
-    render: Callable[[Report], Lines]
-
-
 def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file and its lines. Raises FileFormatError when it is missing, not HDF5, or not ours."""
+    """The report on a file and its lines. Raises FileFormatError when it is missing, not HDF5, or not of hpcgnn."""
     if not path.is_file():
         raise files.FileFormatError(f"{path}: no such file or folder")
     try:
@@ -56,12 +47,13 @@ def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
             )
         files.check_format(file, name)
         files.check_objects(file)
-        report = FILES[name].describe(file)
-        return report, FILES[name].render(report)
+        describe, render = FILES[name]
+        report = describe(file)
+        return report, render(report)
 
 
 def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file or folder and its lines. Raises FileFormatError when it is not ours."""
+    """The report on a file or folder and its lines. Raises FileFormatError when it is not of hpcgnn."""
     if not path.is_dir():
         return inspect_file(path)
     for marker, (describe, render) in FOLDERS.items():
@@ -95,19 +87,15 @@ def render_tables(report: Report) -> Lines:
         if kind in report:
             lines.append(f"{kind}:" if report[kind] else f"{kind}: none")
         for table in report.get(kind, []):
-            lines.append(f"  {table['name']}: {table['count']:,}{render_times(table)}")
+            times, scale = "", table.get("time_scale")
+            if table.get("times"):
+                times = ", times {}..{}".format(*table["times"])
+                times += f" (source * {scale:g})" if scale not in (None, 1) else ""
+            lines.append(f"  {table['name']}: {table['count']:,}{times}")
             shapes = [f"{name} {shape}".strip() for name, shape in table["columns"].items()]
             if shapes:
                 lines.append(f"    {', '.join(shapes)}")
     return lines
-
-
-def render_times(table: Report) -> str:
-    """The time range of a relation, if it has one."""
-    if not table.get("times"):
-        return ""
-    scale = table.get("time_scale")
-    return ", times {}..{}".format(*table["times"]) + (f" (source * {scale:g})" if scale not in (None, 1) else "")
 
 
 def render_graph(report: Report) -> Lines:
@@ -152,8 +140,7 @@ def flatten(report: Report) -> Report:
 
 def render_rows(rows: list[Report]) -> Lines:
     """Reports of one shape as an aligned table."""
-    found = dict.fromkeys(name for row in rows for name in row)
-    names = sorted(found, key=lambda name: (name != "ranks", "." in name))
+    names = sorted({name: None for row in rows for name in row}, key=lambda name: (name != "ranks", "." in name))
     cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return ["    " + "  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in cells]
@@ -164,10 +151,11 @@ def render_set(report: Report) -> Lines:
     return [*render_book(report), "parts:", *render_rows(report["parts"])]
 
 
+# How formats are looked at: a report of plain values (which --json prints), and the lines for people.
 FILES = {
-    files.GRAPH: Format(describe_graph, render_graph),
-    files.BOOK: Format(describe_book, render_book),
-    files.PART: Format(describe_part, render_part),
+    files.GRAPH: (describe_graph, render_graph),
+    files.BOOK: (describe_book, render_book),
+    files.PART: (describe_part, render_part),
 }
 FOLDERS = {"book.h5": (describe_set, render_set)}
 
@@ -187,14 +175,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ranks", type=int, help="of a partition set, the bytes that a training step is expected to move"
     )
     parser.add_argument("--fanouts", type=fanouts, help="of the sampling that --ranks is about (default: the set's)")
-    parser.add_argument("--batch-size", type=int, help="likewise, seeds of a global batch")
+    parser.add_argument("--batch-size", type=int, help="seeds of a global batch of the step that --ranks is about")
     arguments = parser.parse_args(argv)
     for path in arguments.paths:
         report, lines = inspect(path)
         if arguments.ranks is not None:
             with files.naming(path, REMEDY, keep=(ValueError, OSError)):
-                found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
-            report, lines = report | {"step": found}, lines + render_step(found)
+                step = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
+            report, lines = report | {"step": step}, lines + render_step(step)
         if arguments.plot is not None:
             plot_set(path, arguments.plot)
         print(json.dumps(report) if arguments.json else "\n".join(lines))

@@ -1,4 +1,4 @@
-"""What is in a file of ours, as plain values: shapes, attributes, first and last times; the data itself is not read."""
+"""Reports on files of hpcgnn as plain values: shapes, attributes, first and last times; the data itself is not read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = dict
 
 
 def describe_root(file: h5py.File) -> Report:
-    """What all our files say about themselves."""
+    """Path, size, format and kind of a file."""
     path = pathlib.Path(file.filename)
     names = ("format", "format_version", "created_by", "kind")
     report = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
@@ -84,16 +84,14 @@ def describe_part(file: h5py.File) -> Report:
     tables = {}
     for kind in ("nodes", "edges", *(kind for kind in ("history", "out", "cache") if kind in file)):
         groups = sorted(file[kind].items()) if kind in file else []
-        tables[kind] = [{"name": name, "count": num_rows(group), "columns": columns(group)} for name, group in groups]
+        tables[kind] = []
+        for name, group in groups:
+            # The rows of a table, the entries of a history, or the nodes of a cache ranking.
+            count = next((len(group[column]) for column in ("row", "event", "id") if column in group), 0)
+            tables[kind].append({"name": name, "count": count, "columns": columns(group)})
     for table in tables["edges"]:
         table["times"] = time_range(file["edges"][table["name"]])
     return {**describe_root(file), **stored, **tables}
-
-
-def num_rows(group: h5py.Group) -> int:
-    """Rows of a part's table, entries of a history, or nodes of a cache ranking."""
-    found = [group[name] for name in ("row", "event", "id") if name in group]
-    return len(found[0]) if found else 0
 
 
 def describe_set(folder: pathlib.Path) -> Report:

@@ -1,4 +1,4 @@
-"""Check a graph file's values: ids, times, snapshots, and that features and weights are finite."""
+"""Checks the values of a graph file: ids, times, snapshots, and that features and weights are finite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FINITE_COLUMNS = ("feat", "weight")
 
 
 def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:
-    """Read every id, time, feature and weight once; FileFormatError names the first row that cannot be used.
+    """Read every id, time, feature and weight once. Raises FileFormatError naming the first row that cannot be used.
 
     share: (rank, number of ranks): only that rank's contiguous share of every column is read.
     """

@@ -43,8 +43,8 @@ class EdgeRows:
 
 
 def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) -> EdgeRows:
-    """Apply the options of a relation to its rows; ``num_buckets``: into how many pieces on disk the search for
-    duplicates divides them (0: it is done in memory).
+    """Apply the options of a relation to its rows; the search for duplicates divides them into ``num_buckets`` pieces
+    on disk (0: it is done in memory).
 
     Raises FileFormatError, naming file and row, for a self-loop or duplicate where the option is ``error``.
     """
@@ -52,7 +52,8 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
     notes: list = []
     keep = np.ones(len(table.src), bool)
     if edge.dangling == "drop":
-        leave_out(table, keep, dangling_rows(table), "drop", "dangling edge", notes)
+        dangling = (start + np.flatnonzero((src < 0) | (dst < 0)) for start, src, dst in scan(table))
+        leave_out(table, keep, dangling, "drop", "dangling edge", notes)
     homogeneous = len(set(split_relation(edge.relation)[::2])) == 1
     if homogeneous and edge.self_loops != "keep":
         leave_out(table, keep, loop_rows(table, keep), edge.self_loops, "self-loop", notes)
@@ -73,7 +74,7 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
 def leave_out(
     table: EdgeTable, keep: np.ndarray, bad: Iterator[np.ndarray], policy: str, what: str, notes: list[str]
 ) -> None:
-    """Drop rows, which come in pieces, from ``keep`` [E]; FileFormatError if the policy is ``error``."""
+    """Drop rows, which come in pieces, from ``keep`` [E]. Raises FileFormatError if the policy is ``error``."""
     count, first = 0, len(keep)
     for rows in bad:
         if len(rows):
@@ -94,12 +95,6 @@ def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         yield start, np.array(table.src[start:stop]), np.array(table.dst[start:stop])
         forget(table.src)
         forget(table.dst)
-
-
-def dangling_rows(table: EdgeTable) -> Iterator[np.ndarray]:
-    """Rows with an end that is no node."""
-    for start, src, dst in scan(table):
-        yield start + np.flatnonzero((src < 0) | (dst < 0))
 
 
 def loop_rows(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:

@@ -16,19 +16,19 @@ from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 
 
 class Origin:
-    """From which files the rows of a table come, in their order."""
+    """The files that the rows of a table come from, in their order."""
 
     def __init__(self):
         self._names: list[str] = []
         self._starts = [0]
 
     def add(self, name: str, num_rows: int) -> None:
-        """The next rows are those of a file."""
+        """Record that the next rows come from a file."""
         self._names.append(name)
         self._starts.append(self._starts[-1] + num_rows)
 
     def find(self, row: int) -> tuple[str, int]:
-        """File of a row, and the row in it."""
+        """The file of a row, and the row's place in it."""
         index = bisect.bisect_right(self._starts, row) - 1
         return self._names[index], row - self._starts[index]
 
@@ -67,7 +67,9 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
             continue
         rows = {key: column[start:stop] for key, column in columns.items()}
         src, dst = rows.pop("src"), rows.pop("dst")
-        spec = one_type(table.spec, name)
+        reverse = None if table.spec.reverse is None else table.spec.reverse.replace("*", name)
+        relation = table.spec.relation.replace("*", name)
+        spec = dataclasses.replace(table.spec, relation=relation, reverse=reverse, types=None, left_out=[])
         tables.append(EdgeTable(spec, table.file, table.origin, src, dst, None, rows, table.classes, word))
     return tables
 
@@ -78,14 +80,6 @@ def gather(column: np.ndarray, rows: np.ndarray, folder: pathlib.Path) -> np.nda
     for start, stop in slabs(len(rows), row_bytes(column)):
         spool.append(column[rows[start:stop]])
     return spool.column() if len(rows) else column
-
-
-def one_type(spec: EdgeSpec, name: str) -> EdgeSpec:
-    """The spec of one of the relations."""
-    reverse = None if spec.reverse is None else spec.reverse.replace("*", name)
-    return dataclasses.replace(
-        spec, relation=spec.relation.replace("*", name), reverse=reverse, types=None, left_out=[]
-    )
 
 
 def local_names(words: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from data_tools.source.rewrite import create_table, write_column
-from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes, zipf_cdf
 from hpcgnn.graph import files
 
 GROUPS, KINDS = 8, 3
@@ -25,7 +25,7 @@ def draw_links(num_users: int, num_items: int, count: int, seed: int) -> dict[st
     """At most ``count`` links, one for a user and an item: src, dst, rel (its kind) and split."""
     rng = random_stream(seed, 0)
     user_group, item_group = rng.integers(0, GROUPS, num_users), rng.integers(0, GROUPS, num_items)
-    src = draw_by_weight(rng, num_users, count)
+    src = draw_from(zipf_cdf(num_users, EXPONENT, SHIFT, rng), rng.random(count))
     kind = rng.integers(0, KINDS, count)
     is_within, any_group = rng.random(count) < WITHIN, rng.integers(0, GROUPS, count)
     item_groups = np.where(is_within, (user_group[src] + kind) % GROUPS, any_group)
@@ -33,17 +33,11 @@ def draw_links(num_users: int, num_items: int, count: int, seed: int) -> dict[st
     for group in range(GROUPS):
         chosen, members = np.flatnonzero(item_groups == group), np.flatnonzero(item_group == group)
         members = members if len(members) else np.arange(num_items)
-        dst[chosen] = members[draw_by_weight(rng, len(members), len(chosen))]
+        dst[chosen] = members[draw_from(zipf_cdf(len(members), EXPONENT, SHIFT, rng), rng.random(len(chosen)))]
     _, first = np.unique(src * num_items + dst, return_index=True)
     first.sort()
     split = draw_from(np.cumsum(FRACTIONS), rng.random(len(first))).astype(np.int8)
     return {"src": src[first], "dst": dst[first], "rel": kind[first].astype(np.int32), "split": split}
-
-
-def draw_by_weight(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
-    """Rows [count] below ``size``, drawn by weights (Zipf) that are dealt to the rows at random."""
-    weight = np.cumsum(rng.permutation((np.arange(size) + SHIFT) ** -EXPONENT))
-    return draw_from(weight / weight[-1], rng.random(count))
 
 
 def synthesize_links(path: str | os.PathLike, num_users: int, num_items: int, num_links: int, seed: int) -> None:

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from data_tools.source.rewrite import create_table
-from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes, zipf_cdf
 from hpcgnn.graph import files
 
 # Nodes and links are drawn in blocks of these sizes: part of the definition of the graph.
@@ -46,10 +46,10 @@ def make_population(num_nodes: int, num_classes: int, width: int, seed: int) -> 
     share = np.cumsum(rng.uniform(1, 4, num_classes))
     label = draw_from(share / share[-1], rng.random(num_nodes)).astype(np.int64)
     order = np.argsort(label, kind="stable")
-    cumulative = np.cumsum(rng.permutation((np.arange(num_nodes) + SHIFT) ** -EXPONENT))
+    cumulative = zipf_cdf(num_nodes, EXPONENT, SHIFT, rng)
     centre = SIGNAL * rng.standard_normal((num_classes, width), dtype=np.float32)
     start = np.searchsorted(label[order], np.arange(num_classes + 1))
-    return Population(label, order, cumulative / cumulative[-1], start, centre)
+    return Population(label, order, cumulative, start, centre)
 
 
 def draw_links(population: Population, seed: int, count: int, block: int) -> tuple[np.ndarray, np.ndarray]:

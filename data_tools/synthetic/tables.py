@@ -28,3 +28,10 @@ def write_nodes(file: h5py.File, name: str, type_id: int, num_nodes: int) -> h5p
     for start, stop in files.slabs(num_nodes, 8):
         ids[start:stop] = ID_START + ID_STEP * np.arange(start, stop)
     return group
+
+
+def zipf_cdf(size: int, exponent: float, shift: float, rng: np.random.Generator) -> np.ndarray:
+    """Cumulative probabilities [size] of a Zipf law, (rank + shift) ** -exponent, whose ranks are dealt to rows at
+    random."""
+    cumulative = np.cumsum(rng.permutation((np.arange(size) + shift) ** -exponent))
+    return cumulative / cumulative[-1]
