@@ -24,8 +24,8 @@ FACT = ("subject", "relation", "object", "time")
 
 
 def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: int | None = None) -> SnapshotGraph:
-    """Facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as in
-    RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
+    """Read facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as
+    in RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
 
     num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
     next, by default the largest that fits all times. The names of relation2id.txt, where it is there, become attribute
@@ -64,7 +64,7 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
 
 
 def _relation_names(path: pathlib.Path | None) -> list[str]:
-    """Names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
+    """Read the names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
     if path is None:
         return []
     with Source(path).open() as raw:
@@ -77,5 +77,5 @@ def _relation_names(path: pathlib.Path | None) -> list[str]:
 
 
 def _text_in(folder: pathlib.Path, name: str) -> pathlib.Path | None:
-    """A file of a folder, or its .gz."""
+    """Find a file of a folder, or its .gz."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
