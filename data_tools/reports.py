@@ -83,7 +83,7 @@ def describe_part(file: h5py.File) -> Report:
     """Describe one part of a partition set. Relations and types have no ids here, so they come in order of their
     names."""
     stored = {name: plain(file.attrs[name]) for name in ("part", "num_parts", "set_id")}
-    tables = {}
+    tables: dict[str, list[Report]] = {}
     for kind in ("nodes", "edges", *(kind for kind in ("history", "out", "cache") if kind in file)):
         groups = sorted(file[kind].items()) if kind in file else []
         tables[kind] = []

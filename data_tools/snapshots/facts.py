@@ -31,11 +31,13 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
     next, by default the largest that fits all times. The names of relation2id.txt, where it is there, become attribute
     ``names`` of the column. Raises FileFormatError.
     """
-    paths = {name: _text_in(folder, file) for name, file in SETS.items()}
-    for name, path in paths.items():
+    paths = {}
+    for name, file in SETS.items():
+        path = _text_in(folder, file)
         if path is None:
-            missing, needed = folder / SETS[name], ", ".join(SETS.values())
-            raise FileFormatError(f"{missing}: no such file (nor {SETS[name]}.gz); the folder needs {needed}")
+            needed = ", ".join(SETS.values())
+            raise FileFormatError(f"{folder / file}: no such file (nor {file}.gz); the folder needs {needed}")
+        paths[name] = path
     stat = _text_in(folder, "stat.txt")
     if num_nodes is None and stat is not None:
         num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
