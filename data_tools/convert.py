@@ -51,7 +51,7 @@ def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Sum
 
 
 def describe(output: pathlib.Path, summary: Summary) -> str:
-    """One line on what was written."""
+    """Say in one line what was written."""
     nodes = describe_counts(summary.nodes, "types")
     edges = describe_counts(summary.edges, "relations")
     times = "; times {}..{}".format(*summary.times) if summary.times else ""
@@ -60,14 +60,14 @@ def describe(output: pathlib.Path, summary: Summary) -> str:
 
 
 def describe_counts(counts: dict[str, int], what: str) -> str:
-    """Each name with its count, or the sum where there are many."""
+    """List each name with its count, or the sum where there are many."""
     if len(counts) > NAMED:
         return f"{sum(counts.values()):,} in {len(counts)} {what}"
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
-    """``name=path`` (or ``name=value``) arguments as a mapping."""
+    """Make a mapping of ``name=path`` (or ``name=value``) arguments."""
     assigned = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -78,7 +78,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m data_tools.convert", description="Convert source files to a graph file (HDF5)."
     )
@@ -111,7 +111,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSpec:
-    """The spec that the command line names; files that have to be unpacked for it go to the folder ``unpacked``."""
+    """Make the spec that the command line names; files that have to be unpacked for it go to the folder
+    ``unpacked``."""
     assigned = parse_assignments(arguments.assignments)
     if arguments.chunks:
         if assigned:

@@ -89,10 +89,14 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options)
         pairs = training_pairs(source, options)
     folder = pathlib.Path(output).parent
     folder.mkdir(parents=True, exist_ok=True)
-    kept, left_out = without_hubs(pairs, options.max_degree)
+    used, left_out = pairs, 0
+    if options.max_degree is not None:
+        is_hub = np.bincount(pairs.user, minlength=pairs.num_users) > options.max_degree
+        chosen, left_out = ~is_hub[pairs.user], int(is_hub.sum())
+        used = replace(pairs, user=pairs.user[chosen], item=pairs.item[chosen])
     with tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
         spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
-        for slab in common_neighbours(kept, options.threshold, PRODUCTS):
+        for slab in common_neighbours(used, options.threshold, PRODUCTS):
             for name, values in zip(spools, slab, strict=True):
                 spools[name].append(values)
         columns = {name: spool.column() for name, spool in spools.items()}
@@ -100,11 +104,11 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options)
             group = create_table(target, "edges", relation, len(columns["src"]), len(target["edges"]))
             for name, column in columns.items():
                 write_column(group, name, column)
-        return Derived(relation, len(columns["src"]), len(kept.item), left_out, len(pairs.item) - len(kept.item))
+        return Derived(relation, len(columns["src"]), len(used.item), left_out, len(pairs.item) - len(used.item))
 
 
 def training_pairs(file: h5py.File, options: Options) -> UserItems:
-    """The different pairs of the training edges. Raises FileFormatError for a missing relation or split."""
+    """Read the different pairs of the training edges. Raises FileFormatError for a missing relation or split."""
     group = find_table(file, "edges", options.relation)
     ends = files.split_relation(options.relation)[::2]
     sizes = [int(file["nodes"][name].attrs["num_nodes"]) for name in ends]
@@ -113,7 +117,7 @@ def training_pairs(file: h5py.File, options: Options) -> UserItems:
         split = integer_column(group, "split", "make one with data_tools.split, or pass --all-edges")
     pieces: list[list[np.ndarray]] = [[], []]
     for start, stop in files.slabs(len(group["src"]), 1, SLAB_ROWS):
-        kept = slice(None) if split is None else split[start:stop] == SPLITS["train"]
+        chosen = slice(None) if split is None else split[start:stop] == SPLITS["train"]
         for piece, name, size in zip(pieces, ("src", "dst"), sizes, strict=True):
             rows = group[name][start:stop]
             if len(bad := np.flatnonzero((rows < 0) | (rows >= size))):
@@ -121,26 +125,18 @@ def training_pairs(file: h5py.File, options: Options) -> UserItems:
                     f"{file.filename}: {group[name].name[1:]}, row {start + bad[0]}: {rows[bad[0]]} is not one of the "
                     f"{size} nodes; write the file anew"
                 )
-            piece.append(rows[kept])
+            piece.append(rows[chosen])
     src, dst = (np.concatenate([np.empty(0, np.int64), *piece]) for piece in pieces)
     (user, item), (num_users, num_items) = ((src, dst), sizes) if options.side == "dst" else ((dst, src), sizes[::-1])
     user, item = np.divmod(np.unique(user * num_items + item), num_items)
     return UserItems(user, item, num_users, num_items)
 
 
-def without_hubs(pairs: UserItems, max_degree: int | None) -> tuple[UserItems, int]:
-    """The pairs of users with at most ``max_degree`` items, and how many other users there are."""
-    if max_degree is None:
-        return pairs, 0
-    hub = np.bincount(pairs.user, minlength=pairs.num_users) > max_degree
-    kept = ~hub[pairs.user]
-    return replace(pairs, user=pairs.user[kept], item=pairs.item[kept]), int(hub.sum())
-
-
 def common_neighbours(
     pairs: UserItems, threshold: int, products: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Pairs of items with at least ``threshold`` users in common: src, dst (int64) and count (int32), in order.
+    """Find the pairs of items with at least ``threshold`` users in common: src, dst (int64) and count (int32), in
+    order.
 
     Works in slabs of items that make at most ``products`` pairs over all users (or in single items).
     """
@@ -156,12 +152,12 @@ def common_neighbours(
         other = pairs.item[np.repeat(first[users[low:high]], count) + within]
         key, counts = np.unique(np.repeat(owner[low:high], count) * pairs.num_items + other, return_counts=True)
         src, dst = np.divmod(key, pairs.num_items)
-        kept = (counts >= threshold) & (src != dst)
-        yield src[kept], dst[kept], counts[kept].astype(np.int32)
+        chosen = (counts >= threshold) & (src != dst)
+        yield src[chosen], dst[chosen], counts[chosen].astype(np.int32)
 
 
 def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges that cover all of ``work`` [n], each with a sum of at most ``limit`` or of one entry."""
+    """Cut ``work`` [n] into ranges, each with a sum of at most ``limit`` or of one entry."""
     total = np.cumsum(work)
     start = 0
     while start < len(work):

@@ -140,7 +140,7 @@ class Download:
 
 
 def load_catalog(path: pathlib.Path = CATALOG) -> dict[str, Entry]:
-    """All data sets by name. Raises ValueError naming the entry for a catalog with errors."""
+    """Read all data sets by name. Raises ValueError naming the entry for a catalog with errors."""
     try:
         data = decode_yaml(path.read_text())
     except (FileNotFoundError, ValueError) as error:
@@ -149,7 +149,8 @@ def load_catalog(path: pathlib.Path = CATALOG) -> dict[str, Entry]:
 
 
 def fetch(entry: Entry, folder: pathlib.Path, base: str | None, attempts: int, pause: float) -> str:
-    """Have the file of a data set in ``folder``, checked; returns a line on what was done. ``base``: a mirror's folder.
+    """Get the file of a data set into ``folder`` and check it; returns a line on what was done. ``base``: a mirror's
+    folder.
 
     Raises ValueError, with the remedy, when it cannot be downloaded or its content is not the expected one.
     """
@@ -172,7 +173,7 @@ def fetch(entry: Entry, folder: pathlib.Path, base: str | None, attempts: int, p
 
 
 def content_hash(path: pathlib.Path, suffix: str) -> str:
-    """sha256 of the decompressed content, hex; ``suffix`` says how the file is compressed."""
+    """Compute the sha256 of the decompressed content, hex; ``suffix`` says how the file is compressed."""
     digest = hashlib.sha256()
     with open_binary(path, suffix) as file:
         while block := file.read(1 << 20):
@@ -185,25 +186,25 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
 
     Raises FileFormatError for a difference. Without anything to compare with, the checksum is kept for the next time.
     """
-    kept = target.with_name(target.name + ".sha256")
+    noted = target.with_name(target.name + ".sha256")
     expected, origin = entry.content_sha256, "the catalog"
-    if expected is None and kept.exists():
-        expected, origin = kept.read_text().split()[0], str(kept)
+    if expected is None and noted.exists():
+        expected, origin = noted.read_text().split()[0], str(noted)
     if expected is None:
-        kept.write_text(f"{sha256}  {target.name.removesuffix('.gz')}\n")
-        return f"sha256 of the content {sha256}, not in the catalog: kept in {kept.name} and enforced from now on"
+        noted.write_text(f"{sha256}  {target.name.removesuffix('.gz')}\n")
+        return f"sha256 of the content {sha256}, not in the catalog: kept in {noted.name} and enforced from now on"
     if sha256 == expected:
         return "checksum right"
     where = f"{url}: the content is not put in place, its" if url else f"{target}: the content's"
     remedy = "fetch again later or from a mirror (--url-base)" if url else "delete the file and fetch it again"
     raise FileFormatError(
         f"{where} sha256 is {sha256}, expected {expected} (from {origin}); {remedy}"
-        + ("" if entry.content_sha256 else f"; if the set was changed on purpose, delete {kept}")
+        + ("" if entry.content_sha256 else f"; if the set was changed on purpose, delete {noted}")
     )
 
 
 def describe(catalog: dict[str, Entry]) -> str:
-    """The catalog as a table."""
+    """Lay out the catalog as a table."""
     width = max(map(len, catalog))
     lines = []
     for name, entry in catalog.items():

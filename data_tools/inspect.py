@@ -98,15 +98,12 @@ def render_tables(report: Report) -> Lines:
     return lines
 
 
-def render_graph(report: Report) -> Lines:
+def render_table_file(report: Report) -> Lines:
     """Lines on a graph file or a part."""
-    return render_head(report) + render_tables(report)
-
-
-def render_part(report: Report) -> Lines:
-    """Lines on a part."""
-    place = f"part {report['part']} of {report['num_parts']}, set {report['set_id']}"
-    return [*render_head(report), place, *render_tables(report)]
+    lines = render_head(report)
+    if "part" in report:
+        lines.append(f"part {report['part']} of {report['num_parts']}, set {report['set_id']}")
+    return lines + render_tables(report)
 
 
 def render_book(report: Report) -> Lines:
@@ -121,7 +118,7 @@ def render_book(report: Report) -> Lines:
 
 
 def render_quality(quality: Report) -> Lines:
-    """The stored measures, one a line, and a table of those for fewer ranks than parts."""
+    """The stored measures, one a line, and a table of the measures for fewer ranks than parts."""
     lines = ["quality:"] if quality else ["quality: not stored"]
     for name, value in flatten({key: value for key, value in quality.items() if key != "runs"}).items():
         lines.append(f"  {name}: {value}")
@@ -153,16 +150,16 @@ def render_set(report: Report) -> Lines:
 
 # How formats are looked at: a report of plain values (which --json prints), and the lines for people.
 FILES = {
-    files.GRAPH: (describe_graph, render_graph),
+    files.GRAPH: (describe_graph, render_table_file),
     files.BOOK: (describe_book, render_book),
-    files.PART: (describe_part, render_part),
+    files.PART: (describe_part, render_table_file),
 }
 FOLDERS = {"book.h5": (describe_set, render_set)}
 
 
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Inspect what the command line names; returns the exit code (2 for what is not ours)."""
+    """Inspect what the command line names; returns the exit code (2 for a file of another program)."""
     parser = argparse.ArgumentParser(
         prog="python -m data_tools.inspect", description="Say what is in a file or folder of hpcgnn."
     )

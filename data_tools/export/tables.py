@@ -1,4 +1,4 @@
-"""The tables of a graph file, or of one part of a partition set, as what an export writes.
+"""Opens the tables of a graph file, or of one part of a partition set, for an export.
 
 N nodes of a type, E edges of a relation. Columns are datasets of the file or arrays; both are read slab by slab.
 """
@@ -22,8 +22,8 @@ REMEDY = "write it anew, or check it with data_tools.verify"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The nodes of a type or the edges of a relation; ``attributes`` are those of columns, such as the names of
-    classes, and of the relation."""
+    """The nodes of a type or the edges of a relation; ``attributes`` belong to columns, such as the names of classes,
+    or to the relation."""
 
     name: str
     num_rows: int
@@ -45,7 +45,8 @@ class Tables:
 
 
 def graph_tables(file: h5py.File) -> Tables:
-    """The tables of a graph file, and the ids of the ends of edges, src_id and dst_id, where their types have ids."""
+    """Open the tables of a graph file, and the ids of the ends of edges, src_id and dst_id, where their types have
+    ids."""
     nodes = {}
     for name in files.node_types(file):
         group = file["nodes"][name]
@@ -92,14 +93,15 @@ class Lookup:
 
 
 def attributes(group: h5py.Group) -> dict[str, object]:
-    """Attributes of a table and of its columns, as text and numbers."""
+    """Read the attributes of a table and of its columns, as text and numbers."""
     own = {key: value.item() if isinstance(value, np.generic) else value for key, value in group.attrs.items()}
     return own | {f"{name}.{key}": value for name, column in group.items() for key, value in column.attrs.items()}
 
 
 def part_tables(folder: pathlib.Path, part: int) -> Tables:
-    """The tables of one part: its nodes, and after them the nodes of other parts that its edges touch (column ``inner``
-    tells them apart), with their columns; src and dst are rows of these tables, ``row`` row ids of the graph file.
+    """Read the tables of one part: its nodes, and after them the nodes of other parts that its edges touch (column
+    ``inner`` tells them apart), with their columns; src and dst are rows of these tables, ``row`` row ids of the graph
+    file.
 
     Raises FileFormatError for a part that is not there.
     """
@@ -137,7 +139,7 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
 def read_edges(
     file: h5py.File, name: str, offsets: dict[str, np.ndarray], part: int, kind: str
 ) -> dict[str, np.ndarray]:
-    """The columns of the edges of a relation in a part; src and dst are global ids."""
+    """Read the columns of the edges of a relation in a part; src and dst are global ids."""
     group = file["edges"][name]
     columns = {key: group[key][:] for key in group if key != "indptr"}
     if kind in files.BY_DESTINATION:
@@ -147,7 +149,7 @@ def read_edges(
 
 
 def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, outer: np.ndarray) -> Table:
-    """The nodes of a type in a part, and after them the outer ones (global ids, increasing)."""
+    """Read the nodes of a type in a part, and after them the outer nodes (global ids, increasing)."""
     with files.reading(files.part_path(folder, part), files.PART, REMEDY) as file:
         pieces = {key: [column[:]] for key, column in file["nodes"][name].items()}
         node_attributes = attributes(file["nodes"][name])

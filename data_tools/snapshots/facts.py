@@ -24,18 +24,20 @@ FACT = ("subject", "relation", "object", "time")
 
 
 def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: int | None = None) -> SnapshotGraph:
-    """Facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as in
-    RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
+    """Read facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as
+    in RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
 
     num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
     next, by default the largest that fits all times. The names of relation2id.txt, where it is there, become attribute
     ``names`` of the column. Raises FileFormatError.
     """
-    paths = {name: _text_in(folder, file) for name, file in SETS.items()}
-    for name, path in paths.items():
+    paths = {}
+    for name, file in SETS.items():
+        path = _text_in(folder, file)
         if path is None:
-            missing, needed = folder / SETS[name], ", ".join(SETS.values())
-            raise FileFormatError(f"{missing}: no such file (nor {SETS[name]}.gz); the folder needs {needed}")
+            needed = ", ".join(SETS.values())
+            raise FileFormatError(f"{folder / file}: no such file (nor {file}.gz); the folder needs {needed}")
+        paths[name] = path
     stat = _text_in(folder, "stat.txt")
     if num_nodes is None and stat is not None:
         num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
@@ -64,7 +66,7 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
 
 
 def _relation_names(path: pathlib.Path | None) -> list[str]:
-    """Names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
+    """Read the names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
     if path is None:
         return []
     with Source(path).open() as raw:
@@ -77,5 +79,5 @@ def _relation_names(path: pathlib.Path | None) -> list[str]:
 
 
 def _text_in(folder: pathlib.Path, name: str) -> pathlib.Path | None:
-    """A file of a folder, or its .gz."""
+    """Find a file of a folder, or its .gz."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)

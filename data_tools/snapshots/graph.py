@@ -64,7 +64,7 @@ class SnapshotGraph:
 
 
 def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
-    """The same graph with one row for every edge that stays. Edges that occur several times in a snapshot are kept: the
+    """Make one row of every edge that stays. Edges that occur several times in a snapshot are kept: the
     k-th of one snapshot continues as the k-th of the next."""
     if len(graph.src) == 0:
         return graph
@@ -83,7 +83,7 @@ def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
 
 
 def as_rows(graph: SnapshotGraph) -> SnapshotGraph:
-    """The same graph with a row for every snapshot that an edge is in."""
+    """Make a row of every snapshot that an edge is in."""
     if graph.last is None:
         return graph
     stays = graph.last - graph.first + 1
@@ -93,7 +93,7 @@ def as_rows(graph: SnapshotGraph) -> SnapshotGraph:
 
 
 def _with_edges(graph: SnapshotGraph, rows: np.ndarray, first: np.ndarray, last: np.ndarray | None) -> SnapshotGraph:
-    """The graph with other edges: its rows ``rows`` [e], in the snapshots first [e] to last [e]."""
+    """Replace the edges by some of them: rows ``rows`` [e], in the snapshots first [e] to last [e]."""
     columns = {name: column[rows] for name, column in graph.edges.items()}
     return replace(graph, src=graph.src[rows], dst=graph.dst[rows], first=first, last=last, edges=columns)
 
@@ -144,7 +144,7 @@ def _write_columns(
 
 
 def _number_rows(columns: list[np.ndarray]) -> np.ndarray:
-    """A number [E] for every row, the same for rows that are equal in all columns."""
+    """Number rows [E], with the same number for rows that are equal in all columns."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         flat = np.ascontiguousarray(column.reshape(len(column), -1))
@@ -155,7 +155,7 @@ def _number_rows(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def _occurrence(number: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """How many rows before it have the same number and snapshot [E]."""
+    """Count for every row the rows before it with the same number and snapshot [E]."""
     order = np.lexsort((first, number))
     begins = np.ones(len(order), bool)
     begins[1:] = (number[order][1:] != number[order][:-1]) | (first[order][1:] != first[order][:-1])

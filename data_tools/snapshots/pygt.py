@@ -47,13 +47,13 @@ def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
 
 
 def read_chickenpox(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """One graph; its numbers are standardised in the file."""
+    """Read one graph; its numbers are standardised in the file."""
     target = np.array(data["FX"], FLOAT).T
     return _one_graph(np.array(data["edges"], np.int64), target, {})
 
 
 def read_bus(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """One graph of bus stops; weight is the road's length."""
+    """Read one graph of bus stops; weight is the road's length."""
     ids = np.array([node["bus_stop"] for node in data["nodes"]], np.int64)
     row = {int(stop): place for place, stop in enumerate(ids)}
     ends = np.array([(row[link["source"]], row[link["target"]]) for link in data["links"]], np.int64)
@@ -65,7 +65,7 @@ def read_bus(data: dict[str, Any], raw: bool) -> SnapshotGraph:
 
 
 def read_covid(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """A weighted graph a day."""
+    """Read a weighted graph a day."""
     target, mapping = np.array(data["y"], np.float64).T, data["edge_mapping"]
     count = int(data["time_periods"])
     ends = [mapping["edge_index"][str(number)] for number in range(count)]
@@ -74,7 +74,7 @@ def read_covid(data: dict[str, Any], raw: bool) -> SnapshotGraph:
 
 
 def read_tennis(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """A weighted graph an hour; features are degree and transitivity."""
+    """Read a weighted graph an hour; features are degree and transitivity."""
     steps = [data[str(number)] for number in range(int(data["time_periods"]))]
     target = np.stack([step["y"] for step in steps], axis=1).astype(np.float64)
     features = np.stack([step["X"] for step in steps], axis=1).astype(np.float64)

@@ -56,7 +56,8 @@ class WindowOptions:
 
 @dataclass(slots=True)
 class Events:
-    """src, dst [E] rows of all nodes numbered together, time [E] non-decreasing, columns [E, ...] by name."""
+    """Events of all relations: src, dst [E] rows of all nodes numbered together, time [E] non-decreasing, columns [E,
+    ...] by name."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -65,8 +66,8 @@ class Events:
 
 
 def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = False) -> SnapshotGraph:
-    """A temporal graph file as a snapshot graph. Node types are numbered one after the other, with a column ``type``
-    where there are several, and so are relations; both: edges in both directions. Raises FileFormatError.
+    """Read a temporal graph file as a snapshot graph. Node types are numbered one after the other, with a column
+    ``type`` where there are several, and so are relations; both: edges in both directions. Raises FileFormatError.
     """
     with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as file:
         if file.attrs.get("kind") != "temporal":
@@ -97,7 +98,8 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
 
 
 def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """First event, and the first after the last, of every window [S] each; scale: stored time / that of the source."""
+    """Find the first event, and the first after the last, of every window [S]; scale: stored time / time of the
+    source."""
     total = len(time)
     if options.windows:
         cuts = np.arange(options.windows + 1) * total // options.windows
@@ -116,7 +118,7 @@ def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tup
 
 
 def _read_events(file: h5py.File) -> Events:
-    """The events of all relations in order of time."""
+    """Read the events of all relations in order of time."""
     base, num_nodes = {}, 0
     for name in files.node_types(file):
         base[name] = num_nodes
@@ -142,7 +144,7 @@ def _read_events(file: h5py.File) -> Events:
 
 
 def _read_nodes(file: h5py.File) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:
-    """Columns, ids and number of nodes; with several types the only column is which type a node is of."""
+    """Read columns, ids and number of nodes; with several types the only column says which type a node is of."""
     names = files.node_types(file)
     counts = [int(file["nodes"][name].attrs["num_nodes"]) for name in names]
     if len(names) > 1:

@@ -1,4 +1,4 @@
-"""Words of a column as numbers 0, 1, ... in the order of the words."""
+"""Numbers the words of a column 0, 1, ... in their order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Classes:
         self._codes: dict[str, int] = {}
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Codes [n] in order of first appearance, -1 for empty words."""
+        """Give the codes [n] of a piece of the column, in order of first appearance, -1 for empty words."""
         if self._fill is None:
             words = parse_names(raw, file, first_row)
         else:

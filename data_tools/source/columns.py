@@ -118,7 +118,7 @@ def number_classes(fields: list[Field], columns: dict[str, np.ndarray]) -> dict[
 
 
 def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> list[Field]:
-    """Fields for the plain columns of a table (those with ``sets`` are not row by row)."""
+    """Make fields of the columns of a table, but for columns with ``sets``, which are not row by row."""
     names = table_files(file)
     return [
         Field(

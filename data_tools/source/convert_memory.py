@@ -35,7 +35,7 @@ class Plan:
     num_edges: int
 
     def describe(self, memory: int) -> str:
-        """One line to print first."""
+        """Make the line that is printed first."""
         how = f"{self.num_buckets} buckets on disk" if self.num_buckets else "ids in memory"
         return (
             f"memory: {self.peak / 2**20:,.0f} MiB predicted, {memory / 2**20:,.0f} MiB allowed; "
@@ -44,7 +44,8 @@ class Plan:
 
 
 def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
-    """The smallest number of buckets whose predicted peak is within ``memory`` bytes. ValueError when there is none."""
+    """Find the smallest number of buckets whose predicted peak is within ``memory`` bytes. Raises ValueError when there
+    is none."""
     rows = {edge.relation: table_rows(spec, edge) for edge in spec.edges}
     fixed = FIXED_BYTES + file_bytes(spec)
     for edge in spec.edges:
@@ -67,7 +68,8 @@ def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
 
 
 def id_bytes(spec: SourceSpec, node: NodeSpec, rows: dict[str, int]) -> int:
-    """Bytes of the distinct ids of a type: the ids of its table, and at most one for every end of an edge."""
+    """Estimate the bytes of the distinct ids of a type: the ids of its table, and at most one for every end of an
+    edge."""
     if node.ids == "row":
         return 0
     count, width = 0, 0
@@ -84,7 +86,7 @@ def id_bytes(spec: SourceSpec, node: NodeSpec, rows: dict[str, int]) -> int:
 
 
 def scatter_bytes(spec: SourceSpec, node: NodeSpec) -> int:
-    """Bytes of the widest column of a type that has to be brought into the order of its ids."""
+    """Estimate the bytes of the widest column of a type that has to be brought into the order of its ids."""
     if node.id is None:
         return 0
     widths = [0]
@@ -95,18 +97,19 @@ def scatter_bytes(spec: SourceSpec, node: NodeSpec) -> int:
 
 
 def table_rows(spec: SourceSpec, table: NodeSpec | EdgeSpec) -> int:
-    """About how many rows the files of a table have: as declared, as headers say, or by the length of first lines."""
+    """Estimate how many rows the files of a table have: as declared, as headers say, or by the length of first
+    lines."""
     files = [spec.files[name] for name in table_files(table.file)]
     return sum(sum(file.rows) if file.rows else sum(measure(piece)[0] for piece in file.pieces()) for file in files)
 
 
 def row_width(file: FileSpec) -> int:
-    """About how many bytes a row of a file has."""
+    """Estimate how many bytes a row of a file has."""
     return max(measure(piece)[1] for piece in file.pieces()[:3])
 
 
 def measure(piece: FileSpec) -> tuple[int, int]:
-    """About how many rows one file has, and bytes a row."""
+    """Estimate how many rows one file has, and how many bytes a row."""
     source = piece.source
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
@@ -129,8 +132,8 @@ def measure(piece: FileSpec) -> tuple[int, int]:
 
 
 def file_bytes(spec: SourceSpec) -> int:
-    """Bytes of the largest piece that is read as a whole: a group of rows of a parquet file, the arrays of npz, mat, pt
-    and JSON files."""
+    """Measure the bytes of the largest piece that is read as a whole: a group of rows of a parquet file, the arrays of
+    npz, mat, pt and JSON files."""
     largest = 0
     for piece in (piece for name in spec.used_files() for piece in spec.files[name].pieces()):
         path, kind = piece.source.path, piece.kind

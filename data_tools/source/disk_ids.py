@@ -1,6 +1,6 @@
 """Id spaces whose ids do not fit into memory: sorted and joined on disk, in buckets that do.
 
-While files stream by, the ids of every column are written in buckets by their hash. When all are known, each bucket is
+While files stream by, the ids of every column are written in buckets by their hash. When all are read, each bucket is
 made distinct and sorted, the sorted buckets are merged, which numbers the ids as `id_spaces` does, and then each
 bucket's ids are looked up among its own. N ids, K buckets.
 """
@@ -35,7 +35,6 @@ class DiskIds(IdSpace):
         self._naming: list[DiskColumn] = []  # the columns whose ids are nodes: those made before it was sealed
 
     def column(self, drop: bool = False) -> DiskColumn:
-        """See `data_tools.source.id_spaces.IdSpace`."""
         column = DiskColumn(self, drop)
         self._columns.append(column)
         if not self.sealed:
@@ -47,18 +46,19 @@ class DiskIds(IdSpace):
         runs = IdSegments(self.folder, self.text)
         starts, widest = [0], 1
         for bucket in range(self.num_buckets):
-            known = distinct(self._naming, bucket, self.text)
-            if self.text and len(known):
-                widest = max(widest, int(np.diff(text_parts(known)[0]).max()))
-            runs.append(known, np.minimum(np.arange(0, len(known) + 2 * BLOCK_ROWS, BLOCK_ROWS), len(known)))
-            starts.append(starts[-1] + len(known))
+            distinct_ids = distinct(self._naming, bucket, self.text)
+            if self.text and len(distinct_ids):
+                widest = max(widest, int(np.diff(text_parts(distinct_ids)[0]).max()))
+            bounds = np.arange(0, len(distinct_ids) + 2 * BLOCK_ROWS, BLOCK_ROWS)
+            runs.append(distinct_ids, np.minimum(bounds, len(distinct_ids)))
+            starts.append(starts[-1] + len(distinct_ids))
         self.num_nodes = starts[-1]
         ranks = self._merge(runs, starts, np.dtype(f"S{widest}") if self.text else np.dtype(np.int64))
         for bucket in range(self.num_buckets):
-            known = pa.concat_arrays(list(blocks(runs, bucket, starts)))
+            distinct_ids = pa.concat_arrays(list(blocks(runs, bucket, starts)))
             here = np.array(ranks[starts[bucket] : starts[bucket + 1]])
             for column in self._columns:
-                column.look_up(bucket, known, here)
+                column.look_up(bucket, distinct_ids, here)
 
     def _merge(self, runs: IdSegments, starts: list[int], dtype: np.dtype) -> np.ndarray:
         """Write all ids in order; returns the row id of each id of each run [N], run after run."""
@@ -95,8 +95,8 @@ class DiskColumn(IdColumn):
         self._places: list[tuple[Raw, str, int]] = []
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Buckets [n] int64 of a piece of the column."""
-        ids = self._parse(raw, file, first_row)
+        """Store a piece of the column; returns the buckets [n] int64 of its ids."""
+        ids = self._space.parse(raw, file, first_row)
         hashes = hash_text(ids) if self._space.text else mix(ids)
         ids = ids.cast(pa.large_string()) if self._space.text else pa.array(ids)
         buckets, order, bounds = to_buckets(hashes, self._space.num_buckets)
@@ -106,7 +106,7 @@ class DiskColumn(IdColumn):
         return buckets
 
     def pieces(self, bucket: int) -> Iterator[tuple[list[int], pa.Array]]:
-        """The ids of a bucket, many batches together; and which batches."""
+        """Read the ids of a bucket, many batches together; and which batches."""
         batches: list[int] = []
         arrays: list[pa.Array] = []
         count = 0
@@ -118,10 +118,11 @@ class DiskColumn(IdColumn):
                 yield batches, pa.concat_arrays(arrays)
                 batches, arrays, count = [], [], 0
 
-    def look_up(self, bucket: int, known: pa.Array, ranks: np.ndarray) -> None:
-        """Store the row ids of the ids of a bucket, whose distinct ones are ``known`` [n] with rows ``ranks`` [n]."""
+    def look_up(self, bucket: int, distinct_ids: pa.Array, ranks: np.ndarray) -> None:
+        """Store the row ids of the ids of a bucket, whose distinct ones are ``distinct_ids`` [n] with rows ``ranks``
+        [n]."""
         for batches, ids in self.pieces(bucket):
-            places = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy(zero_copy_only=False)
+            places = pc.fill_null(pc.index_in(ids, value_set=distinct_ids), -1).to_numpy(zero_copy_only=False)
             rows = np.where(places < 0, UNKNOWN, ranks[places]) if len(ranks) else np.full(len(places), UNKNOWN)
             start = 0
             for batch in batches:
@@ -148,22 +149,22 @@ class DiskColumn(IdColumn):
 
 
 def distinct(columns: list[DiskColumn], bucket: int, text: bool) -> pa.Array:
-    """The distinct ids of a bucket, sorted."""
-    known = pa.array([], pa.large_string() if text else pa.int64())
+    """Find the distinct ids of a bucket, sorted."""
+    distinct_ids = pa.array([], pa.large_string() if text else pa.int64())
     for column in columns:
         for _, ids in column.pieces(bucket):
-            known = pc.unique(pa.concat_arrays([known, pc.unique(ids)]))
-    return known.take(pc.sort_indices(known))
+            distinct_ids = pc.unique(pa.concat_arrays([distinct_ids, pc.unique(ids)]))
+    return distinct_ids.take(pc.sort_indices(distinct_ids))
 
 
 def blocks(runs: IdSegments, run: int, starts: list[int]) -> Iterator[pa.Array]:
-    """The blocks of a sorted run; at least one, which may be empty."""
+    """Read the blocks of a sorted run; there is at least one, which may be empty."""
     for block in range(max(1, -(-(starts[run + 1] - starts[run]) // BLOCK_ROWS))):
         yield runs.read(run, block)
 
 
 def merged(runs: list[Iterator[pa.Array]]) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Sorted runs merged: pieces of ids in order, with the run that each comes from [n]."""
+    """Merge sorted runs: pieces of ids in order, with the run that each id comes from [n]."""
     heads = [next(run) for run in runs]
     while True:
         for run, head in enumerate(heads):
@@ -182,7 +183,7 @@ def merged(runs: list[Iterator[pa.Array]]) -> Iterator[tuple[pa.Array, np.ndarra
 
 
 def fixed_width(text: pa.Array, dtype: np.dtype) -> np.ndarray:
-    """Strings [n] as bytes of fixed width."""
+    """Make bytes of fixed width of strings [n]."""
     offsets, data = text_parts(text)
     lengths = np.diff(offsets)
     matrix = np.zeros((len(text), dtype.itemsize), np.uint8)

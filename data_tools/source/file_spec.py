@@ -1,4 +1,4 @@
-"""Files and columns of a source, as `data_tools.source.spec` describes them."""
+"""Specs of files and columns of a source, as `data_tools.source.spec` describes them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """A column of integers in a file of its own; as a mask it has a value for every row, 0 or 1."""
+    """A column of integers in a file of its own; a mask has a value for every row, 0 or 1."""
 
     file: str
     column: Reference

@@ -69,8 +69,8 @@ def write_graph(
 
 
 def describe_source(file: FileSpec) -> dict[str, object]:
-    """Name, size and sha256 of a source file; no folder, since files move. For chunks: the sum of their sizes, and the
-    sha256 of their sha256."""
+    """Describe a source file by name, size and sha256; no folder, since files move. For chunks: the sum of their sizes,
+    and the sha256 of their sha256."""
     paths = [str(piece.path) for piece in file.pieces()]
     hashes = [file_hash(path) for path in paths]
     described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}

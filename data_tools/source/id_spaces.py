@@ -7,6 +7,7 @@ of its ids, and refuses others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class IdSpace:
     def __init__(self, node_type: str, text: bool = False):
         self.type = node_type
         self.text = text
+        self.parse: Callable[[Raw, str, int], Any] = parse_names if text else parse_ids
         self.num_nodes = 0
         self.sealed = False
 
@@ -42,7 +44,7 @@ class IdSpace:
         return IdColumn(self, drop)
 
     def encode(self, ids: Any) -> np.ndarray:
-        """Codes [n] of parsed ids, UNKNOWN for those that a sealed space does not know."""
+        """Codes [n] of parsed ids, UNKNOWN for ids that a sealed space does not know."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -62,15 +64,12 @@ class IdColumn:
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
-        ids = self._parse(raw, file, first_row)
+        ids = self._space.parse(raw, file, first_row)
         codes = self._space.encode(ids)
         if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
             row = int(unknown[0])
             raise unknown_id(raw, file, first_row + row, ids[row : row + 1].tolist()[0], self._space.type)
         return codes
-
-    def _parse(self, raw: Raw, file: str, first_row: int) -> np.ndarray | pa.Array:
-        return (parse_names if self._space.text else parse_ids)(raw, file, first_row)
 
     def resolve(self, codes: np.ndarray) -> None:
         """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
@@ -96,7 +95,6 @@ class IntegerIds(IdSpace):
         self._row: np.ndarray | None = None
 
     def encode(self, ids: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
         if not self.sealed:
             self._pending.append(sorted_unique(ids))
             if sum(map(len, self._pending)) > max(MERGE_AT, len(self.ids)):
@@ -109,7 +107,6 @@ class IntegerIds(IdSpace):
         return np.where(nearest == ids, ids, UNKNOWN)
 
     def finish(self) -> None:
-        """See `IdSpace`."""
         self._merge()
         self.num_nodes = len(self.ids)
         # Where ids are dense a table is several times faster than a search, and no larger than a few columns.
@@ -118,7 +115,6 @@ class IntegerIds(IdSpace):
             self._row[self.ids] = np.arange(len(self.ids))
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
         return np.searchsorted(self.ids, codes) if self._row is None else self._row[codes]
 
     def _merge(self) -> None:
@@ -136,7 +132,6 @@ class TextIds(IdSpace):
         self._rank = np.empty(0, np.int64)
 
     def encode(self, ids: pa.Array) -> np.ndarray:
-        """See `IdSpace`."""
         column = ids.dictionary_encode()
         names, codes = column.dictionary.to_pylist(), self._codes
         if self.sealed:
@@ -146,7 +141,6 @@ class TextIds(IdSpace):
         return np.array(numbers, np.int64)[column.indices.to_numpy(zero_copy_only=False)]
 
     def finish(self) -> None:
-        """See `IdSpace`."""
         names = np.array([name.encode() for name in self._codes] or np.empty(0, "S1"))
         order = np.argsort(names, kind="stable")
         self._rank = np.empty(len(names), np.int64)
@@ -154,7 +148,6 @@ class TextIds(IdSpace):
         self.ids, self.num_nodes = names[order], len(names)
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
         return self._rank[codes]
 
 
@@ -166,7 +159,6 @@ class RowIds(IdSpace):
         self.num_nodes = num_nodes
 
     def encode(self, ids: np.ndarray) -> np.ndarray:
-        """See `IdSpace`."""
         return np.where(ids < self.num_nodes, ids, UNKNOWN)
 
 

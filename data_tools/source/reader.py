@@ -22,7 +22,7 @@ from hpcgnn.graph.files import FileFormatError, split_relation
 @dataclass(frozen=True, slots=True)
 class NodeTable:
     """What the source says about a node type: its id space and its columns in source order (``codes`` name their
-    rows, ``ids`` resolves them); ``classes`` holds the words of those columns that number them."""
+    rows, ``ids`` resolves them); ``classes`` holds the words of the columns that number them."""
 
     spec: NodeSpec
     space: IdSpace
@@ -43,7 +43,7 @@ class NodeTable:
             self.refuse_second(duplicate_row_id(self.codes, self.space.num_nodes))
 
     def refuse_second(self, row: int | None) -> None:
-        """FileFormatError for the first row of a node that has had a row before, if there is one."""
+        """Raise FileFormatError for the first row of a node that has had a row before, if there is one."""
         if row is not None:
             file, row = self.origin.find(row)
             raise FileFormatError(
@@ -62,7 +62,7 @@ class ReadEdges:
     words: list[str]
 
     def finish(self, folder: pathlib.Path) -> list[EdgeTable]:
-        """The relations, src and dst as row ids; the spaces must be finished."""
+        """Make the relations, src and dst as row ids; the spaces must be finished."""
         for ids, codes in zip(self.ends, (self.table.src, self.table.dst), strict=True):
             ids.resolve(codes)
         return [self.table] if self.types is None else split_by_type(self.table, self.types, self.words, folder)
@@ -96,7 +96,7 @@ def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_bucke
 
 
 def count_rows(spec: SourceSpec, node: NodeSpec, columns: dict[str, np.ndarray], folder: pathlib.Path) -> int:
-    """Number of nodes whose ids are row numbers: as declared, as a file says, and as their columns are long."""
+    """Count the nodes whose ids are row numbers: as declared, as a file says, and by the length of their columns."""
     lengths = {len(column) for column in columns.values()}
     if isinstance(node.count, FileColumn):
         numbers = read_rows(spec, node.count.file, node.count.column, folder)
@@ -114,7 +114,7 @@ def count_rows(spec: SourceSpec, node: NodeSpec, columns: dict[str, np.ndarray],
 
 
 def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: int, folder: pathlib.Path) -> np.ndarray:
-    """A split [N], int8, from arrays of row numbers or masks; -1 where a node is in no set."""
+    """Make a split [N], int8, of arrays of row numbers or masks; -1 where a node is in no set."""
     split = np.full(num_nodes, -1, np.int8)
     for name, item in column.sets.items():
         if isinstance(item, FileColumn):
@@ -143,7 +143,7 @@ def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: i
 
 
 def read_rows(spec: SourceSpec, file: str, reference: Reference, folder: pathlib.Path) -> np.ndarray:
-    """Row numbers [n] from a column."""
+    """Read row numbers [n] from a column."""
     return read_fields(spec, [Field("rows", file, reference, parse_ids)], folder)["rows"]
 
 
@@ -174,7 +174,7 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
 
 
 def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
-    """Position of the first of the row ids [n], all below ``num_nodes``, that occurred before; None if there is none.
+    """Find the position of the first of the row ids [n], all below ``num_nodes``, that occurred before, or None.
     Only a slab of them is in memory."""
     seen = np.zeros(num_nodes, bool)
     for start in range(0, len(rows), MAP_ROWS):
@@ -188,7 +188,7 @@ def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
 
 
 def duplicate_row(codes: np.ndarray) -> int | None:
-    """Position of the first code that occurred before, None if there is none."""
+    """Find the position of the first code that occurred before, or None."""
     order = np.argsort(codes, kind="stable")
     repeated = order[1:][codes[order[1:]] == codes[order[:-1]]]
     return int(repeated.min()) if len(repeated) else None

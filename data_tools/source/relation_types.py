@@ -1,4 +1,4 @@
-"""The rows of a relation, and how a column of types makes several relations of them."""
+"""Holds the rows of a relation, and makes several relations of them by a column of types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
     """The rows of a relation in source order; src and dst hold codes, later row ids. ``classes`` holds the words of
-    those columns that number them, ``type_name`` the value that made the relation, if a column of types did."""
+    the columns that number them, ``type_name`` the value that made the relation, if a column of types did."""
 
     spec: EdgeSpec
     file: str
@@ -50,7 +50,7 @@ class EdgeTable:
 
 
 def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder: pathlib.Path) -> list[EdgeTable]:
-    """One table per word of a column of types (types: [E], positions in words), in the order of the words.
+    """Make one table per word of a column of types (types: [E], positions in words), in the order of the words.
 
     The rows of a word keep their order; words of ``left_out`` and words without a row make no table.
     """
@@ -75,7 +75,7 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
 
 
 def gather(column: np.ndarray, rows: np.ndarray, folder: pathlib.Path) -> np.ndarray:
-    """``column[rows]`` on disk."""
+    """Write ``column[rows]`` to disk."""
     spool = Spool(folder)
     for start, stop in slabs(len(rows), row_bytes(column)):
         spool.append(column[rows[start:stop]])
@@ -83,7 +83,7 @@ def gather(column: np.ndarray, rows: np.ndarray, folder: pathlib.Path) -> np.nda
 
 
 def local_names(words: list[str]) -> list[str]:
-    """What follows the last # or / of each word, fit for a relation's name; numbered where two are the same."""
+    """Make relation names of what follows the last # or / of each word, numbered where two are the same."""
     names: list[str] = []
     taken: set[str] = set()
     for word in words:

@@ -1,4 +1,4 @@
-"""Dataclasses from decoded YAML, checked key by key, with messages that say where and what is allowed.
+"""Makes dataclasses of decoded YAML, checked key by key, with messages that say where and what is allowed.
 
 By hand, since jsonargparse reads the column name "0" as the number 0, and does not say which entry of a list is wrong.
 """
@@ -21,7 +21,7 @@ def one_of(what: str, value: Any, allowed: tuple) -> None:
 
 
 def items(where: str, data: Any) -> ItemsView:
-    """Items of a mapping with text keys; ValueError for anything else."""
+    """List the items of a mapping with text keys. Raises ValueError for anything else."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {type(data).__name__}")
     for key in data:

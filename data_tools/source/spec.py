@@ -213,7 +213,7 @@ class SourceSpec:
         return "static" if self.edges[0].time is None else "temporal"
 
     def used_files(self) -> list[str]:
-        """Names of the files that columns are read from, each once, in order of use."""
+        """List the names of the files that columns are read from, each once, in order of use."""
         names: list[str | None] = []
         tables: list[NodeSpec | EdgeSpec] = [*self.nodes, *self.edges]
         for table in tables:
@@ -226,7 +226,7 @@ class SourceSpec:
 
 
 def table_files(file: TableFile | None) -> list[str]:
-    """Names of the files of a table, in order of its rows."""
+    """List the names of the files of a table, in order of its rows."""
     return list(file.values()) if isinstance(file, dict) else [file] if file is not None else []
 
 

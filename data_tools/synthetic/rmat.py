@@ -44,11 +44,11 @@ def draw_places(count: int, levels: int, quarters: tuple[float, ...], rng: np.ra
     return ends
 
 
-def draw_links(levels: int, quarters: tuple[float, ...], seed: int, count: int, block: int) -> np.ndarray:
-    """Row ids [2, count] of both ends of the links of a block; none joins a node to itself."""
+def draw_links(levels: int, quarters: tuple[float, ...], seed: int, count: int, block: int) -> tuple[np.ndarray, ...]:
+    """Draw the links of a block: row ids [count] of both ends; none joins a node to itself."""
     first, second = draw_places(count, levels, quarters, random_stream(seed, LINKS + block))
     second = np.where(second == first, second ^ 1, second)
-    return permute(np.stack([first, second]), levels, FACTOR)
+    return permute(first, levels, FACTOR), permute(second, levels, FACTOR)
 
 
 def synthesize_rmat(

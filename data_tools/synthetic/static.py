@@ -81,7 +81,7 @@ def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray
             feat[start:stop] = centre[labels[start:stop]] + noise
 
 
-def write_links(file: h5py.File, num_edges: int, draw: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:
+def write_links(file: h5py.File, num_edges: int, draw: Callable[[int, int], tuple[np.ndarray, ...]]) -> None:
     """Draw and write the relation node.to.node, every link in both directions, one after the other; ``draw(count,
     block)`` gives both ends [count] of the links of a block."""
     group = create_table(file, "edges", files.relation_name("node", "to", "node"), num_edges, 0)

@@ -1,4 +1,5 @@
-"""npz, npy and mat files as tables: arrays with an optional NumPy index, and sparse matrices stored as SciPy does."""
+"""Reads npz, npy, mat and pt files as tables: arrays with an optional NumPy index, and sparse matrices stored as SciPy
+does."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Sparse:
 
 
 def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
-    """The arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory).
+    """Open the arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory).
 
     Raises ValueError for a mat file where SciPy is missing, FileFormatError for a file that cannot be read."""
     if kind == "mat" and importlib.util.find_spec("scipy") is None:
@@ -52,7 +53,7 @@ def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
 
 
 def load_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays of a mat file, read by another process: SciPy's reader crashes on some that are damaged."""
+    """Read the arrays of a mat file in another process: SciPy's reader crashes on some that are damaged."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(read_matlab, path).result()
@@ -61,7 +62,7 @@ def load_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays of a mat file, read by this process; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
+    """Read the arrays of a mat file in this process; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
     import scipy.io  # only here: nothing else needs SciPy
     import scipy.sparse
 
@@ -77,7 +78,7 @@ def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors and NumPy arrays of a dictionary that torch.save wrote."""
+    """Read the tensors and NumPy arrays of a dictionary that torch.save wrote."""
     import torch  # only here: it takes more memory than all the rest
 
     rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
@@ -95,7 +96,7 @@ def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 class ArraysTable:
-    """Arrays by name."""
+    """A table whose columns are arrays, by name."""
 
     def __init__(self, name: str, arrays: Mapping[str, np.ndarray]):
         self.name = name
@@ -104,7 +105,7 @@ class ArraysTable:
         self._cache: dict[str, np.ndarray] = {}
 
     def batches(self, references: Mapping[str, str | Sparse]) -> Iterator[dict[str, Raw]]:
-        """See `data_tools.source.formats.tables.Table`. All selected arrays must have the same number of rows."""
+        """Yield pieces of the requested arrays. Raises FileFormatError where they differ in their number of rows."""
         columns = {key: self._column(reference) for key, reference in references.items()}
         lengths = {str(references[key]): column.shape[0] for key, column in columns.items()}
         if len(set(lengths.values())) > 1:
@@ -161,7 +162,7 @@ class ArraysTable:
 
 
 def parse_index(text: str) -> int | slice:
-    """``3``, ``:``, ``1:`` or ``1:5`` as an index."""
+    """Make an index of ``3``, ``:``, ``1:`` or ``1:5``."""
     if ":" not in text:
         return int(text)
     return slice(*(int(bound) if bound.strip() else None for bound in text.split(":")))

@@ -45,8 +45,8 @@ LAYOUT = {name: name for name in ("format", "delimiter", "header", "comment", "r
 
 
 def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> SourceSpec:
-    """The spec of a folder of chunks, or of DGL's parts. Their arrays go to the folder ``unpacked``, which must exist
-    for as long as the spec is used. Raises ValueError naming the metadata file and the place."""
+    """Make the spec of a folder of chunks, or of DGL's parts. Their arrays go to the folder ``unpacked``, which must
+    exist for as long as the spec is used. Raises ValueError naming the metadata file and the place."""
     book = find_book(folder)
     path = book or next((folder / name for name in NAMES if (folder / name).is_file()), None)
     if path is None:
@@ -68,7 +68,7 @@ def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> S
 
 
 def chunk_spec(data: Any) -> dict[str, Any]:
-    """The metadata as a spec; tables become lists, and files get names."""
+    """Make a spec of the metadata; tables become lists, and files get names."""
     items("metadata", data)
     spec = {key: value for key, value in data.items() if key not in ("nodes", "edges")} | {"files": {}}
     for kind, key in (("nodes", "type"), ("edges", "relation")):
@@ -80,7 +80,7 @@ def chunk_spec(data: Any) -> dict[str, Any]:
 
 
 def take_files(where: str, table: Any, files: dict[str, Any]) -> dict[str, Any]:
-    """A table, or a column, with a name in place of its files, which are put into ``files``."""
+    """Put the files of a table, or of a column, into ``files``; returns it with a name in their place."""
     rest = {key: value for key, value in items(where, table) if key not in LAYOUT}
     layout = {LAYOUT[key]: value for key, value in table.items() if key in LAYOUT}
     if isinstance(layout.get("rows"), int):

@@ -27,7 +27,7 @@ WIDER |= {"float16": "float32"}
 
 
 def dgl_spec(data: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
-    """The metadata as a spec. ValueError naming the key."""
+    """Make a spec of the metadata. Raises ValueError naming the key."""
     files: dict[str, Any] = {}
     nodes = []
     for name, count in per_type(data, "node_type", "num_nodes"):
@@ -47,7 +47,7 @@ def dgl_spec(data: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
 
 
 def per_type(data: dict[str, Any], names: str, counts: str) -> list[tuple[str, list[int]]]:
-    """Each type with its number of rows, chunk by chunk or as one number."""
+    """List each type with its numbers of rows, by chunk or in all."""
     for key in (f"{counts}_per_chunk", f"{counts}_per_type"):
         if key in data:
             if len(data[key]) != len(data[names]):
@@ -58,7 +58,7 @@ def per_type(data: dict[str, Any], names: str, counts: str) -> list[tuple[str, l
 
 
 def table(data: dict[str, Any], key: str, name: str) -> dict[str, Any]:
-    """The entry of a type under a key. Raises ValueError when there is none about edges."""
+    """Find the entry of a type under a key. Raises ValueError when there is none about edges."""
     entry = dict(items(key, data.get(key) or {})).get(name)
     if entry is None and key == "edges":
         raise ValueError(f"edges: nothing about {name!r}")
@@ -68,13 +68,21 @@ def table(data: dict[str, Any], key: str, name: str) -> dict[str, Any]:
 def read_columns(
     where: str, data: dict[str, Any], rows: list[int], files: dict[str, Any], folder: pathlib.Path
 ) -> dict[str, Any]:
-    """The columns of a type, by the names that they get here."""
-    columns = {}
+    """Make the columns of a type, by the names that they get here."""
+    columns: dict[str, Any] = {}
+    reference: int | str
     for name, entry in data.items():
         kind, first = read_file(f"{where}.{name}", entry, rows, files, folder)
         if kind == "text":
             raise ValueError(f"{where}.{name}: format csv is for edges; write the data as numpy or parquet")
-        reference, dtype = ("array", open_npy(first).dtype) if kind == "npy" else parquet_layout(first)
+        if kind == "npy":
+            reference, dtype = "array", open_npy(first).dtype
+        else:  # one column, of vectors or not, or all columns make the values
+            schema = pyarrow.parquet.read_schema(first)
+            kind_of_values = schema.field(0).type
+            while pa.types.is_nested(kind_of_values):
+                kind_of_values = kind_of_values.value_type
+            reference, dtype = 0 if len(schema) == 1 else ":", np.dtype(kind_of_values.to_pandas_dtype())
         columns |= stored_column(f"{where}.{name}", name, reference, dtype)
     return columns
 
@@ -104,17 +112,9 @@ def read_file(
     return kind, first
 
 
-def parquet_layout(path: pathlib.Path) -> tuple[int | str, np.dtype]:
-    """Which columns of a parquet file make the values, and their dtype: one column, of vectors or not, or all."""
-    schema = pyarrow.parquet.read_schema(path)
-    kind = schema.field(0).type
-    while not isinstance(kind, pa.DataType) or pa.types.is_nested(kind):
-        kind = kind.value_type
-    return (0 if len(schema) == 1 else ":"), np.dtype(kind.to_pandas_dtype())
-
-
 def stored_column(file: str, name: str, reference: int | str, dtype: np.dtype) -> dict[str, dict[str, Any]]:
-    """A column of a spec, by the name that it gets here. Raises ValueError for a dtype that is not one of numbers."""
+    """Make a column of a spec, by the name that it gets here. Raises ValueError for a dtype that is not one of
+    numbers."""
     if dtype.kind not in "biuf":
         raise ValueError(f"{file}: its dtype {dtype} is not one of numbers")
     column = {"file": file, "column": reference, "dtype": WIDER.get(dtype.name, dtype.name)}
@@ -125,7 +125,7 @@ def stored_column(file: str, name: str, reference: int | str, dtype: np.dtype) -
 
 
 def with_split(columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns with ``split`` in place of the masks of training, validation and test."""
+    """Put ``split`` in place of the masks of training, validation and test."""
     if "split" in columns or "train_mask" not in columns:
         return columns
     sets = {
@@ -138,5 +138,5 @@ def with_split(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def local_name(name: str) -> str:
-    """A name without the characters that separate names here."""
+    """Replace the characters of a name that separate names here."""
     return re.sub(r"[./]", "_", name)

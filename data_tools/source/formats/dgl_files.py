@@ -39,7 +39,7 @@ class PartGraph:
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors of a file by name. Raises FileFormatError for a file of another kind, or a damaged one."""
+    """Read the tensors of a file by name. Raises FileFormatError for a file of another kind, or a damaged one."""
     reader = Reader(path)
     reader.expect(TENSORS, "a file of tensors")
     reader.number()
@@ -47,7 +47,7 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def read_graph(path: pathlib.Path) -> PartGraph:
-    """The graph of a file that holds one. Raises FileFormatError for a file of another kind, or a damaged one."""
+    """Read the graph of a file that holds one. Raises FileFormatError for a file of another kind, or a damaged one."""
     reader = Reader(path)
     reader.expect(GRAPHS, "a file of graphs")
     version, kind, count = reader.number(), reader.number(), reader.number()
@@ -82,18 +82,18 @@ class Reader:
         self.position = 0
 
     def take(self, layout: str) -> tuple:
-        """The next values of a layout of struct."""
+        """Take the next values, in a layout of struct."""
         return struct.unpack(f"<{layout}", self.take_bytes(struct.calcsize(f"<{layout}")).tobytes())
 
     def take_bytes(self, count: int) -> np.ndarray:
-        """The next bytes, mapped."""
+        """Take the next bytes, mapped."""
         if not 0 <= count <= len(self._data) - self.position:
             raise FileFormatError(f"{self._path}: damaged or truncated: {count} bytes are missing at {self.position}")
         self.position += count
         return self._data[self.position - count : self.position]
 
     def number(self) -> int:
-        """An uint64."""
+        """Take an uint64."""
         return self.take("Q")[0]
 
     def expect(self, magic: int, what: str) -> None:
@@ -102,7 +102,7 @@ class Reader:
             raise FileFormatError(f"{self._path}: not {what} of DGL (0x{number:016X} at byte {self.position - 8})")
 
     def tensor(self) -> np.ndarray:
-        """A tensor, mapped."""
+        """Take a tensor, mapped."""
         self.expect(TENSOR, "a tensor")
         _, _, _, dimensions, code, bits, lanes = self.take("QiiiBBH")
         if code not in KINDS or lanes != 1 or not 0 <= dimensions <= 32:
@@ -115,7 +115,7 @@ class Reader:
         return np.frombuffer(data, dtype).reshape(shape)
 
     def named(self) -> dict[str, np.ndarray]:
-        """A vector of named tensors."""
+        """Take a vector of named tensors."""
         return {self.take_bytes(self.number()).tobytes().decode(): self.tensor() for _ in range(self.number())}
 
     def skip_meta(self) -> None:
@@ -124,7 +124,7 @@ class Reader:
         self.matrix(HAS_CSR)
 
     def unit(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the edges of a relation [E], in the order of their ids."""
+        """Take the ends of the edges of a relation [E], in the order of their ids."""
         self.expect(UNIT, "a relation")
         saved, _ = self.number(), self.number()
         ends = []
@@ -137,7 +137,8 @@ class Reader:
         return ends[0]
 
     def matrix(self, form: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the edges of a matrix [E], in the order of their ids: its rows and columns, of CSC the other way."""
+        """Take a matrix: ends [E] of the edges in the order of their ids, its rows and columns (CSC: columns and
+        rows)."""
         self.expect(COO if form == HAS_COO else CSR, "a COO matrix" if form == HAS_COO else "a CSR matrix")
         self.take("QQ")
         row, col, order = self.tensor(), self.tensor(), self.tensor()

@@ -34,7 +34,7 @@ class Book:
 
 
 def find_book(folder: pathlib.Path) -> pathlib.Path | None:
-    """The metadata file of a partition set in a folder, if there is one."""
+    """Find the metadata file of a partition set in a folder, if there is one."""
     for path in sorted(folder.glob("*.json")):
         try:
             data = decode_json(path.read_text())
@@ -46,7 +46,7 @@ def find_book(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def read_book(path: pathlib.Path) -> Book:
-    """The metadata of a partition set. Raises ValueError naming what is missing."""
+    """Read the metadata of a partition set. Raises ValueError naming what is missing."""
     data = decode_json(path.read_text())
     maps = []
     for key, only in (("node_map", ONLY_TYPE), ("edge_map", ONLY_RELATION)):
@@ -97,14 +97,14 @@ class Chunks:
         self.files: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, array: np.ndarray) -> None:
-        """The next chunk of an array."""
+        """Write the next chunk of an array."""
         chunks = self.files.setdefault(name, {"chunks": []})["chunks"]
         chunks.append(str(self._folder / f"{list(self.files).index(name)}-{len(chunks)}.npy"))
         self._dtypes.setdefault(name, array.dtype)
         np.save(chunks[-1], array)
 
     def columns(self, prefix: str) -> dict[str, Any]:
-        """The columns of a table for a spec, without ids and ends."""
+        """Make the columns of a table for a spec, without ids and ends."""
         columns: dict[str, dict[str, Any]] = {}
         for name, dtype in self._dtypes.items():
             table, _, column = name.rpartition(".")
@@ -114,8 +114,8 @@ class Chunks:
 
 
 def original_ids(book: Book) -> dict[str, np.ndarray] | None:
-    """The original id of every node [N], by type; None where they were not saved. Raises FileFormatError for parts of
-    GraphBolt."""
+    """Read the original id of every node [N], by type; None where they were not saved. Raises FileFormatError for parts
+    of GraphBolt."""
     paths = []
     for part, names in enumerate(book.files):
         if "part_graph" not in names:
@@ -133,7 +133,7 @@ def original_ids(book: Book) -> dict[str, np.ndarray] | None:
 def unpack_part(
     book: Book, part: int, names: dict[str, str], original: dict[str, np.ndarray] | None, writer: Chunks
 ) -> None:
-    """Write the chunks of one part: its own nodes and edges, with what they have."""
+    """Write the chunks of one part: its own nodes and edges, with their columns."""
     graph = read_graph(book.folder / names["part_graph"])
     for name, ranges in book.nodes.items():
         counts = ranges[:, 1] - ranges[:, 0]
@@ -149,7 +149,7 @@ def unpack_part(
 def write_columns(
     path: pathlib.Path, kind: str, only: str, ranges: dict[str, np.ndarray], part: int, writer: Chunks
 ) -> None:
-    """Write the tensors of a file of features, named type/column; of old ones the only type is left out."""
+    """Write the tensors of a file of features, named type/column; old files leave out the only type."""
     for key, tensor in masks_to_split(read_tensors(path)).items():
         table, _, column = key.rpartition("/")
         table = table or only
@@ -165,7 +165,7 @@ def write_columns(
 
 
 def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors with ``split`` [n] int8 in place of the masks of training, validation and test."""
+    """Put ``split`` [n] int8 in place of the masks of training, validation and test."""
     columns = dict(tensors)
     for key in [key for key in tensors if key.rpartition("/")[2] == "train_mask"]:
         prefix = key.removesuffix("train_mask")
@@ -199,7 +199,7 @@ def write_edges(
 
 
 def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarray:
-    """Row ids within a type [E] of global ids, by the ranges of the parts."""
+    """Find the row ids within a type [E] of global ids, by the ranges of the parts."""
     counts = ranges[:, 1] - ranges[:, 0]
     part = np.searchsorted(ranges[:, 0], global_ids, side="right") - 1
     rows = global_ids - ranges[part, 0]
@@ -209,7 +209,7 @@ def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarr
 
 
 def relation_of(name: str) -> tuple[str, str, str]:
-    """The three names of a relation."""
+    """Split the name of a relation into its three parts."""
     if name.count(":") != 2:
         raise FileFormatError(f"edge_map: {name!r} is not of the form source:relation:destination")
     source, relation, destination = name.split(":")

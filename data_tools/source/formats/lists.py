@@ -1,4 +1,5 @@
-"""Lists of ids: a line ``u i1 i2 ...`` a node, as rows of pairs, and JSON ``{row: [column, ...]}`` as a matrix."""
+"""Reads lists of ids: a line ``u i1 i2 ...`` a node, as rows of pairs, and JSON ``{row: [column, ...]}`` as a
+matrix."""
 
 from __future__ import annotations
 
@@ -28,7 +29,6 @@ class ListsTable:
         self._delimiter = b" " if self._whitespace else spec.delimiter.encode()
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `data_tools.source.formats.tables.Table`."""
         chosen, _ = select_all(self.name, references, list(self._spec.columns), 2)
         with self._source.open() as raw:
             stream = CleanText(raw, self._spec.comment, self._whitespace)
@@ -48,7 +48,7 @@ class ListsTable:
 
 
 def load_id_lists(source: Source) -> dict[str, np.ndarray]:
-    """The 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
+    """Read the 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
 
     Its shape goes up to the largest row and column; a column named twice in a row counts once.
     Raises FileFormatError for other JSON and for ids that are not 0, 1, ...

@@ -29,7 +29,8 @@ LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "t
 
 
 def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
-    """The spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one), undirected.
+    """Make the spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one),
+    undirected.
 
     Raises ValueError naming what is missing.
     """
@@ -57,7 +58,7 @@ def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
 
 
 def find_split(folder: pathlib.Path, name: str | None) -> pathlib.Path:
-    """The folder of a split: the named one, or the only one."""
+    """Find the folder of a split, or of the only split where ``name`` is None."""
     splits = sorted(path.name for path in (folder / "split").iterdir()) if (folder / "split").is_dir() else []
     if name is None and len(splits) == 1:
         name = splits[0]
@@ -67,7 +68,7 @@ def find_split(folder: pathlib.Path, name: str | None) -> pathlib.Path:
 
 
 def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
-    """Nodes and edges of a data set with one type of nodes, in csv or binary form."""
+    """Describe nodes and edges of a data set with one type of nodes, in csv or binary form."""
     if (raw / "data.npz").is_file():
         return binary(raw, files)
     node = {"type": "node", "ids": "row", "columns": columns(raw, "node", "node", files)}
@@ -77,7 +78,7 @@ def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], l
 
 
 def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
-    """Nodes and edges of a data set with one type of nodes, from data.npz and node-label.npz."""
+    """Describe nodes and edges of a data set with one type of nodes, from data.npz and node-label.npz."""
     files["data"] = {"path": str(raw / "data.npz")}
     tables: dict[str, dict] = {"node": {}, "edge": {}}
     if (raw / "node-label.npz").is_file():
@@ -96,7 +97,7 @@ def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[d
 
 
 def typed(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
-    """Nodes and edges of a data set with several types of nodes and relations, in csv form."""
+    """Describe nodes and edges of a data set with several types of nodes and relations, in csv form."""
     types, counts = read_rows(raw / "num-node-dict.csv.gz")[:2]
     nodes = []
     for name, count in zip(types, counts, strict=True):
@@ -113,7 +114,7 @@ def typed(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[di
 
 
 def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
-    """The links of training, validation and test as one relation; negative ones are left out."""
+    """Describe the links of training, validation and test as one relation; negative links are left out."""
     tables, arrays = {}, {}
     for name, role in SETS.items():
         path = split / f"{name}.pt"
@@ -134,7 +135,7 @@ def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_split(node: dict[str, Any], split: pathlib.Path, files: dict[str, Any]) -> None:
-    """The column ``split`` of a type of nodes, if it has one."""
+    """Add the column ``split`` to a type of nodes, if it has one."""
     folder = split / node["type"] if (split / node["type"]).is_dir() else split
     if not (folder / "train.csv.gz").is_file():
         return
@@ -146,7 +147,7 @@ def add_split(node: dict[str, Any], split: pathlib.Path, files: dict[str, Any]) 
 
 
 def columns(folder: pathlib.Path, kind: str, where: str, files: dict[str, Any]) -> dict[str, Any]:
-    """The files <kind>-x.csv.gz and <kind>_x.csv.gz of a folder as columns x."""
+    """Describe the files <kind>-x.csv.gz and <kind>_x.csv.gz of a folder as columns x."""
     entries = {}
     for path in sorted(folder.glob(f"{kind}[-_]*.csv.gz")):
         name = path.name.removesuffix(".csv.gz")[len(kind) + 1 :]
@@ -158,7 +159,7 @@ def columns(folder: pathlib.Path, kind: str, where: str, files: dict[str, Any]) 
 
 
 def dtype_of(name: str, fractions: bool) -> dict[str, Any]:
-    """The dtype of a column, and the number that stands for a missing label."""
+    """Choose the dtype of a column, and the number that stands for a missing label."""
     if name == "label":
         return {"dtype": "int64", "fill": -1}
     return {"dtype": "float32" if fractions or name in ("feat", "weight") else "int64"}
@@ -173,7 +174,7 @@ def put(files: dict[str, Any], name: str, path: pathlib.Path) -> str:
 
 
 def read_rows(path: pathlib.Path, most: int | None = None) -> list[list[str]]:
-    """The first rows of a small csv file."""
+    """Read the first rows of a small csv file. Raises FileFormatError when it is missing."""
     if not path.is_file():
         raise FileFormatError(f"{path}: no such file")
     with gzip.open(path, "rt", newline="") as file:

@@ -1,4 +1,4 @@
-"""Readers of source files behind one interface, in batches: delimited text and parquet here, others in this folder.
+"""Reads source files behind one interface, in batches: delimited text and parquet here, others in this folder.
 
 A table gives, for every requested reference, a `Raw` per batch; `values` turns those into NumPy arrays.
 """
@@ -34,11 +34,11 @@ class Table(Protocol):
     name: str
 
     def batches(self, references: Mapping[str, Any]) -> Iterator[dict[str, Raw]]:
-        """Pieces of the requested columns, in the order of the rows; the same rows for all of them."""
+        """Yield pieces of the requested columns, in the order of the rows; the same rows for all columns."""
 
 
 def open_table(spec: FileSpec) -> Table:
-    """The reader for a file, by its declared format or its suffix."""
+    """Make the reader of a file, by its declared format or its suffix. Raises FileFormatError for a missing file."""
     source, kind = spec.source, spec.kind
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
@@ -69,7 +69,8 @@ class TextTable:
         self._quote = False if self._whitespace else '"'
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `Table`. Raises FileFormatError for missing columns and rows of the wrong length."""
+        """Yield pieces of the requested columns. Raises FileFormatError for missing columns and rows of a wrong
+        length."""
         with self._source.open() as raw:
             stream = CleanText(raw, self._spec.comment, self._whitespace)
             names, width = self._layout(stream)
@@ -80,7 +81,8 @@ class TextTable:
                 yield pick(chosen, dict(zip(needed, batch.columns, strict=True)), batch.num_rows)
 
     def _layout(self, stream: CleanText) -> tuple[list[str], int]:
-        """Column names (maybe fewer than columns) and the number of columns; takes the header from the stream."""
+        """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the
+        stream."""
         header = self._split(stream.next_line()) if self._spec.header != "none" else []
         row = self._split(stream.peek_line())
         names = header if self._spec.header == "names" else list(self._spec.columns)
@@ -107,7 +109,7 @@ class TextTable:
         return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
 
     def _parse(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
-        """Batches of the needed columns, all text."""
+        """Yield batches of the needed columns, all text."""
         names = [str(i) for i in range(width)]
         ragged: list[pyarrow.csv.InvalidRow] = []
 
@@ -145,14 +147,13 @@ class TextTable:
 
 
 class ParquetTable:
-    """A parquet file; a reference is a name, a position, a range or a list of those."""
+    """A parquet file; a reference is a name, a position, a range or a list of names and positions."""
 
     def __init__(self, path: pathlib.Path):
         self.name = path.name
         self._path = path
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `Table`."""
         try:
             with pyarrow.parquet.ParquetFile(self._path) as file:
                 names = file.schema_arrow.names
@@ -164,7 +165,7 @@ class ParquetTable:
 
 
 def read_array(spec: FileSpec, reference: Any) -> np.ndarray:
-    """A whole array of a file of arrays."""
+    """Read a whole array of a file of arrays. Raises FileFormatError for a file of another kind."""
     table = open_table(spec)
     if not isinstance(table, ArraysTable):
         raise FileFormatError(f"{table.name}: no arrays, but rows; say which column: {{file: ..., column: ...}}")

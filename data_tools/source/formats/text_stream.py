@@ -1,4 +1,4 @@
-"""Text files as clean streams: decompressed, without comments, blank lines and carriage returns."""
+"""Opens text files as clean streams: decompressed, without comments, blank lines and carriage returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N-Triples (RDF) as a table: subject, predicate, object.
+"""Reads N-Triples (RDF) as a table: subject, predicate, object.
 
 A term is its text: an IRI without its angle brackets, a blank node ``_:x``, a literal as it stands in the file with
 quotes, language and type, but numbered characters (``\\u00E9``) are put in. So equal literals are one node,
@@ -38,7 +38,8 @@ class TriplesTable:
         self._comment = comment or "#"
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """Raw columns, batch by batch. Raises FileFormatError naming the row of a line that is not a triple."""
+        """Yield pieces of the requested columns. Raises FileFormatError naming the row of a line that is not a
+        triple."""
         chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
         first_row = 0
         with self._source.open() as raw:
@@ -65,7 +66,7 @@ class TriplesTable:
 
 
 def put_in_numbered(term: bytes) -> bytes:
-    """A term with its numbered characters in UTF-8; other escapes stay."""
+    """Put the numbered characters of a term into UTF-8; other escapes stay."""
     if b"\\u" not in term and b"\\U" not in term:
         return term
 
@@ -77,7 +78,7 @@ def put_in_numbered(term: bytes) -> bytes:
 
 
 def shorten(term: bytes) -> bytes:
-    """A term of at most 255 bytes: itself, or its beginning and the sha256 of the whole."""
+    """Shorten a term beyond 255 bytes to its beginning and the sha256 of the whole."""
     if len(term) <= LONGEST:
         return term
     return (

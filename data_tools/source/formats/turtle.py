@@ -1,4 +1,4 @@
-"""Turtle, and N3 as far as it is Turtle, as a table: subject, predicate, object.
+"""Reads Turtle, and N3 as far as it is Turtle, as a table: subject, predicate, object.
 
 Terms are written as in `triples`. The whole file is held in memory; for files beyond that convert to N-Triples first.
 Parsed by hand: pyoxigraph (0.5) puts language tags into lower case, so that N-Triples and Turtle of one graph would not
@@ -50,7 +50,7 @@ class TurtleTable:
         self._source = source
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `data_tools.source.formats.tables.Table`. Raises FileFormatError naming the line that is not Turtle."""
+        """Yield pieces of the requested columns. Raises FileFormatError naming the line that is not Turtle."""
         chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
         try:
             with self._source.open() as file:
@@ -77,11 +77,15 @@ class Parser:
         self._triples: list[tuple[str, str, str]] = []
 
     def triples(self) -> Iterator[tuple[str, str, str]]:
-        """All triples. Raises FileFormatError naming the first line that is not Turtle."""
+        """Parse all triples. Raises FileFormatError naming the first line that is not Turtle."""
         self._advance()
         while self._kind != "end":
             if not self._directive():
-                self._statement()
+                bracket = self._is_mark("[")
+                subject = self._term(literals=False)
+                if not (bracket and self._is_mark(".")):
+                    self._properties(subject)
+                self._expect(".")
             yield from self._triples
             self._triples = []
 
@@ -135,13 +139,6 @@ class Parser:
         if dotted:
             self._expect(".")
         return True
-
-    def _statement(self) -> None:
-        bracket = self._is_mark("[")
-        subject = self._term(literals=False)
-        if not (bracket and self._is_mark(".")):
-            self._properties(subject)
-        self._expect(".")
 
     def _properties(self, subject: str) -> None:
         while True:
@@ -234,7 +231,7 @@ class Parser:
 
 
 def unescape(text: str) -> str:
-    """Text with its backslash escapes replaced."""
+    """Replace the backslash escapes of a text."""
     if "\\" not in text:
         return text
     return ESCAPE.sub(lambda m: chr(int(m[1] or m[2], 16)) if m[1] or m[2] else ESCAPED.get(m[3], m[3]), text)
