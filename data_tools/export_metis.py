@@ -14,13 +14,16 @@ import sys
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import names
-from data_tools.partition.kinds import KINDS, METIS
-from data_tools.partition.methods.metis_file import LINE_ENTRIES, write_metis
-from data_tools.partition.pair_spool import build_spooled_graph
+from data_tools.partition.kinds import OPTIONS
+from data_tools.partition.methods.metis_file import row_slabs, write_metis
+from data_tools.partition.options import METIS
 from data_tools.partition.source import open_source
+from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import node_weights
 from data_tools.source.checks import validate
+from data_tools.team import Team
 
 SPOOL_BYTES = 256 << 20
 
@@ -33,15 +36,16 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
     """
     source, output = open_source(path), pathlib.Path(output)
     with source.file:
-        options = KINDS[source.kind].options(source, {"method": METIS, "balance": balance}, {})
+        options = OPTIONS[source.kind](source, {"method": METIS, "balance": balance}, {})
         validate(source)
-        graph = build_spooled_graph(source, output.parent, SPOOL_BYTES, by_degree=False)
-        weights = node_weights(source, options.balance or ("nodes",), graph.degrees())
+        blocks = NodeBlocks.even(Team(), source.num_nodes)
+        graph = build_row_graph(source, blocks, output.parent, SPOOL_BYTES, by_degree=False)
+        weights = node_weights(source, options.balance or ("nodes",), graph.degrees(), blocks)
         temporary = output.with_name(output.name + ".tmp")
         num_pairs = int(graph.indptr[-1]) // 2
-        write_metis(temporary, num_pairs, graph.slabs(LINE_ENTRIES), np.stack(list(weights.values()), axis=1))
+        write_metis(temporary, num_pairs, row_slabs(graph), np.stack(list(weights.values()), axis=1))
         temporary.replace(output)
-        return f"{output}: {graph.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
+        return f"{output}: {source.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
 
 
 def main(argv: list[str] | None = None) -> int:
