@@ -23,7 +23,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.ghosts import find_ghosts, is_remote
 from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
-from hpcgnn.nn.edges import edge_factors, with_loops
+from hpcgnn.nn.aggregation import edge_factors, with_loops
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 
 # Names of operators. gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian
@@ -34,7 +34,7 @@ WEIGHT = "weight"  # column of the edges
 RESOLUTION = 1 << 24  # of the share of ghosts that a step sees
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Edges:
     """Edges by destination from one kind of source: lists over their rows, weight [E] or None: all 1; rows [k]: the
     destinations that the lists are of, None: all n."""
@@ -42,6 +42,14 @@ class Edges:
     lists: EdgeLists
     weight: torch.Tensor | None
     rows: torch.Tensor | None = None
+    _looped: EdgeLists | None = field(default=None, repr=False)
+
+    @property
+    def looped(self) -> EdgeLists:
+        """The lists of edges from own rows, each with a loop behind it."""
+        if self._looped is None:
+            self._looped = with_loops(self.lists)
+        return self._looped
 
     @property
     def destination(self) -> torch.Tensor:
@@ -51,12 +59,12 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A sparse matrix over the nodes: factors of the own edges and of the ghosts' [E, 1], and of a node's own row
-    [n, 1] or None."""
+    """A sparse matrix over the nodes: the lists of edges from own rows, and factors [E, 1] of these and of the ghosts'
+    edges, None: all 1."""
 
+    lists: EdgeLists
     own: torch.Tensor | None
     ghost: torch.Tensor | None
-    loop: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -107,9 +115,7 @@ def propagate(
     operator, edges = neighborhood.operator(name), neighborhood.ghost
     if halo is not None and exchange is None:
         exchange = halo.start(rows)
-    total = segment_sum(rows, neighborhood.own.lists, operator.own)
-    if operator.loop is not None:
-        total = total + operator.loop * rows
+    total = segment_sum(rows, operator.lists, operator.own)
     if halo is None:
         return total
     ghosts = halo.finish(exchange)
@@ -128,24 +134,24 @@ def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> 
 def make_operator(name: str, neighborhood: Neighborhood) -> Operator:
     """Form the operator of a neighbourhood, A its matrix of weights and D its in-degrees: sum A, mean and walk D^-1 A,
     chebyshev -D^-1/2 A D^-1/2, and gcn D^-1/2 A D^-1/2, there with a loop of weight 1 at every node that has none."""
-    own, ghost = neighborhood.own, neighborhood.ghost
+    own, ghost, lists, loop = neighborhood.own, neighborhood.ghost, neighborhood.own.lists, None
     degree, ghost_degree = neighborhood.degree, neighborhood.ghost_degree
     if name == SUM:
-        return Operator(*(None if edges.weight is None else edges.weight.unsqueeze(1) for edges in (own, ghost)))
-    loop = None
+        return Operator(lists, *(None if e.weight is None else e.weight.unsqueeze(1) for e in (own, ghost)))
     if name == GCN:
-        loop = ~neighborhood.looped
-        degree, ghost_degree = degree + loop, ghost_degree + ~neighborhood.ghost_looped
-    target = _inverse(degree, -1.0 if name in (MEAN, WALK) else -0.5)
-    sources = (None, None) if name in (MEAN, WALK) else (target, _inverse(ghost_degree, -0.5))
-    ghost_target = target if ghost.rows is None else target[ghost.rows]
-    factors = [
-        edge_factors(edges.lists, of_target, of_source, edges.weight)
-        for edges, of_target, of_source in zip((own, ghost), (target, ghost_target), sources, strict=True)
-    ]
+        degree, ghost_degree = degree + ~neighborhood.looped, ghost_degree + ~neighborhood.ghost_looped
+    if name in (MEAN, WALK):
+        target, sources = _inverse(degree, -1.0), (None, None)
+    else:
+        target = _inverse(degree, -0.5)
+        sources = target, _inverse(ghost_degree, -0.5)
+    if name == GCN:
+        lists, loop = own.looped, ~neighborhood.looped * target * target
     if name == CHEBYSHEV:
-        return Operator(-factors[0], -factors[1])
-    return Operator(*factors, None if loop is None else (loop * target * target).unsqueeze(1))
+        target = -target
+    ghost_target = target if ghost.rows is None else target[ghost.rows]
+    own_factors = edge_factors(lists, target, sources[0], own.weight, loop)
+    return Operator(lists, own_factors, edge_factors(ghost.lists, ghost_target, sources[1], ghost.weight))
 
 
 def _inverse(values: torch.Tensor, power: float) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.native import EdgeLists, gather_rows, segment_sum, unique_relabel
 from hpcgnn.native.dispatch import on_host
-from hpcgnn.nn.edges import with_loops
+from hpcgnn.nn.aggregation import with_loops
 
 
 @dataclass(frozen=True, slots=True)
