@@ -23,7 +23,6 @@ from hpcgnn.graph import files
 from hpcgnn.loop.placement import leaves_room, other_device
 from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.native import AttentionPlan, Random, Stream
-from hpcgnn.native import cuda as native_cuda
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import SamplingConfig
@@ -450,14 +449,14 @@ class ResidentSampler:
 
     def _level(self, answer: DeviceAnswer, root: torch.Tensor, slot: torch.Tensor, below: int) -> Level:
         edge_of = slot.new_full((len(root), 1), -1) if answer.edge_of is None else answer.edge_of
-        transpose = native_cuda.transpose_index(slot.view(-1), below)
+        transpose = native.transpose_index(slot.view(-1), below, padded=False)
         plan = AttentionPlan(slot, answer.count, answer.dt, edge_of, *transpose)
         return Level(root.long(), self._transpose(root, below), plan, self._graph.features)
 
     @staticmethod
     def _transpose(index: torch.Tensor, targets: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Of an index without padding."""
-        return native_cuda.transpose_index(index, targets)
+        return native.transpose_index(index, targets, padded=False)
 
     def _event_feature(self, row: torch.Tensor) -> torch.Tensor:
         """Rows of the events, of which one rank has all, in order."""
