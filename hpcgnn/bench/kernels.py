@@ -14,7 +14,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan, EdgeLists, Random, Stream
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native.relabel import Scratch, unique_on_device
 
 SECTOR = 32
 KEY = Random(1, Stream.SAMPLE)
@@ -118,13 +118,13 @@ class Problems:
     def planning(self) -> Iterator[Case]:
         """Relabelling, winners, transposes."""
         n, unique = len(self.ids), self.sizes.unique
-        scratch, index = native_cuda.Scratch(), self.ids.int()
+        scratch, index = Scratch(), self.ids.int()
         yield Case("unique_relabel", n * (8 + 4 + SECTOR) + 8 * unique, 0,
-                   lambda: native_cuda.unique_relabel(self.ids, scratch))  # fmt: skip
+                   lambda: unique_on_device(self.ids, scratch))  # fmt: skip
         yield Case("last_event", n * (8 + 8 + 1 + SECTOR), 0,
-                   lambda: native_cuda.last_event(self.ids, self.ids, scratch))  # fmt: skip
+                   lambda: native.last_event(self.ids, self.ids, scratch))  # fmt: skip
         yield Case("transpose_index", n * (4 + 8) + 8 * unique, 0,
-                   lambda: native_cuda.transpose_index(index, unique, scratch))  # fmt: skip
+                   lambda: native.transpose_index(index, unique, False, scratch))  # fmt: skip
 
     def moving(self) -> Iterator[Case]:
         """Rows gathered, scattered, summed."""

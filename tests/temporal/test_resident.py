@@ -14,7 +14,7 @@ from training_runs import bipartite, homogeneous, make_config, open_session
 
 from data_tools.partition.command import partition
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native import dispatch
 from hpcgnn.native.dispatch import Uploads
 from hpcgnn.temporal.plan import Level
 
@@ -42,7 +42,7 @@ CASES = {
 def emulated():
     """Meanwhile CPU tensors are a device's."""
     pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
-    with native_cuda.emulation():
+    with dispatch.emulation():
         yield
 
 
