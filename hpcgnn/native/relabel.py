@@ -55,10 +55,10 @@ def last_event(nodes, events, scratch: Scratch | None = None):
     for CUDA tensors."""
     if on_cuda(nodes):
         kernels, stream = compute_backend(nodes)
-        winner = torch.empty_like(nodes, dtype=torch.uint8)
+        flags = torch.empty_like(nodes, dtype=torch.uint8)
         memory = (scratch or Scratch()).of(kernels.last_event_scratch_bytes(len(nodes)), nodes.device)
-        kernels.last_event(nodes, events, winner, memory, stream)
-        return winner.view(torch.bool)
+        kernels.last_event(nodes, events, flags, memory, stream)
+        return flags.view(torch.bool)
     winner = np.empty(len(nodes), np.uint8)
     _native.last_event(nodes, events, winner)
     return winner.view(bool)
@@ -72,11 +72,11 @@ def transpose_index(index, targets: int, padded: bool = True, scratch: Scratch |
     """
     if on_cuda(index):
         kernels, stream = compute_backend(index)
-        indptr = torch.empty(targets + 1, dtype=torch.int64, device=index.device)
-        order = torch.empty_like(index, dtype=torch.int64)
+        starts = torch.empty(targets + 1, dtype=torch.int64, device=index.device)
+        positions = torch.empty_like(index, dtype=torch.int64)
         memory = (scratch or Scratch()).of(kernels.transpose_index_scratch_bytes(len(index), targets), index.device)
-        kernels.transpose_index(index, indptr, order, memory, stream)
-        return indptr, order[: int(indptr[-1])] if padded else order
+        kernels.transpose_index(index, starts, positions, memory, stream)
+        return starts, positions[: int(starts[-1])] if padded else positions
     indptr, order = np.empty(targets + 1, np.int64), np.empty(len(index), np.int64)
     _native.transpose_index(index, indptr, order)
     return indptr, order[: indptr[-1]]
