@@ -14,7 +14,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
-from hpcgnn.loop.session import BaseSession, split_metrics
+from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
 from hpcgnn.temporal.config import BASELINES, NEGATIVE_KINDS
@@ -44,7 +44,7 @@ def _parser() -> jsonargparse.ArgumentParser:
     return parser
 
 
-def _evaluate(session: BaseSession, folder: str) -> dict:
+def _evaluate(session: Session, folder: str) -> dict:
     """Collective."""
     result, config = {"kind": "evaluate", "ranks": session.world.size}, session.config
     if config.baseline_name:

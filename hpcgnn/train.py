@@ -28,7 +28,7 @@ from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe
@@ -65,7 +65,7 @@ def main(world: World, argv: list[str]) -> int:
     return code
 
 
-def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Say what is about to run, and run it; returns the exit code."""
     config = session.config
     for line in [*_describe_start(session), *session.describe()]:
@@ -82,7 +82,7 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
     return code
 
 
-def _describe_start(session: BaseSession) -> list[str]:
+def _describe_start(session: Session) -> list[str]:
     """The first lines of a run: its data, and its model with the number of parameters.
 
     The built-in graph is a convincing one: in a batch job it is more likely a forgotten key than a wish.
@@ -95,7 +95,7 @@ def _describe_start(session: BaseSession) -> list[str]:
     return [data, f"model: {config.model_name}, {parameters:,} parameters"]
 
 
-def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Start or resume, and run to the end; returns the exit code."""
     session.watchdog.at("build the trainer")
     with together(session.world.job, "read the end of the job's time"):

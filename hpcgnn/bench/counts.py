@@ -17,10 +17,10 @@ import numpy as np
 from hpcgnn import native
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.spill import spill_targets
+from hpcgnn.loop.session import Session
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.memory import hottest
 from hpcgnn.temporal.neighbors import root_identity
-from hpcgnn.temporal.session import Session
 
 # requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory their owner writes.
 KINDS = ("requests", "rows", "features", "mails")
@@ -46,7 +46,7 @@ class Step:
 def sample_steps(session: Session, steps: np.ndarray) -> Iterator[Step]:
     """The given training steps of epoch 0, sampled by a session of one rank."""
     batches, config = session.batches["train"], session.config
-    negatives, history = session.negatives("train", 0), session.splits.history
+    negatives, history = session.loaders["train"].negatives(0), session.graph.splits.history
     for index in steps.tolist():
         mine = batches.at(index)
         events, negative = batches.events.take(mine), negatives.at(mine).dst
@@ -226,7 +226,7 @@ def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[i
 def _is_hot(session: Session) -> np.ndarray:
     """Of every node, whether more than one rank would keep copies of its memory."""
     share, partition = session.config.memory.hot_nodes, session.partition
-    hot = hottest(share, session.splits.degree(), partition, session.data_channel)
+    hot = hottest(share, session.graph.splits.degree(), partition, session.graph.channel)
     flags = np.zeros(partition.book.num_nodes, bool)
     if hot is not None:
         flags[hot.ids] = True

@@ -23,9 +23,10 @@ from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.session import open_session
 
 STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
 
@@ -52,7 +53,7 @@ def measure(config: RunConfig, folder: Path, options: Options, world: World) -> 
     path = command.graph_path(config, folder, world, make)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
         at_once = config.train.epoch_parallel
-        session = Session(config, path, world.split(at_once), watchdog)
+        session = open_session(config, path, world.split(at_once), watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
         epochs = [_epoch(session, trainer, number * at_once) for number in range(options.count + 1)][1:]
         trainer.close()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.bench.counts import Counts
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal import neighbors
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.mail import TOLD_BYTES
-from hpcgnn.temporal.session import Session
 
 FEATURE_BYTES, ROW_ID_BYTES = 4, 4  # float32 event features; int32 rows in a route's requests
 EXTRAS = 2  # loss and stop flag travel with the gradients
@@ -57,7 +57,7 @@ def exchanges(session: Session) -> list[Exchange]:
     """The exchanges of a training step, in order."""
     config, partition, model = session.config, session.partition, session.model
     item, features = session.dtype.itemsize, partition.edge_width
-    reply = neighbors.reply_dtype(config.sampling.fanout, session.splits.history.feature is not None).itemsize
+    reply = neighbors.reply_dtype(config.sampling.fanout, session.graph.splits.history.feature is not None).itemsize
     columns = session.memory.table.tensors()
     node_feature = partition.node_width * item
     at_owner = config.memory.update_at == "owner"

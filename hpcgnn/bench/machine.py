@@ -17,9 +17,10 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.session import open_session
 
 # Where one rank can measure no network: a common 100 Gb/s fabric.
 ASSUMED = {"latency": 2e-6, "bandwidth": 12.5e9}
@@ -33,7 +34,7 @@ def open_alone(config: RunConfig, path: str, threads: int) -> Session:
     """A session of this rank only, on the CPU, without plans ahead."""
     world = World.alone(CommConfig(device="cpu", threads=threads))
     config = replace(config, sampling=replace(config.sampling, prefetch=0))
-    return Session(config, path, world, Watchdog(world, 0))
+    return open_session(config, path, world, Watchdog(world, 0))
 
 
 def measure_network(world: World) -> dict[str, float]:

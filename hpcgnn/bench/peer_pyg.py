@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
 
 WARM_UP_STEPS = 5
 
@@ -80,7 +80,7 @@ def epoch_seconds(session: Session) -> float:
     # PyG drops empty messages of width 0 and then finds too few: one column of zeros stands for "no features".
     messages = torch.from_numpy(events.columns["feat"]) if feature else torch.zeros(len(events), 1)
     columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
-    drawn: Any = session.negatives("train", 0)
+    drawn: Any = session.loaders["train"].negatives(0)
     negatives = torch.from_numpy(drawn.dst)
     model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1])
     optimizer = torch.optim.Adam(model.parameters(), lr=session.config.train.lr)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from hpcgnn.loop.session import Session
 from hpcgnn.static.rows import FEATURE
-from hpcgnn.static.session import GraphSession
 
 STEPS = 3
 
@@ -24,13 +24,13 @@ def check_installed() -> None:
         raise ValueError("--peer pyg needs torch-geometric, and pyg-lib or torch-sparse for its NeighborLoader")
 
 
-def step_seconds(session: GraphSession) -> float:
+def step_seconds(session: Session) -> float:
     """Median seconds of a training step, sampling included, behind one that warms up."""
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
     from torch_geometric.nn import GraphSAGE
 
-    partition, config, (rows,) = session.partition, session.config, session.rows
+    partition, config, (rows,) = session.partition, session.config, session.graph.rows
     (edges,) = partition.edges
     dst = np.repeat(np.arange(partition.num_nodes), np.diff(edges.indptr))
     label = torch.from_numpy(partition.columns[0]["label"].astype(np.int64))

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.session import SnapshotSession
 
 NEEDED = ("torch_geometric_temporal", "torch_geometric")
 
@@ -69,11 +69,11 @@ class Peer(nn.Module):
             self.cell.weight = kept.detach() if detach and kept is not None else None
 
 
-def epoch_seconds(session: SnapshotSession, epochs: int) -> float:
+def epoch_seconds(session: Session, epochs: int) -> float:
     """Median seconds of an epoch; one rank. The first one warms up."""
     config = session.config
-    data = {number: _snapshot(session, number) for number in session.splits["train"]}
-    peer = Peer(config.model.kind, session.inputs.width, config.model.hidden, session.goal.num_outputs)
+    data = {number: _snapshot(session, number) for number in session.loaders["train"].snapshots}
+    peer = Peer(config.model.kind, next(iter(data.values()))[0].shape[1], config.model.hidden, session.goal.num_outputs)
     optimizer, found = torch.optim.Adam(peer.parameters(), lr=config.train.lr), []
     for _ in range(epochs + 1):
         begin, state = time.perf_counter(), None
@@ -92,12 +92,12 @@ def epoch_seconds(session: SnapshotSession, epochs: int) -> float:
     return float(np.median(found[1:]))
 
 
-def _snapshot(session: SnapshotSession, number: int):
+def _snapshot(session: Session, number: int):
     """Inputs, edges, weights and targets of a snapshot."""
     partition = session.partition
     columns = tuple(name for name in ("weight",) if name in partition.edge_columns)
     edges = partition.edges_at(number, columns)
     weight = torch.from_numpy(edges.columns["weight"]).to(session.dtype) if columns else None
     edge_index = torch.from_numpy(np.stack([edges.src, edges.dst]))
-    inputs = session.inputs.at(number, session.data_channel)
+    inputs = session.task.inputs(number)
     return inputs, edge_index, weight, session.goal.want("train", 0, number).value

@@ -24,10 +24,11 @@ from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import WHOLE, StaticConfig
 from hpcgnn.static.rows import FEATURE
-from hpcgnn.static.session import GraphSession
+from hpcgnn.static.session import open_session
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
@@ -69,7 +70,7 @@ def measure(config: StaticConfig, folder: Path, options: Options, world: World) 
     make = functools.partial(make_built_in, config)
     path = command.graph_path(config, folder, world, make)
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-        session = GraphSession(config, path, world, watchdog)
+        session = open_session(config, path, world, watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
         steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
         trainer.close()
@@ -79,35 +80,35 @@ def measure(config: StaticConfig, folder: Path, options: Options, world: World) 
     return result
 
 
-def _steps(session: GraphSession, trainer: Trainer):
+def _steps(session: Session, trainer: Trainer):
     """Collective. Steps of training, epoch after epoch, each planned in its place."""
     row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
-                 for rows in session.rows]  # fmt: skip
+                 for rows in session.graph.rows]  # fmt: skip
     for epoch in itertools.count():
         trainer.start_epoch(epoch)
         for step in range(session.batches["train"].num_steps):
             session.timers.clear()
             session.world.barrier()
-            before, misses = session.data_channel.sent_bytes, [rows.wanted - rows.hits for rows in session.rows]
+            before, misses = session.graph.channel.sent_bytes, [rows.wanted - rows.hits for rows in session.graph.rows]
             begin, pages = time.perf_counter(), command.page_faults()
-            plan = session.sampler.plan(session.batches["train"], epoch, step)
+            plan = session.loaders["train"].samplers[0].plan(session.batches["train"], epoch, step)
             planned = time.perf_counter()
             trainer.train_step(plan)
             session.world.barrier()
             seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
             wanted = sum(
                 (rows.wanted - rows.hits - old) * width
-                for rows, old, width in zip(session.rows, misses, row_bytes, strict=True)
+                for rows, old, width in zip(session.graph.rows, misses, row_bytes, strict=True)
             )
             yield Step(
                 seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
                 sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
-                sum(plan.batch.blocks[0].num_src), session.data_channel.sent_bytes - before, wanted,
+                sum(plan.batch.blocks[0].num_src), session.graph.channel.sent_bytes - before, wanted,
                 command.page_faults() - pages,
             )  # fmt: skip
 
 
-def _summary(session: GraphSession, steps: list[Step]) -> dict:
+def _summary(session: Session, steps: list[Step]) -> dict:
     """Collective. Medians over the steps; stages averaged over ranks, counts summed over them."""
     world, config = session.world, session.config
     names = list(steps[0].seconds)
@@ -121,7 +122,7 @@ def _summary(session: GraphSession, steps: list[Step]) -> dict:
         "step_seconds": float(np.median(slowest)), "step_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
         "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": wanted,
-        "hit_rate": session.tables.hit_rate(), "predicted_hit_rate": session.tables.predicted_hits,
+        "hit_rate": session.graph.tables.hit_rate(), "predicted_hit_rate": session.graph.tables.predicted_hits,
         "pages_per_step": pages / world.size, "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip
 

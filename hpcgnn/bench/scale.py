@@ -27,8 +27,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
 
 SMALL = 8  # every number of ranks up to here, then powers of two
 GIVEN = {

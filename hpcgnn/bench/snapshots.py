@@ -25,10 +25,11 @@ from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.session import SnapshotSession
+from hpcgnn.snapshots.session import open_session
 
 STAGES = ("compute", HALO_WAIT, "gradient sum", "optimizer")
 # Kinds whose hidden rows travel once for every convolution but the first, forward and backward.
@@ -64,7 +65,7 @@ def measure(config: SnapshotConfig, folder: Path, options: Options, world: World
     if options.peer == "pygt":
         with Watchdog(world, 0) as watchdog:
             result["pygt_epoch_seconds"] = peer_pygt.epoch_seconds(
-                SnapshotSession(config, path, world, watchdog), options.count
+                open_session(config, path, world, watchdog), options.count
             )
     return result
 
@@ -73,7 +74,7 @@ def _epochs(config: SnapshotConfig, path: str, folder: Path, epochs: int, world:
     """Collective. Medians over epochs; stages averaged over ranks, bytes summed over them."""
     names, found = ("epoch", "plan", *STAGES), []
     with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-        session = SnapshotSession(config, path, world, watchdog)
+        session = open_session(config, path, world, watchdog)
         trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
         for epoch in range(epochs + 1):
             found.append(_epoch(session, trainer, epoch))
@@ -83,7 +84,7 @@ def _epochs(config: SnapshotConfig, path: str, folder: Path, epochs: int, world:
     slowest = seconds[:, :, 0].max(axis=0)
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
-        "precision": config.train.precision, "snapshots": len(session.splits["train"]),
+        "precision": config.train.precision, "snapshots": len(session.loaders["train"].snapshots),
         "epoch_seconds": float(np.median(slowest)), "epoch_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
         "halo_wait_least": float(np.median(seconds, axis=1)[:, names.index(HALO_WAIT)].min()),
@@ -92,31 +93,31 @@ def _epochs(config: SnapshotConfig, path: str, folder: Path, epochs: int, world:
     }  # fmt: skip
 
 
-def _epoch(session: SnapshotSession, trainer: Trainer, epoch: int) -> list[float]:
+def _epoch(session: Session, trainer: Trainer, epoch: int) -> list[float]:
     """Collective. Seconds of an epoch and of its stages, and the bytes of rows that this rank sent."""
     session.timers.clear()
     session.plan_timers.clear()
     trainer.start_epoch(epoch)
     session.memory.reset()
     session.world.barrier()
-    sent, begin = session.data_channel.sent_bytes, time.perf_counter()
+    sent, begin = session.graph.channel.sent_bytes, time.perf_counter()
     with session.plans("train", epoch) as plans:
         for plan in plans:
             trainer.train_step(plan)
     session.world.barrier()
     seconds = [time.perf_counter() - begin, session.plan_timers.seconds["plan"]]
     seconds += [session.timers.seconds[stage] for stage in STAGES]
-    return [*seconds, session.data_channel.sent_bytes - sent]
+    return [*seconds, session.graph.channel.sent_bytes - sent]
 
 
-def _expected(session: SnapshotSession, world: World) -> float | None:
+def _expected(session: Session, world: World) -> float | None:
     """Collective. Bytes of hidden rows that an epoch should send, from the partition alone; None where it is not
     known."""
     config = session.config
-    known = config.model.kind in STACKED and config.task.kind == "regression" and not session.learns_inputs
+    known = config.model.kind in STACKED and config.task.kind == "regression" and session.memory.learnt is None
     if not known or config.sampling.history or config.sampling.by_part:
         return None
-    halo = sum(halo_rows(session.partition, number) for number in session.splits["train"])
+    halo = sum(halo_rows(session.partition, number) for number in session.loaders["train"].snapshots)
     width = config.model.hidden * session.dtype.itemsize
     return float(world.total(halo) * width * (config.model.layers - 1) * 2)
 

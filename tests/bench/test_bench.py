@@ -43,14 +43,15 @@ def epoch_bytes(comm, parts: Path, config) -> np.ndarray:
     """Collective. Bytes [R, 2] that Channel counted for each rank in one epoch's plans and in its execution."""
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
-    before = session.plan_channel.sent_bytes
-    session.negatives("train", 0)  # drawn once an epoch: no part of a step
-    drawn = session.plan_channel.sent_bytes - before
-    before = np.array([session.plan_channel.sent_bytes + drawn, session.data_channel.sent_bytes])
+    (planning,) = session.loaders["train"].channels()
+    before = planning.sent_bytes
+    session.loaders["train"].negatives(0)  # drawn once an epoch: no part of a step
+    drawn = planning.sent_bytes - before
+    before = np.array([planning.sent_bytes + drawn, session.graph.channel.sent_bytes])
     with session.plans("train", 0) as plans:
         for plan in plans:
             trainer.train_step(plan)
-    after = np.array([session.plan_channel.sent_bytes, session.data_channel.sent_bytes])
+    after = np.array([planning.sent_bytes, session.graph.channel.sent_bytes])
     trainer.close()
     return session.world.allgather_array(after - before)
 

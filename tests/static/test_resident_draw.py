@@ -29,8 +29,8 @@ def test_plans_are_those_of_the_host(tmp_path, emulated, case):  # noqa: F811
         open_graph_session(MPI.COMM_SELF, parts, static_config(**changes, sampling__planner=planner))
         for planner in ("device", "host")
     )
-    assert isinstance(on_device.sampler._draw, ResidentDraw)
-    assert isinstance(on_host.sampler._draw, BlockSampler)
+    assert isinstance(on_device.loaders["train"].draw, ResidentDraw)
+    assert isinstance(on_host.loaders["train"].draw, BlockSampler)
     assert compare_plans(on_device, on_host, (("train", 0), ("train", 1), ("val", 0))) > 5
 
 
@@ -38,7 +38,7 @@ def test_auto_takes_the_host_where_the_device_cannot(tmp_path, emulated):  # noq
     make, changes = test_graph_links.CASES["friends"]
     parts = make_static_parts(MPI.COMM_SELF, make, tmp_path)
     session = open_graph_session(MPI.COMM_SELF, parts, test_graph_links.link_config(**changes))
-    assert isinstance(session.sampler._draw, BlockSampler)
+    assert isinstance(session.loaders["train"].draw, BlockSampler)
     session.close()
     with pytest.raises((ValueError, DistributedError), match="a batch's own edges are left out"):
         open_graph_session(
