@@ -20,7 +20,8 @@ from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop.settings import Sections
 from hpcgnn.recipes import expand_recipe, recipe_names
-from hpcgnn.temporal.config import RunConfig, expand_eval
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.eval_config import expand_eval
 
 # What a resumed run may change: nothing that its answer depends on.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",

@@ -17,7 +17,7 @@ from hpcgnn.loop.logs import without_nan
 from hpcgnn.loop.session import BaseSession, split_metrics
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
-from hpcgnn.temporal.config import BASELINES, NEGATIVE_KINDS
+from hpcgnn.temporal.eval_config import BASELINES, NEGATIVE_KINDS
 
 
 def main(world: World, argv: list[str]) -> int:
