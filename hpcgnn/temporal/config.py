@@ -1,4 +1,4 @@
-"""The run file of temporal graphs: its sections, and what goes together."""
+"""The sections of run files on temporal graphs, and which of their values go together."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SamplingConfig:
 
 @dataclass
 class ModelConfig:
-    """The network.
+    """The model.
 
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
@@ -131,7 +131,7 @@ class ModelConfig:
 
     @property
     def num_hops(self) -> int:
-        """Hops of neighbours that an embedding needs."""
+        """Number of hops of neighbours that an embedding needs."""
         return self.layers if self.embedding in ("attention", "mixer") or self.message_from == "embedding" else 0
 
 
@@ -221,13 +221,13 @@ class MemoryConfig:
             )
 
     def replicates(self, mib: float) -> bool:
-        """Whether a node memory of that size is kept whole by every rank."""
+        """Say whether every rank keeps a node memory of that size as a whole."""
         fits = self.placement == "auto" and self.simple and self.update_at == "owner" and mib <= self.replicate_mib
         return self.placement == "replicated" or fits
 
     @property
     def simple(self) -> bool:
-        """One mail a node and batch, that of its last event: winners alone send theirs."""
+        """Whether a node gets one mail a batch, of its last event, so that winners alone send mails."""
         return self.aggregator == "last" and self.mailbox_slots == 1 and self.deliver_to == "self"
 
 
@@ -238,7 +238,7 @@ class DataConfig:
     Attributes:
         path: folder of a partition set; empty: built-in synthetic events.
         val_fraction: share of the time axis (quantiles of event times) for validation.
-        test_fraction: likewise for the test, at the end.
+        test_fraction: share of the time axis for the test, at the end.
         new_node_fraction: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
@@ -264,16 +264,16 @@ class DataConfig:
 
 @dataclass
 class TaskConfig:
-    """What is learnt of the events.
+    """The task: what is learnt of the events.
 
     Attributes:
         kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
             "edge": the event's label from both endpoints and its features; "edge_regression": the label as a number.
-        classes: of "node" and "edge"; 0: as many as the labels say, at least two.
+        classes: for "node" and "edge"; 0: as many as the labels say, at least two.
         class_weights: factor of every class's loss; empty: all 1.
         balance_classes: weights n / (classes * n_c), from the n labels of training of which n_c are of class c.
-        freeze: train the head alone; everything else stays as it comes from init.
-        init: folder of a finished run whose best weights everything but the head starts with.
+        freeze: train the head alone; all other weights stay as init has them.
+        init: folder of a finished run; all of the model but the head starts with its best weights.
     """
 
     kind: Literal["link", "node", "edge", "edge_regression"] = "link"
@@ -359,21 +359,21 @@ class RunConfig(Sections):
 
     @property
     def run_name(self) -> str:
-        """How run folders begin that nobody named."""
+        """How the names of run folders begin, where ``output.dir`` gives none."""
         return "tgn"
 
     @property
     def num_groups(self) -> int:
-        """How many groups of ranks, at most, train epochs side by side."""
+        """The most groups of ranks that train epochs side by side."""
         return 1 if self.baseline.kind else self.train.epoch_parallel
 
     def make_absolute(self) -> None:
-        """Make the paths of what is read absolute: a run may be resumed from another folder."""
+        """Make the paths of inputs absolute: a run may be resumed from another folder."""
         super().make_absolute()
         self.task.init = self.task.init and os.path.abspath(self.task.init)
 
     def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> RunConfig:
-        """The configuration with another protocol or other negatives, or a baseline in place of the model. Raises
+        """Return the configuration with another protocol, other negatives, or a baseline in place of the model. Raises
         ValueError."""
         config = self
         if negatives_file and not protocol:
@@ -386,7 +386,7 @@ class RunConfig(Sections):
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
-    """Refuse parts that do not go together. Raises ValueError with the reason."""
+    """Raise ValueError for parts of the model that do not go together."""
     with_memory = memory.updater != "none"
     if not with_memory and model.embedding in ("identity", "time_projection"):
         raise ValueError(
@@ -406,7 +406,7 @@ def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCon
 
 
 def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
-    """Refuse node memory that differs between the epochs of a round, which share it. Raises ValueError."""
+    """Raise ValueError for node memory that differs between the epochs of a round, which share it."""
     sampled = sampling.strategy != "recent" or sampling.boundary_half_life > 0
     if model.message_from == "embedding" and (sampled or model.dropout > 0):
         raise ValueError(
@@ -422,7 +422,7 @@ def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCo
 
 
 def _check_labels(config: RunConfig) -> None:
-    """Refuse what only link prediction knows. Raises ValueError."""
+    """Raise ValueError for settings that only link prediction has."""
     if config.model.decoder == "pair":
         raise ValueError(f"model.decoder pair scores links, task.kind is {config.task.kind}: use decoder mlp")
     if config.baseline.kind:

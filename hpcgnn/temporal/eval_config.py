@@ -49,11 +49,12 @@ class EvalConfig:
 
     @property
     def in_batch_neighbors(self) -> bool:
-        """Whether the protocol lets earlier events of a batch be seen."""
+        """Whether the protocol shows earlier events of a batch as neighbours."""
         return self.protocol != "tgb"
 
     def under(self, name: Any, negatives_file: str = "") -> EvalConfig:
-        """Another protocol ("tgb") or kind of negatives; the batch size stays unless one of the two protocols sets it.
+        """Return the section with another protocol ("tgb") or kind of negatives; the batch size stays unless one of the
+        two protocols sets it.
 
         Raises ValueError.
         """
@@ -64,7 +65,7 @@ class EvalConfig:
 
 
 def expand_eval(argv: list[str]) -> list[str]:
-    """The command line with the short forms ``--eval tgb`` and ``--eval KIND`` written out."""
+    """Write out the short forms ``--eval tgb`` and ``--eval KIND`` of a command line."""
     expanded, place = [], 0
     while place < len(argv):
         name, _, value = argv[place].partition("=")
