@@ -16,7 +16,7 @@ from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
 from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
 from hpcgnn.bench.machine import open_alone
-from hpcgnn.bench.scale import Options, make_report
+from hpcgnn.bench.scale import ScaleOptions, make_report
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 
@@ -122,7 +122,7 @@ def test_hot_nodes_are_counted_but_not_extrapolated(tmp_path):
     from mpi4py import MPI
 
     parts, config = make_case(MPI.COMM_SELF, tmp_path, "hot nodes")
-    options = Options("", "", max_ranks=64, steps=2, overlap=True, given={})
+    options = ScaleOptions("", "", max_ranks=64, steps=2, overlap=True, given={})
     machine = Machine(1e-6, 1e9, 1e9)
     sources = dict.fromkeys(asdict(machine), "given")
     report = make_report(open_alone(config, str(parts), threads=1), options, machine, sources)
