@@ -24,7 +24,7 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.session import BaseSession
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, NODE, OUT, RELATIONAL_KINDS, WHOLE, StaticConfig
-from hpcgnn.static.draw import BlockSampler, ResidentDraw, choose_draw
+from hpcgnn.static.draw import BlockSampler, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeTables
 from hpcgnn.static.goals import LinkGoal, NodeGoal, StaticGoal
@@ -329,7 +329,7 @@ class GraphSession(StaticSession):
     def _check_graphs(self, draw) -> None:
         """Raises ValueError where steps cannot be CUDA graphs."""
         partition, reason = self.partition, ""
-        if not isinstance(draw, ResidentDraw):
+        if not draw.on_device:
             reason = "neighbours are drawn on the host (see sampling.planner)"
         elif len(partition.types) > 1 or len(partition.relations) > 1:
             reason = "the graph has several types"
@@ -344,7 +344,7 @@ class GraphSession(StaticSession):
         if reason:
             raise ValueError(f"train.cuda_graphs: {reason}; set it false")
 
-    def _make_draw(self, channel: Channel) -> BlockSampler | ResidentDraw:
+    def _make_draw(self, channel: Channel) -> BlockSampler:
         """Collective."""
         sampling = self.config.sampling
         neighbors = make_neighbors(
