@@ -126,6 +126,8 @@ def _bytes(*arrays: np.ndarray) -> np.ndarray:
 class RemoteDraw:
     """Asks this trainer's sampler. For one thread at a time, which has the lane for itself."""
 
+    on_device = False
+
     def __init__(self, crew: Crew, lane: Lane, ahead: int):
         """ahead: steps asked for besides the one that is wanted."""
         self._lane, self._ahead, trainer = lane, ahead, crew.job.rank

@@ -22,7 +22,6 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, RELATIONAL_KINDS, WHOLE, StaticConfig
-from hpcgnn.static.draw import ResidentDraw
 from hpcgnn.static.edges import check_columns
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -122,7 +121,7 @@ def _make_loaders(
 def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedLoader) -> None:
     """Raises ValueError where steps cannot be CUDA graphs."""
     reason = ""
-    if not isinstance(loader.draw, ResidentDraw):
+    if not loader.draw.on_device:
         reason = "neighbours are drawn on the host (see sampling.planner)"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
         reason = "the graph has several types"
