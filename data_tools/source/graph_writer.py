@@ -124,18 +124,13 @@ def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: 
         group = create_table(file, "edges", name, chosen.num_edges, len(summary.edges))
         if edge.type_name is not None:
             group.attrs["source_name"] = edge.type_name
-        write_ends(group, src, dst, chosen)
-        if edge.time is not None:
-            group.attrs["time_scale"] = edge.spec.time_scale
-            write_chosen(group, "time", edge.time, chosen)
-        for column_name, column in edge.columns.items():
-            write_chosen(group, column_name, column, chosen)
-        write_classes(group, edge.classes)
+        write_edges(group, edge, src, dst, chosen)
         summary.edges[name] = chosen.num_edges
 
 
-def write_ends(group: h5py.Group, src: np.ndarray, dst: np.ndarray, chosen: EdgeRows) -> None:
-    """Write the ends of the chosen rows."""
+def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.ndarray, chosen: EdgeRows) -> None:
+    """Write ends, times and columns of the chosen rows."""
+    # Both stay open until all columns are written: when HDF5 closes a dataset decides where the next one lies.
     outputs = [create_column(group, name, chosen.num_edges, (), np.int64) for name in ("src", "dst")]
     start = 0
     for rows, flipped in chosen.pieces():
@@ -146,6 +141,12 @@ def write_ends(group: h5py.Group, src: np.ndarray, dst: np.ndarray, chosen: Edge
         start += len(rows)
         forget(src)
         forget(dst)
+    if edge.time is not None:
+        group.attrs["time_scale"] = edge.spec.time_scale
+        write_chosen(group, "time", edge.time, chosen)
+    for name, column in edge.columns.items():
+        write_chosen(group, name, column, chosen)
+    write_classes(group, edge.classes)
 
 
 def write_chosen(group: h5py.Group, name: str, column: np.ndarray, chosen: EdgeRows) -> None:
