@@ -17,7 +17,7 @@ from hpcgnn.static.batches import LinkBatch
 from hpcgnn.static.config import OUT
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.loader import PlannedLoader, own_rows
-from hpcgnn.static.negatives import EDGE, End, Negatives
+from hpcgnn.static.negatives import EDGE, End, LinkNegatives
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.replica import Replica
@@ -90,7 +90,7 @@ class LinkNeighborLoader(PlannedLoader):
             drawn = tuple(self._end(number, *names) for number, names in enumerate(ends))
             self._roots += tuple(((kind.dst_type, kind.src_type)[end.number], end.column) for end in drawn)
             counts = self._negatives, self._negatives
-            self._completion = Negatives(drawn, EDGE, *counts, self.batch_size, self._seed, graph.channel)
+            self._completion = LinkNegatives(drawn, EDGE, *counts, self.batch_size, self._seed, graph.channel)
 
     def _end(self, number: int, query: str, answer: str, column: str) -> End:
         """Collective."""

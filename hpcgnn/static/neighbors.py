@@ -1,7 +1,7 @@
 """Draws the neighbours of a frontier at their owners: one request and one reply a hop for all relations together.
 
 Edges that a step must not see are left out of the lists. N frontier nodes of all types, D of one type, E sampled edges,
-R ranks; T nodes with lists that leave out x of m edges of a relation.
+R ranks; T nodes with lists of in-edges, m edges of a relation, x of them seeds or reverses of seeds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hpcgnn.native import Random, Stream
 
 @dataclass(frozen=True, slots=True)
 class InLists:
-    """What neighbours are drawn from: indptr [T + 1], identity [T] flat row ids of the nodes; by edge weight [m] uint32
-    and source_identity [m], or None."""
+    """The lists of in-edges that a relation's neighbours are drawn from: indptr [T + 1] int64, identity [T] flat row
+    ids of the nodes; weight [m] uint32 of each edge and source_identity [m], flat row ids of the sources, or None."""
 
     indptr: np.ndarray
     identity: np.ndarray
@@ -33,9 +33,9 @@ class InLists:
 
 
 class Exclusion:
-    """The edges that a step of training leaves out: those that are its seeds on any rank, and their reverses.
+    """The edges that a step of training leaves out: its seeds, those of all ranks, and their reverses.
 
-    Which places of the pool are a step's seeds the epoch's permutation tells, run backwards; every rank looks for these
+    The epoch's permutation, run backwards, gives the places in the pool of a step's seeds; every rank looks for these
     among its own in-edges, so nothing is sent.
     """
 
@@ -54,65 +54,62 @@ class Exclusion:
         self._seeds: tuple[int, np.ndarray] | None = None
 
     def among(self, edges: dict[int, tuple[np.ndarray, np.ndarray]]) -> Exclusion:
-        """These seeds in other lists: edges as in ``__init__``, in order of place, then position."""
+        """Return the exclusion of the same seeds from other lists; edges: as in ``__init__``, sorted by place, then
+        position."""
         other = copy.copy(self)
         other.edges = edges
         return other
 
     def start_epoch(self, shuffle: Random | None) -> None:
-        """The key of the epoch's order of seeds; None: they are not shuffled."""
+        """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         self._shuffle, self._seeds = shuffle, None
 
     def at(self, relation: int, random: Random) -> np.ndarray:
-        """Positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws names
-        it; none in other streams."""
+        """Find the positions, increasing, that a step leaves out of the relation's in-edges at this rank. random: the
+        key of the step's draws; other streams than this exclusion's leave nothing out."""
         if random.stream != self._stream or relation not in self.edges:
             return np.empty(0, np.int64)
+        step = random.step
+        if self._seeds is None or self._seeds[0] != step:  # relations and hops of a step follow each other
+            start = step * self._batch_size
+            places = np.arange(start, min(start + self._batch_size, self.total))
+            if self._shuffle is not None:
+                places = np.sort(permute_back(places, self.total, self._shuffle))
+            self._seeds = step, places
         position, place = self.edges[relation]
-        seeds = self._seeds_of(random.step)
-        first, last = (np.searchsorted(place, seeds, side=side) for side in ("left", "right"))
+        first, last = (np.searchsorted(place, self._seeds[1], side=side) for side in ("left", "right"))
         count = last - first
         index = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
         return np.unique(position[index])
 
-    def _seeds_of(self, step: int) -> np.ndarray:
-        """Places, increasing, of a step's seeds; those of the last step asked for are kept."""
-        known = self._seeds
-        if known is None or known[0] != step:
-            first = step * self._batch_size
-            places = np.arange(first, min(first + self._batch_size, self.total))
-            if self._shuffle is not None:
-                places = np.sort(permute_back(places, self.total, self._shuffle))
-            self._seeds = known = step, places
-        return known[1]
-
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:
-    """The lists of nodes [T] without the edges at positions ``lost``, and for each of their edges its position in the
-    lists it comes from."""
+    """Make the lists of nodes [T] without the edges at positions ``lost``; returns them, and the position of each of
+    their edges in the lists they are made from."""
     degree = np.diff(lists.indptr)[nodes]
     begin = np.cumsum(degree) - degree
     position = np.repeat(lists.indptr[nodes] - begin, degree) + np.arange(degree.sum())
-    kept = ~np.isin(position, lost)
-    indptr = np.concatenate(([0], np.cumsum(kept)))[np.append(begin, len(kept))]
-    position = position[kept]
+    stays = ~np.isin(position, lost)
+    indptr = np.concatenate(([0], np.cumsum(stays)))[np.append(begin, len(stays))]
+    position = position[stays]
     columns = [None if column is None else column[position] for column in (lists.weight, lists.source_identity)]
     return InLists(indptr, lists.identity[nodes], *columns), position
 
 
-def splice(touched: np.ndarray, others, those) -> tuple[np.ndarray, np.ndarray]:
-    """Two ragged answers, (offsets, values), as one: ``those`` for nodes where touched [N], else ``others``."""
+def splice(touched: np.ndarray, untouched_sample, touched_sample) -> tuple[np.ndarray, np.ndarray]:
+    """Join two samples, (offsets, values) of the nodes where touched [D] bool is set and of the others, into one."""
     counts = np.empty(len(touched), np.int64)
-    counts[touched], counts[~touched] = np.diff(those[0]), np.diff(others[0])
-    values, from_those = np.empty(counts.sum(), np.int64), np.repeat(touched, counts)
-    values[from_those], values[~from_those] = those[1], others[1]
+    counts[touched], counts[~touched] = np.diff(touched_sample[0]), np.diff(untouched_sample[0])
+    values, is_touched = np.empty(counts.sum(), np.int64), np.repeat(touched, counts)
+    values[is_touched], values[~is_touched] = touched_sample[1], untouched_sample[1]
     return np.concatenate(([0], np.cumsum(counts))), values
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A relation's sampled edges: indptr [D + 1] int64 over the frontier's nodes of the destination type, source [E]
-    global ids, edge [E] their positions among the relation's edges, rank after rank, or None where not wanted."""
+    """The sampled edges of a relation: indptr [D + 1] int64 over the frontier's nodes of the destination type, source
+    [E] global ids, edge [E] positions among the relation's edges of all ranks, rank after rank, or None where they were
+    not asked for."""
 
     indptr: np.ndarray
     source: np.ndarray
@@ -120,44 +117,36 @@ class Sampled:
 
 
 class NeighborSampler:
-    """Samples in-neighbours at their owners, with so many threads. Collective to create and to ask, over ``channel``.
+    """Samples in-neighbours at the owners of their destinations. Collective to create and to ask, over ``channel``.
 
-    ``sample`` may be overridden: it is the whole of a sampling method.
+    ``sample`` may be overridden: it is the whole of a sampling method. alone: this rank has the whole of a graph of one
+    type and one relation, so that a batch is one native call, ``layers``.
     """
 
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
         excluded: Exclusion | None = None, lists: list[InLists] | None = None,
     ):  # fmt: skip
-        """lists: by relation, where they are made already."""
+        """threads: of a draw; with_edges: positions of edges are asked for; lists: by relation, where they are made
+        already."""
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
         self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
-        self._lists = make_lists(partition, mode, channel) if lists is None else lists
+        self.lists = make_lists(partition, mode, channel) if lists is None else lists
+        plain = mode != "labor" and excluded is None and type(self) is NeighborSampler
+        self.alone = plain and channel.size == len(partition.types) == len(partition.relations) == 1
 
     def over(self, channel: Channel) -> NeighborSampler:
-        """A twin that asks over another channel, where it asks anybody; the lists are shared."""
+        """Return a twin that asks over another channel, where there are other ranks to ask; the lists are shared."""
         twin = copy.copy(self)
         if self._channel.size > 1:
             twin._channel = channel
         return twin
 
     @property
-    def alone(self) -> bool:
-        """Whether this rank has the whole of a graph of one type and one relation: a batch is then one native call."""
-        one = len(self.partition.types) == len(self.partition.relations) == 1
-        plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
-        return one and plain and self._channel.size == 1
-
-    @property
-    def lists(self) -> list[InLists]:
-        """By relation, what is drawn from."""
-        return self._lists
-
-    @property
     def needs_host(self) -> str:
-        """Why only the host can draw; empty where a device could."""
+        """Reason why only the host can draw; empty where a device can, too."""
         if self._channel.size > 1:
             return f"{self._channel.size} ranks hold the graph, a device can plan for one"
         if self._excluded is not None:
@@ -167,24 +156,25 @@ class NeighborSampler:
         return "" if type(self) is NeighborSampler else "the method of sampling is one of your own"
 
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
-        """All hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop; the same as asking hop
-        by hop."""
-        lists = self._lists[0]
+        """Sample all hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop, the same as
+        ``ask`` samples hop by hop."""
+        lists = self.lists[0]
         return native.sample_layers(
             lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
             weight=lists.weight, with_positions=self._with_edges, threads=self.threads,
         )  # fmt: skip
 
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
-        """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
-        destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
-        lists = self._lists[relation]
+        """Sample for local ``nodes`` [D] of the relation's destination type: offsets [D + 1], and positions [E] among
+        the relation's edges at this rank. What is drawn must depend on the random key and the nodes' flat row ids
+        alone."""
+        lists = self.lists[relation]
         lost = None if self._excluded is None else self._excluded.at(relation, random)
         if lost is None or len(lost) == 0:
             return self._draw(lists, nodes, fanout, random)
         touched = np.isin(nodes, np.searchsorted(lists.indptr, lost, side="right") - 1)
-        kept, position = without(lists, nodes[touched], lost)
-        offsets, positions = self._draw(kept, np.arange(len(kept.identity)), fanout, random)
+        shorter, position = without(lists, nodes[touched], lost)
+        offsets, positions = self._draw(shorter, np.arange(len(shorter.identity)), fanout, random)
         return splice(touched, self._draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
 
     def _draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
@@ -194,10 +184,16 @@ class NeighborSampler:
         )  # fmt: skip
 
     def ask(self, frontier: list[np.ndarray], fanouts: list[int], random: Random) -> list[Sampled]:
-        """Collective. Of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
-        relation."""
+        """Collective. Sample every relation for the frontier's nodes, global ids [D] by type; fanouts: by relation."""
         if self._channel.size == 1:
-            return [self._alone(r, frontier, fanout, random) for r, fanout in enumerate(fanouts)]
+            samples = []
+            for relation, fanout in enumerate(fanouts):
+                target = self.partition.relations[relation].dst_type
+                nodes = frontier[target] - self.partition.type_start[target]  # on one rank local rows are global ids
+                offsets, positions = self._sample(relation, nodes, fanout, random)
+                edge = positions + self._first[relation] if self._with_edges else None
+                samples.append(Sampled(offsets, self.partition.edges[relation].src[positions], edge))
+            return samples
         book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
         order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
         serve = self._channel.counts(want)
@@ -207,18 +203,6 @@ class NeighborSampler:
         received = self._channel.array(reply, sizes, receive)
         return self._unpack(received, receive, types[order], order, frontier, want)
 
-    def _alone(self, relation: int, frontier: list[np.ndarray], fanout: int, random: Random) -> Sampled:
-        """On one rank local rows are global ids."""
-        kind = self.partition.relations[relation]
-        nodes = frontier[kind.dst_type] - self.partition.type_start[kind.dst_type]
-        offsets, positions = self._sample(relation, nodes, fanout, random)
-        return Sampled(offsets, *self._found(relation, positions))
-
-    def _found(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Sources of the edges at positions in the lists here, and where they are among all, if wanted."""
-        place = positions + self._first[relation] if self._with_edges else None
-        return self.partition.edges[relation].src[positions], place
-
     def _sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         if fanout == 0:
             return np.zeros(len(nodes) + 1, np.int64), np.empty(0, np.int64)
@@ -226,39 +210,43 @@ class NeighborSampler:
         return self.sample(relation, nodes, fanout, key)
 
     def _serve(self, request: np.ndarray, serve: np.ndarray, fanouts: list[int], random: Random):
-        """Sample for local rows [M], grouped by requester. Returns for every requester the counts, relation by
-        relation, then the global ids and positions likewise, as one int64 array, and its sizes [R]."""
+        """Sample for local rows [M], grouped by requester. Returns one int64 array, requester by requester, with the
+        counts of all relations, then relation by relation the global ids of the sources and, where asked for, the
+        positions of the edges; and the lengths [R] of the requesters' pieces."""
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
-        chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
+        of_type = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
         counts: list[list[np.ndarray]] = [[] for _ in serve]
         values: list[list[np.ndarray]] = [[] for _ in serve]
         for relation, fanout in enumerate(fanouts):
             target = self.partition.relations[relation].dst_type
-            offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
+            offsets, positions = self._sample(relation, request[of_type[target]] - start[target], fanout, random)
             degree = np.diff(offsets)
-            found = [column for column in self._found(relation, positions) if column is not None]
-            cut = np.searchsorted(chosen[target], bounds)
+            columns = [self.partition.edges[relation].src[positions]]
+            if self._with_edges:
+                columns.append(positions + self._first[relation])
+            cut = np.searchsorted(of_type[target], bounds)
             for rank in range(len(serve)):
                 counts[rank].append(degree[cut[rank] : cut[rank + 1]])
-                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in found]
+                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in columns]
         pieces = [np.concatenate([*c, *v]) if c else np.empty(0, np.int64) for c, v in zip(counts, values, strict=True)]
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
 
     def _unpack(self, received: np.ndarray, receive, types: np.ndarray, order: np.ndarray, frontier, want):
-        """The inverse of ``_serve`` at the requester; types, order [N] of its requests as they were sent."""
+        """Read at the requester what ``_serve`` made, for all owners; types, order [N]: of its requests as they were
+        sent."""
         relations = self.partition.relations
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
         counts: list[list[np.ndarray]] = [[] for _ in relations]
         columns: list[list[list[np.ndarray]]] = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
         by_owner = np.split(types, np.cumsum(want)[:-1])
-        for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
-            numbers, at = np.bincount(asked, minlength=len(frontier)), 0
-            for kind, kept in zip(relations, counts, strict=True):
-                kept.append(message[at : at + numbers[kind.dst_type]])
+        for message, requested in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
+            numbers, at = np.bincount(requested, minlength=len(frontier)), 0
+            for kind, degrees in zip(relations, counts, strict=True):
+                degrees.append(message[at : at + numbers[kind.dst_type]])
                 at += numbers[kind.dst_type]
-            for kept, pieces in zip(counts, columns, strict=True):
-                total = int(kept[-1].sum())
+            for degrees, pieces in zip(counts, columns, strict=True):
+                total = int(degrees[-1].sum())
                 for piece in pieces:
                     piece.append(message[at : at + total])
                     at += total
@@ -270,32 +258,30 @@ class NeighborSampler:
 
 
 def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
-    """Collective. How many edges lie before those of each rank, [R + 1, relations]; the last row counts all."""
+    """Collective. Count the edges of the ranks before each rank, [R + 1, relations]; the last row counts all."""
     counts = torch.tensor([[len(edges.src) for edges in partition.edges]], dtype=torch.int64)
     return np.cumsum(np.vstack([np.zeros_like(counts), channel.everyone(counts).numpy()]), axis=0)
 
 
 def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:
-    """Collective. What a mode of sampling draws from, by relation; for "weighted" after ``check_weights``."""
+    """Collective. Make the lists that a mode of sampling draws from, by relation; for "weighted" after
+    ``check_weights``."""
     weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
-    return [
-        InLists(
-            edges.indptr, partition.flat_row[partition.of_type(relation.dst_type)], weight,
-            _source_identity(partition, edges.src, channel) if mode == "labor" else None,
-        )
-        for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True)
-    ]  # fmt: skip
-
-
-def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channel) -> np.ndarray:
-    """Collective. Flat row id of every edge's source."""
-    unique, inverse = np.unique(src, return_inverse=True)
-    route = Route.plan(partition.book, unique, channel)
-    return route.pull(torch.from_numpy(partition.flat_row))[0].numpy()[inverse]
+    lists = []
+    for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True):
+        source_identity = None
+        if mode == "labor":
+            unique, inverse = np.unique(edges.src, return_inverse=True)
+            route = Route.plan(partition.book, unique, channel)
+            source_identity = route.pull(torch.from_numpy(partition.flat_row))[0].numpy()[inverse]
+        identity = partition.flat_row[partition.of_type(relation.dst_type)]
+        lists.append(InLists(edges.indptr, identity, weight, source_identity))
+    return lists
 
 
 def check_weights(partition: GraphPartition) -> None:
-    """Raises ValueError where a relation has no column ``weight``, or one that is negative or not finite."""
+    """Check that every relation has a column ``weight``. Raises ValueError where one is missing, negative or not
+    finite."""
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
         if "weight" not in edges.columns:
             raise ValueError(f"sampling.mode weighted: relation {relation.name} has no column weight")
@@ -305,23 +291,23 @@ def check_weights(partition: GraphPartition) -> None:
 
 
 def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
-    """Collective. Each relation's column ``weight``, which ``check_weights`` passed, as uint32 [m]: integers as they
-    are, others in 2^31-ths of the largest one of all ranks; above 0 at least 1."""
-    found = []
+    """Collective. Convert each relation's column ``weight``, which ``check_weights`` passed, to uint32 [m]: integers
+    stay as they are, others become 2^31-ths of the largest one of all ranks; what is above 0 becomes at least 1."""
+    integers = []
     for edges in partition.edges:
         weight = edges.columns["weight"].astype(np.float64)
         whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
         everyone = channel.everyone(torch.from_numpy(whole)).numpy()
         largest = everyone[:, 1].max()
         if everyone[:, 0].all() and largest < 1 << 32:
-            found.append(weight.astype(np.uint32))
+            integers.append(weight.astype(np.uint32))
         else:
-            found.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
-    return found
+            integers.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
+    return integers
 
 
 def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:
-    """Ragged rows with ``counts`` [D] moved to their places [D] in the frontier."""
+    """Move ragged rows with ``counts`` [D] to their places [D] in the frontier."""
     start, moved = np.cumsum(counts) - counts, np.empty(len(counts), np.int64)
     moved[place] = np.arange(len(counts))
     indptr = np.concatenate(([0], np.cumsum(counts[moved])))
