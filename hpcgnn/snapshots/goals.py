@@ -33,7 +33,7 @@ class SnapshotGoal(Goal):
 
     Kinds of tasks fill in: roots [S] int64: what is predicted in training from every snapshot on all ranks; last: the
     last snapshot that predictions can be made from; restarts: every split begins without state.
-    A goal is also the ``Objective`` of the steps."""
+    """
 
     roots: np.ndarray
     last: int

@@ -20,7 +20,7 @@ from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
 from hpcgnn.static.draw import Completion
 from hpcgnn.static.edges import MESSAGES, STORED, type_edges
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
+from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.seeds import (
     TRAIN,
@@ -168,7 +168,7 @@ class LinkGoal(StaticGoal):
         self.complete = self._make_negatives(partition, channel)
         self._candidates = self._make_candidates(partition, channel)
 
-    def _make_negatives(self, partition: GraphPartition, channel: Channel) -> Negatives:
+    def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
         task, evaluation, train = self._config.task, self._config.eval, self._config.train
         training, ends = partition.edges[self._relation].columns["split"] == TRAIN, []
@@ -181,7 +181,7 @@ class LinkGoal(StaticGoal):
             ends.append(End(query, answer, place.column, number, nodes, ownership, known))
         drawn = task.negatives if task.candidates == EDGE else 0
         counts = task.negatives, evaluation.negatives or drawn or 1
-        return Negatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
+        return LinkNegatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. What edges are ranked among, by the end that is asked for."""

@@ -20,7 +20,7 @@ from hpcgnn.static.config import OUT
 from hpcgnn.static.draw import Roots
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, own_rows
-from hpcgnn.static.negatives import EDGE, End, Negatives
+from hpcgnn.static.negatives import EDGE, End, LinkNegatives
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.seeds import (
@@ -122,7 +122,7 @@ def _chosen_edges(
 
 def _negatives(
     graph: StaticGraph, relation: int, kind: str, count: int, options: LoaderOptions
-) -> tuple[Roots, Negatives | None]:
+) -> tuple[Roots, LinkNegatives | None]:
     """Collective. The groups of nodes that a seed needs, and what draws those that are negatives."""
     partition = graph.partition
     types = partition.relations[relation].src_type, partition.relations[relation].dst_type
@@ -135,7 +135,7 @@ def _negatives(
         roots += ((node_type, column),)
     if not ends:
         return roots, None
-    return roots, Negatives(tuple(ends), EDGE, count, count, options.batch_size, options.seed, graph.channel)
+    return roots, LinkNegatives(tuple(ends), EDGE, count, count, options.batch_size, options.seed, graph.channel)
 
 
 def _link_batch(graph: StaticGraph | None, relation: int, plan: GraphPlan, x, n_id) -> Any:
