@@ -164,11 +164,11 @@ def _make_half(
         adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists))
     block = Block(tuple(adjacencies), tuple(map(len, sources)), tuple(map(len, rows)), device)
     index = [torch.from_numpy(np.ascontiguousarray(source)) for source in sources]
-    identity, degree = (
+    identities, degrees = [
         tuple(of_type[column][source].to(device) for of_type, source in zip(columns, index, strict=True))
         for column in range(2)
-    )
-    return Half(block_on(device, block), tuple(source.to(device) for source in index), identity, degree)
+    ]
+    return Half(block_on(device, block), tuple(source.to(device) for source in index), identities, degrees)
 
 
 def _lists_of(edges: InEdges, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
