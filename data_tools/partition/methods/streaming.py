@@ -98,10 +98,6 @@ class Stream:
         slab.set_parts(begin, part)
         return moves
 
-    def is_even(self) -> bool:
-        """Whether no part is above its capacity."""
-        return bool((self.loads.loads / self.loads.capacity <= 1).all())
-
 
 def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, passes: int) -> np.ndarray:
     """Collective. Part [m] int32 of this rank's rows; rule: ldg or fennel; weights [m, C] int64.
@@ -123,7 +119,8 @@ def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, pass
         under_way.run(native_parts.stream_parts)
     under_way.loads = dataclasses.replace(loads, capacity=LIMIT / CAPACITY * capacity)
     for _ in range(EVENING_PASSES):
-        if under_way.is_even() or under_way.run(native_parts.even_parts, -1) == 0:
+        is_even = (loads.loads / under_way.loads.capacity <= 1).all()
+        if is_even or under_way.run(native_parts.even_parts, -1) == 0:
             break
     return under_way.part
 
