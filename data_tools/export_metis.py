@@ -29,7 +29,7 @@ SPOOL_BYTES = 256 << 20
 
 
 def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[str, ...] | None = None) -> str:
-    """Write ``output``; returns what was written. balance: constraints (default: those of partition).
+    """Write ``output``; returns a line on it. balance: constraints (default: as partition has them).
 
     Needs memory for a few numbers a node; the edges go by way of the disk. Raises ValueError for a bad constraint,
     FileFormatError for a file that cannot be used.
@@ -48,18 +48,13 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
         return f"{output}: {source.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.export_metis", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("output", help="text file to write")
     parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
-    args = make_parser().parse_args(argv)
+    args = parser.parse_args(argv)
     print(export(args.graph, args.output, args.balance))
     return 0
 

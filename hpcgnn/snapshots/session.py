@@ -23,8 +23,9 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.session import BaseSession
 from hpcgnn.snapshots import config as tasks
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal, SnapshotLinkGoal
+from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition, open_snapshot_partition
+from hpcgnn.snapshots.link_goal import SnapshotLinkGoal
 from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.neighborhood import WEIGHT, Boundary, Builder

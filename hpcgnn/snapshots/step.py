@@ -20,7 +20,7 @@ from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, Graph, SequenceModel, Snapshot, State
-from hpcgnn.snapshots.neighborhood import Block
+from hpcgnn.snapshots.neighborhood import Neighborhood
 from hpcgnn.snapshots.plan import SnapshotPlan
 
 
@@ -235,10 +235,13 @@ class SnapshotTask:
         shared = key, everyone, self._counts
         return [Frame([snapshots[number] for number in frame], *shared) for frame in plan.frames]
 
-    def _graph(self, pair: tuple[Block, Block | None], chain: HaloChain, stale: StaleRows | None = None) -> Graph:
+    def _graph(
+        self, pair: tuple[Neighborhood, Neighborhood | None], chain: HaloChain, stale: StaleRows | None = None
+    ) -> Graph:
+        """A snapshot's neighbours along in-edges and out-edges, with the halos that bring their ghosts."""
         into, out = pair
-        halos = [None if block is None else self._halo(block, chain, stale) for block in pair]
-        return Graph(into.neighborhood, halos[0], None if out is None else out.neighborhood, halos[1])
-
-    def _halo(self, block: Block, chain: HaloChain, stale: StaleRows | None) -> RankHalo | None:
-        return None if block.route is None else RankHalo(chain, block.route.over(self._channel), stale)
+        halos = [
+            RankHalo(chain, side.route.over(self._channel), stale) if side is not None and side.route else None
+            for side in pair
+        ]
+        return Graph(into, halos[0], out, halos[1])
