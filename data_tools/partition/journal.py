@@ -57,8 +57,9 @@ class Journal:
         return part
 
     def keep_assignment(self, blocks: NodeBlocks, part: np.ndarray) -> None:
-        """Collective. Keep an assignment; part [n] int32 of this rank's block. Rank 0 writes one block after the other."""
+        """Collective. Keep an assignment; part [n] int32 of this rank's block, which rank 0 appends in its turn."""
         path, digest = self.folder / ASSIGNMENT, None
+        header = {"descr": part.dtype.str, "fortran_order": False, "shape": (int(blocks.starts[-1]),)}
         temporary = path.with_name("partition.tmp.npy")
         for rank in range(self.team.size):
             counts = np.zeros(self.team.size, np.int64)
@@ -68,11 +69,6 @@ class Journal:
                 if self.team.rank == 0:
                     with open(temporary, "ab" if rank else "wb") as file:
                         if rank == 0:
-                            header = {
-                                "descr": part.dtype.str,
-                                "fortran_order": False,
-                                "shape": (int(blocks.starts[-1]),),
-                            }
                             np.lib.format.write_array_header_1_0(file, header)
                         rows.tofile(file)
         with self.team.together("keep the assignment"):
