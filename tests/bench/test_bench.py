@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.bench import epoch, neighbors, plot
+from hpcgnn.bench import epoch, neighbors
 from hpcgnn.bench.cost import Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
@@ -156,7 +157,7 @@ SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memo
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
-    drawn = [f"--plot={picture}"] if plot.installed() else []
+    drawn = [f"--plot={picture}"] if find_spec("matplotlib") else []
     given = ["--flops=1e10", "--max_ranks=200", "--steps=4"]
     if ranks == 1:
         given += ["--efficiency=0.5", "--overhead=1e-3", "--plan_root=1e-6", "--plan_overhead=1e-3"]
