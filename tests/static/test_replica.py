@@ -57,7 +57,7 @@ def test_samples_are_those_of_the_owners(comm, mpi_tmp_path, case):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     sharded = open_graph_session(comm, parts, static_config(**changes))
     replicated = open_graph_session(comm, parts, static_config(**changes, sampling__topology="replicated"))
-    assert replicated.replica is not None
+    assert replicated.loaders["train"].replica is not None
     for epoch in (0, 1):
         for session in (sharded, replicated):
             session.start_epoch(epoch)

@@ -17,6 +17,7 @@ from test_graph_training import assert_same_records
 from hpcgnn.comm.crew import Crew, Lane, Mapping
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.reopen import command_parser, parse
@@ -244,10 +245,12 @@ def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp
     part, samplers = side
     parts = make_static_parts(comm, plain, mpi_tmp_path)
 
-    def fail(*_, **__):
-        raise OSError("part-3.h5: cannot be read")
+    def fail_without_columns(*arguments, **options):
+        if not arguments[5]:  # columns, which trainers alone read
+            raise OSError("part-3.h5: cannot be read")
+        return open_graph_partition(*arguments, **options)
 
-    monkeypatch.setattr("hpcgnn.static.sampler_ranks.open_graph_partition", fail)
+    monkeypatch.setattr("hpcgnn.static.graph.open_graph_partition", fail_without_columns)
     with pytest.raises(DistributedError, match=r"part-3\.h5: cannot be read"):
         run_crew(part, samplers, parts, mpi_tmp_path, static_config())
 
