@@ -152,6 +152,7 @@ SOURCES = {
     "own_model.BilinearTGN": lambda path: path.with_name("own_model.py").write_text(block("python", "own_model", 0)),
     "loop.py": lambda path: path.write_text(block("python", "library", 0)),
     "sage.py": lambda path: path.write_text(block("python", "library", 1)),
+    "snapshots.py": lambda path: path.write_text(block("python", "library", 3)),
     "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(140)]),
     "negatives.npz": _negatives,
     "cora_planetoid.npz": _planetoid,

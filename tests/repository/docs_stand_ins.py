@@ -29,7 +29,7 @@ KINDS = {
     r"--nodes node": UNSPLIT, r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
-    r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|--task.target": SNAPSHOTS,
+    r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|snapshots\.py|--task.target": SNAPSHOTS,
 }  # fmt: skip
 PAGE_KINDS = {"static.md": STATIC, "snapshots.md": SNAPSHOTS}
 RUN_OPTIONS = {
