@@ -25,25 +25,14 @@ HALO_WAIT = "halo wait"
 
 @dataclass(slots=True)
 class Exchange:
-    """One exchange of a chain, under way between ``start`` and ``finish`` (forward: rows to their users; backward:
-    gradients to their owners)."""
+    """One exchange of a chain, under way between ``start`` and ``finish``: ``pull`` brings rows to their users, in the
+    backward pass ``push`` gradients to their owners. Tensors: what has arrived already."""
 
     chain: HaloChain
     route: Route | Everyone
-    pull: Pull | Transfer | Arrived | Any
+    pull: Pull | Transfer | torch.Tensor | Any
     chained: bool
-    push: Transfer | Arrived | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """Rows of an exchange that was waited for at once."""
-
-    rows: torch.Tensor
-
-    def wait(self) -> torch.Tensor:
-        """The rows."""
-        return self.rows
+    push: Transfer | Pull | torch.Tensor | None = None
 
 
 class HaloChain:
@@ -57,8 +46,8 @@ class HaloChain:
         self._timers, self._overlap = timers or Timers(), overlap
 
     def start(self, route: Route | Everyone, rows: torch.Tensor) -> Exchange:
-        """Collective. Begin to bring the owners' rows [n, D] to those who want them; what is computed until ``finish``
-        needs none of them and overlaps the exchange, forward and backward. ``rows`` must not change meanwhile.
+        """Collective. Begin to bring the owners' rows [n, D] to those who want them. What is computed until ``finish``
+        overlaps the exchange, forward and backward; ``rows`` must not change meanwhile.
 
         Rows without gradient, on all ranks alike, take no part in the backward pass.
         """
@@ -71,52 +60,54 @@ class HaloChain:
         return exchange
 
     def finish(self, exchange: Exchange) -> torch.Tensor:
-        """Collective. The wanted rows [W, D] of an exchange that was started."""
+        """Collective. Return the wanted rows [W, D] of an exchange that was started."""
         if not exchange.chained:
             return self.wait(exchange.pull)
         rows, self._token = _Finish.apply(self._token, exchange)
         return rows
 
     def pull(self, route: Route, rows: torch.Tensor) -> torch.Tensor:
-        """Collective. The wanted rows [W, D]."""
+        """Collective. Bring the wanted rows [W, D], and wait for them."""
         return self.finish(self.start(route, rows))
 
-    def wait(self, moved: Pull | Transfer | Arrived) -> torch.Tensor:
-        """The rows of what is under way."""
+    def wait(self, moved: Pull | Transfer | torch.Tensor | Any) -> torch.Tensor:
+        """Wait for rows, counting the seconds."""
+        if isinstance(moved, torch.Tensor):
+            return moved
         with self._timers(HALO_WAIT):
             return moved.wait()
 
-    def under_way(self, moved: Pull | Transfer) -> Pull | Transfer | Arrived:
-        """What has begun, waited for where nothing may overlap."""
-        return moved if self._overlap else Arrived(self.wait(moved))
+    def under_way(self, moved: Pull | Transfer) -> Pull | Transfer | torch.Tensor:
+        """Return what has begun, or its rows where nothing may overlap."""
+        return moved if self._overlap else self.wait(moved)
 
     def tie(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss, with zero times the last token: its backward pass runs all adjoints, also where it depends on no
-        exchange. The chain begins anew."""
+        """Add zero times the last token to the loss, whose backward pass then runs all adjoints, also where it depends
+        on no exchange. The chain begins anew."""
         token, self._token = self._token, None
         return loss if token is None else loss + 0 * token.to(loss.dtype)
 
 
 class StaleRows:
-    """Ghosts' rows that are used again in the same step of later epochs, without gradient: brought in one of
-    ``staleness`` + 1 epochs. A step's exchanges start in the same order in every epoch."""
+    """Keeps ghosts' rows for the same step of later epochs, where they are used without gradient: they are brought in
+    one of ``staleness`` + 1 epochs. A step's exchanges start in the same order in every epoch."""
 
     def __init__(self, staleness: int):
         self._period = staleness + 1
         self._rows: dict[int, dict[int, torch.Tensor]] = {}
 
     def begin(self, epoch: int, step: int) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         self.fresh, self._number = epoch % self._period == 0, 0
         self._of_step = self._rows.setdefault(step, {})
 
     def start(self, chain: HaloChain, route: Route, rows: torch.Tensor) -> tuple[int, Exchange | None]:
-        """Collective where rows are fresh."""
+        """Collective where rows are fresh. Begin an exchange, or look for its rows of an earlier epoch."""
         self._number += 1
         return self._number, chain.start(route, rows) if self.fresh else None
 
     def finish(self, chain: HaloChain, started: tuple[int, Exchange | None]) -> torch.Tensor:
-        """Collective where rows are fresh."""
+        """Collective where rows are fresh. Return the ghosts' rows, and keep them if they are fresh."""
         number, exchange = started
         if exchange is None:
             return self._of_step[number]
@@ -127,7 +118,7 @@ class StaleRows:
 
 @dataclass(slots=True)
 class RankHalo:
-    """A route whose exchanges are part of a chain. stale: where rows may be old."""
+    """Brings the rows of a rank's ghosts, in exchanges that are part of a chain. stale: where rows may be old."""
 
     chain: HaloChain
     route: Route
@@ -140,7 +131,7 @@ class RankHalo:
         return self.chain.start(self.route, rows)
 
     def finish(self, exchange) -> torch.Tensor:
-        """Collective where rows are fresh. The ghosts' rows."""
+        """Collective where rows are fresh. Return the ghosts' rows."""
         if self.stale is not None:
             return self.stale.finish(self.chain, exchange)
         return self.chain.finish(exchange)
@@ -180,8 +171,8 @@ class _Finish(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class Everyone:
-    """In the place of a ``Route``: what is pulled are the m rows of all ranks [R m, D] in rank order, and the gradients
-    that all ranks have of them are summed, in rank order, at the rank they are of."""
+    """Takes the place of a ``Route``: pulls the m rows of all ranks [R m, D] in rank order, and sums the gradients that
+    all ranks have of them, in rank order, at the rank that they are of."""
 
     channel: Channel
     num_rows: int
@@ -189,7 +180,7 @@ class Everyone:
 
     @property
     def served(self) -> torch.Tensor:
-        """All rows [m]."""
+        """Numbers of all rows [m]: each is sent."""
         return torch.arange(self.num_rows, device=self.device)
 
     def start_pull(self, rows: torch.Tensor) -> Transfer:
@@ -201,7 +192,7 @@ class Everyone:
         return self.channel.start(gradient, self._counts(), self._counts())
 
     def sum_requests(self, received: torch.Tensor) -> torch.Tensor:
-        """Gradients [R m, D] of this rank's rows, summed [m, D]."""
+        """Sum the gradients [R m, D] of this rank's rows over ranks: [m, D]."""
         return received.view(self.channel.size, self.num_rows, -1).sum(0)
 
     def _counts(self) -> np.ndarray:
@@ -210,7 +201,7 @@ class Everyone:
 
 @dataclass(slots=True)
 class RankRows:
-    """Rows of all ranks, as many of each, their exchanges part of a chain."""
+    """Brings rows of all ranks, as many of each, in exchanges that are part of a chain."""
 
     chain: HaloChain
     channel: Channel
@@ -220,5 +211,5 @@ class RankRows:
         return self.chain.start(Everyone(self.channel, len(rows), rows.device), rows)
 
     def finish(self, exchange) -> torch.Tensor:
-        """Collective. Rows of all ranks [R m, D]."""
+        """Collective. Return the rows of all ranks [R m, D]."""
         return self.chain.finish(exchange)

@@ -18,7 +18,7 @@ from hpcgnn.graph.partition import FEATURES
 from hpcgnn.native import Random
 from hpcgnn.snapshots.config import FRESH, SnapshotInputConfig, SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.neighborhood import Block, Boundary, Builder, reversed_edges
+from hpcgnn.snapshots.neighborhood import Boundary, Builder, Neighborhood, reversed_edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class SnapshotPlan:
     frames: list[list[int]]
     targets: list[int]
     wanted: list[Any]
-    blocks: dict[int, tuple[Block, Block | None]]
-    whole: dict[int, tuple[Block, Block | None]]
+    blocks: dict[int, tuple[Neighborhood, Neighborhood | None]]
+    whole: dict[int, tuple[Neighborhood, Neighborhood | None]]
     begins: bool = True
     ends: bool = True
     final: bool = True
@@ -88,7 +88,7 @@ class SnapshotPlanner:
         self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
         (self._group, self._groups), self._boundary = share, boundary
         self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))
-        self._kept: dict[int, tuple[Block, Block | None]] = {}
+        self._kept: dict[int, tuple[Neighborhood, Neighborhood | None]] = {}
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
         """Collective."""
@@ -120,7 +120,7 @@ class SnapshotPlanner:
             step % batches.updates == 0, (step + 1) % batches.updates == 0,
         )  # fmt: skip
 
-    def _sampled(self, pair: tuple[Block, Block | None], epoch: int, step: int, like: int):
+    def _sampled(self, pair: tuple[Neighborhood, Neighborhood | None], epoch: int, step: int, like: int):
         assert self._boundary is not None
         return tuple(None if b is None else self._boundary.sample(b, epoch, step, like) for b in pair)
 
@@ -135,12 +135,12 @@ class SnapshotPlanner:
             return [[number] for number in targets]
         return [[number - back for number in targets] for back in reversed(range(self._config.history))]
 
-    def block(self, number: int) -> tuple[Block, Block | None]:
+    def block(self, number: int) -> tuple[Neighborhood, Neighborhood | None]:
         """Collective. A snapshot's neighbourhoods."""
         like = int(self._like[number])
         return self._blocks([like])[like]
 
-    def _blocks(self, numbers: list[int]) -> dict[int, tuple[Block, Block | None]]:
+    def _blocks(self, numbers: list[int]) -> dict[int, tuple[Neighborhood, Neighborhood | None]]:
         """Collective. By the first snapshot with the same edges."""
         found, kept = {}, {} if self._config.routes == FRESH else self._kept
         for like in dict.fromkeys(int(self._like[number]) for number in numbers):

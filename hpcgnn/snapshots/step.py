@@ -7,7 +7,6 @@ of this rank, k sequences followed at once, C output columns, W columns of a kep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 import torch
 
@@ -17,16 +16,18 @@ from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import SparseEmbedding
 from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.loop.session import Task
 from hpcgnn.nn.step_key import StepKey
+from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, Graph, SequenceModel, Snapshot, State
-from hpcgnn.snapshots.neighborhood import Block
+from hpcgnn.snapshots.neighborhood import Neighborhood
 from hpcgnn.snapshots.plan import SnapshotPlan
 
 
 class SequenceRows:
-    """A ``NodeRowStore``. state: rows of nodes [n, W] by name; shared: further state, equal on all ranks; both begin
-    anew with every epoch. learnt: rows that the optimizer moves, or None."""
+    """Keeps rows of nodes from step to step (a ``NodeRowStore``). state: rows [n, W] by name; shared: further state,
+    equal on all ranks; both begin anew with every epoch. learnt: learnable embeddings, or None."""
 
     def __init__(self, num_nodes: int, widths: dict[str, int], learnt: SparseEmbedding | None, like: torch.Tensor):
         self.learnt, self._like = learnt, like
@@ -35,27 +36,27 @@ class SequenceRows:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """Forget the state."""
         self.state = {name: self._like.new_zeros(self._num_nodes, width) for name, width in self._widths.items()}
         self.shared: dict[str, torch.Tensor] = {}  # empty: as the model begins
         self.fresh = True
 
     def remember(self, state: Mapping[str, torch.Tensor]) -> None:
-        """The state after a step: [n, 1, W] of nodes, [1, ...] of all."""
+        """Keep the state after a step: [n, 1, W] of nodes, [1, ...] of all."""
         self.fresh = False
         for name, value in state.items():
-            found = value.detach().squeeze(1 if name in self._widths else 0)
-            (self.state if name in self._widths else self.shared)[name] = found
+            rows = value.detach().squeeze(1 if name in self._widths else 0)
+            (self.state if name in self._widths else self.shared)[name] = rows
 
     def zero(self) -> torch.Tensor:
-        """The number 0, of the type and device of the rows."""
+        """Return the number 0, of the type and device of the rows."""
         return self._like.new_zeros(())
 
     def settle(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no write waits."""
 
     def saved(self) -> list[SavedRows]:
-        """All rows of this rank; ``saved_shared`` is what all ranks share at this moment."""
+        """Copy all rows of this rank, and into ``saved_shared`` what all ranks share at this moment."""
         self.saved_shared = {name: value.clone() for name, value in self.shared.items()}
         columns = self._columns()
         if not columns:
@@ -63,7 +64,7 @@ class SequenceRows:
         return [SavedRows(torch.arange(self._num_nodes), {name: value.clone() for name, value in columns.items()})]
 
     def between_epochs(self) -> list[SavedRows]:
-        """Learnable rows; the state begins anew."""
+        """Copy the learnable embeddings; the state begins anew."""
         saved = self.saved()
         self.saved_shared = {}
         for piece in saved:
@@ -71,7 +72,7 @@ class SequenceRows:
         return saved
 
     def prototype(self) -> dict[str, torch.Tensor]:
-        """The columns of no row."""
+        """Return the columns, without any row."""
         return {name: column[:0] for name, column in self._columns().items()}
 
     def put(self, saved: SavedRows) -> None:
@@ -81,15 +82,15 @@ class SequenceRows:
         self.fresh = False
 
     def put_shared(self, shared: dict[str, torch.Tensor]) -> None:
-        """What ``saved_shared`` was."""
+        """Set what all ranks share, as ``saved_shared`` was."""
         self.shared = {name: value.to(self._like.device, self._like.dtype) for name, value in shared.items()}
         self.fresh = self.fresh and not shared
 
     def share(self, channel: Channel) -> None:
-        """No rank keeps copies."""
+        """Do nothing: no rank keeps copies."""
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
-        """Never called: nothing waits, so nothing that waits is saved."""
+        """Refuse saved writes that wait: a run on snapshots saves none."""
         raise ValueError("the checkpoint holds writes that wait, which a run on snapshots has none of")
 
     def _columns(self) -> dict[str, torch.Tensor]:
@@ -97,44 +98,34 @@ class SequenceRows:
         return {**learnt, **{f"state.{name}": value for name, value in self.state.items()}}
 
 
-class Objective(Protocol):
-    """What a goal tells of one target: scores from the model's outputs, and the loss, a sum over what is predicted."""
-
-    def score(self, outputs: torch.Tensor, wanted: Any, chain: HaloChain) -> Any:
-        """Collective. Scores from the outputs [n, C] at one target."""
-
-    def loss(self, scores: Any) -> torch.Tensor:
-        """The sum over this rank's predictions."""
-
-    def join(self, scores: list, training: bool) -> Any:
-        """Scores of several targets, or of none, as those of one step."""
+STATE, BUFFER = "state.", "buffer."
 
 
-class SnapshotTask:
-    """Collective to create; so are ``train``, ``score`` and ``evaluate``. inputs(number): what is known of the nodes in
-    a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands it from group to group where
-    groups split time, None: there is but one. last_scores: of the newest training step."""
+class SnapshotTask(Task):
+    """Runs planned steps; collective to create, and so are ``train``, ``score`` and ``evaluate``. inputs(number):
+    features of the nodes in a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands it
+    from group to group where groups split time, None: there is but one."""
 
     def __init__(
-        self, model: SequenceModel, objective: Objective, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
+        self, model: SequenceModel, goal: SnapshotGoal, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
         identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
         relay: Relay | None = None, staleness: int = 0, overlap: bool = True,
     ):  # fmt: skip
-        self.model, self._objective, self._rows, self._inputs = model, objective, rows, inputs
+        self.model, self._goal, self._rows, self.inputs = model, goal, rows, inputs
         self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
-        self.timers, self.last_scores, self._relay = timers, None, relay
-        self._stale, self._overlap = StaleRows(staleness) if staleness else None, overlap
+        self.timers, self._relay, self._overlap = timers, relay, overlap
+        self._staleness, self._stale = staleness, StaleRows(staleness) if staleness else None
         self._smoothed: dict[int, dict] = {}
         self._counts = tuple(channel.everyone(torch.tensor([len(identity)])).tolist())
         self._norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
-        """Collective. Gradients of one step; returns this rank's part of the loss."""
+        """Collective. Form the gradients of one step; returns this rank's part of the loss."""
         self.model.train()
         chain, learnt = self._chain(), self._learnt()
         with self.timers("compute"):
             scores, tokens = self._run(plan, chain, learnt)
-            loss = sum((self._objective.loss(score) for score in scores), self._zero()) / max(1, plan.batch_size)
+            loss = sum((self._goal.loss(score) for score in scores), self._rows.zero()) / max(1, plan.batch_size)
             tied = sum((0 * token for token in tokens), chain.tie(loss))
             if tied.requires_grad:
                 tied.backward()
@@ -144,35 +135,59 @@ class SnapshotTask:
             assert self._rows.learnt is not None
             gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
             self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
-        self.last_scores = self._objective.join(scores if plan.begins else [], True).detach()
+        self.last_scores = self._goal.join(scores if plan.begins else [], True).detach()
         return loss.detach()
 
     @torch.no_grad()
     def score(self, plan: SnapshotPlan):
-        """Collective. Scores of one step."""
+        """Collective. Return the scores of one step."""
         self.model.eval()
         with self.timers("compute"):
-            return self._objective.join(self._run(plan, self._chain(), self._learnt())[0], False)
+            return self._goal.join(self._run(plan, self._chain(), self._learnt())[0], False)
 
     evaluate = score
 
     @torch.no_grad()
     def outputs(self, plan: SnapshotPlan) -> list[torch.Tensor]:
-        """Collective. The model's outputs [n, C] at every target of a plan; the state moves on."""
+        """Collective. Return the model's outputs [n, C] at every target of a plan; the state moves on."""
         self.model.eval()
         return self._outputs(plan, self._chain(), self._learnt())[0]
+
+    def can_resume(self, epoch: int, step: int) -> bool:
+        """Whether a run can go on exactly from before a step: with stale rows, only where they are brought anew."""
+        period = self._staleness + 1
+        return period == 1 or (epoch % period == 0 and step == 0)
+
+    def run_state(self) -> dict[str, torch.Tensor]:
+        """What the newest ``saved`` of the rows shares between ranks, and the model's running statistics, which move in
+        training alone."""
+        shared = {STATE + name: value for name, value in self._rows.saved_shared.items()}
+        return shared | {BUFFER + name: value for name, value in self._buffers().items()}
+
+    def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        """The inverse of ``run_state``."""
+        shared = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
+        self._rows.put_shared(shared)
+        for name, value in self._buffers().items():
+            value.copy_(tensors[BUFFER + name])
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """The model's running statistics, by name."""
+        parameters = dict(self.model.named_parameters())
+        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
     def _chain(self) -> HaloChain:
         return HaloChain(self.timers, self._overlap)
 
     def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
-        """Collective. Scores of the plan's targets, and tokens that must be part of the loss; the state moves on."""
+        """Collective. Score the plan's targets; returns tokens, too, that must be part of the loss."""
         outputs, tokens = self._outputs(plan, chain, learnt)
-        found = zip(outputs, plan.wanted, strict=True)
-        return [self._objective.score(rows, wanted, chain) for rows, wanted in found], tokens
+        pairs = zip(outputs, plan.wanted, strict=True)
+        return [self._goal.score(rows, wanted, chain) for rows, wanted in pairs], tokens
 
     def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
-        """Collective. Outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves on."""
+        """Collective. Compute outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves
+        on."""
         frames = self._frames(plan, chain, learnt)
         tokens: list = []
         if self._carries:
@@ -184,7 +199,8 @@ class SnapshotTask:
         return outputs, tokens
 
     def _carry(self, frames: list[Frame], tokens: list) -> tuple[list[torch.Tensor], State]:
-        """Collective. Outputs [n, C] of the frames, one sequence, and the state that the next step begins with."""
+        """Collective. Compute outputs [n, C] of the frames, one sequence, and the state that the next step begins
+        with."""
         state = self._state()
         relay = self._relay if state else None  # nothing is remembered: nothing is handed on
         if relay is not None and not relay.is_first:
@@ -197,26 +213,22 @@ class SnapshotTask:
             after = dict(zip(names, relay.close_round([value.detach() for value in values]), strict=True))
         return [rows.squeeze(1) for rows in outputs], after
 
-    def _zero(self) -> torch.Tensor:
-        """The loss of nothing."""
-        return self._rows.zero()
-
     def _learnt(self) -> torch.Tensor | None:
-        """Learnable inputs [n, E] as a leaf of the backward pass."""
+        """Return the learnable embeddings [n, E] as a leaf of the backward pass."""
         if self._rows.learnt is None:
             return None
         return self._rows.learnt.weight.detach().requires_grad_(torch.is_grad_enabled())
 
     def _state(self) -> State:
-        """The state that a step begins with when state is carried on."""
+        """Return the state that a step begins with when state is carried on."""
         state = self.model.begin(self._rows.zero().new_zeros(len(self._identity), 1, 0))
         if self._rows.fresh:
             return state
-        kept = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
-        return dict(state) | kept | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
+        of_nodes = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
+        return dict(state) | of_nodes | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
 
     def _frames(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list[Frame]:
-        """Collective."""
+        """Collective. Make the frames of a step from its plan."""
         stale = self._stale if self.model.training else None
         if stale is not None:
             stale.begin(plan.epoch, plan.step)
@@ -225,20 +237,23 @@ class SnapshotTask:
         key = StepKey(self._seed, plan.epoch, plan.step, self.model.training)
         snapshots = {}
         for number, pair in plan.blocks.items():
-            inputs = self._inputs(number)
+            inputs = self.inputs(number)
             if learnt is not None:
                 inputs = torch.cat([inputs, learnt], dim=1)
-            kept = self._smoothed.setdefault(number, {}) if learnt is None else None
-            graph = graphs[id(pair)]
-            snapshots[number] = Snapshot(number, graph, inputs, self._identity, kept, whole[id(plan.whole[number])])
+            smoothed = self._smoothed.setdefault(number, {}) if learnt is None else None
+            graph, whole_graph = graphs[id(pair)], whole[id(plan.whole[number])]
+            snapshots[number] = Snapshot(number, graph, inputs, self._identity, smoothed, whole_graph)
         everyone = RankRows(chain, self._channel) if self._channel.size > 1 else None
         shared = key, everyone, self._counts
         return [Frame([snapshots[number] for number in frame], *shared) for frame in plan.frames]
 
-    def _graph(self, pair: tuple[Block, Block | None], chain: HaloChain, stale: StaleRows | None = None) -> Graph:
+    def _graph(
+        self, pair: tuple[Neighborhood, Neighborhood | None], chain: HaloChain, stale: StaleRows | None = None
+    ) -> Graph:
+        """A snapshot's neighbours along in-edges and out-edges, with the halos that bring their ghosts."""
         into, out = pair
-        halos = [None if block is None else self._halo(block, chain, stale) for block in pair]
-        return Graph(into.neighborhood, halos[0], None if out is None else out.neighborhood, halos[1])
-
-    def _halo(self, block: Block, chain: HaloChain, stale: StaleRows | None) -> RankHalo | None:
-        return None if block.route is None else RankHalo(chain, block.route.over(self._channel), stale)
+        halos = [
+            RankHalo(chain, side.route.over(self._channel), stale) if side is not None and side.route else None
+            for side in pair
+        ]
+        return Graph(into, halos[0], out, halos[1])

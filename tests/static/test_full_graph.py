@@ -27,7 +27,6 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.predict import predict_nodes
-from hpcgnn.static.whole import RowHalo
 
 EPOCHS = 3
 SAMPLED = {"sampling__mode": "full", "eval__exact": True, "train__batch_size": 10_000}
@@ -181,7 +180,7 @@ def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
     """Both halves together have every edge once, the inner one none from a ghost; outer nodes see the border."""
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
     session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
-    graph, (share,) = session.graph, [open_graph_partition(parts, comm.rank, comm.size)]
+    graph, (share,) = session.loaders["train"].whole, [open_graph_partition(parts, comm.rank, comm.size)]
     (deep, border, outer), n = graph.counts[0], share.num_nodes
     assert (deep + border, outer) == (graph.inner.num_nodes, graph.outer.num_nodes)
     assert comm.size == 1 or min(deep, border, outer) > 0
@@ -208,7 +207,9 @@ def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
 def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
     parts = make_static_parts(comm, typed, mpi_tmp_path)
     session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
-    for rows, table, ghosts in zip(session.rows, session.task.features, session.graph.num_ghosts, strict=True):
+    for rows, table, ghosts in zip(
+        session.graph.rows, session.task.features, session.loaders["train"].whole.num_ghosts, strict=True
+    ):
         if table is None:
             assert "feature" not in rows.tables
             continue
@@ -294,7 +295,8 @@ def test_inner_nodes_are_computed_while_rows_travel(comm, mpi_tmp_path, monkeypa
     """Forward and backward: in every hidden layer the exchange begins, inner nodes follow, then it is waited for."""
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
     trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(sampling__mode="whole", model__layers=3))
-    events, inner = [], RowHalo.inner
+    session, events = trainer.session, []
+    step, inner_block = session.model.step, session.loaders["train"].whole.inner.block
 
     def noted(name, function):
         def call(*arguments):
@@ -303,17 +305,18 @@ def test_inner_nodes_are_computed_while_rows_travel(comm, mpi_tmp_path, monkeypa
 
         return call
 
-    def noted_inner(halo):
-        events.append("inner")
-        rows = inner(halo).clone()
-        rows.register_hook(noted("inner gradient", lambda _: None))
-        return rows
+    def noted_step(number, batch, block, rows):
+        if number and block is inner_block:
+            events.append("inner")
+            rows = rows.clone()
+            rows.register_hook(noted("inner gradient", lambda _: None))
+        return step(number, batch, block, rows)
 
-    monkeypatch.setattr(RowHalo, "inner", noted_inner)
+    monkeypatch.setattr(session.model, "step", noted_step)
     for owner, name in ((Route, "start_pull"), (Pull, "wait"), (Route, "start_push"), (Route, "sum_requests")):
         monkeypatch.setattr(owner, name, noted(name, getattr(owner, name)))
-    with trainer.session.plans("train", 0) as plans:
+    with session.plans("train", 0) as plans:
         for plan in plans:
-            trainer.session.task.train(plan)
+            session.task.train(plan)
     forward, backward = ["start_pull", "inner", "wait"], ["start_push", "inner gradient", "sum_requests"]
     assert events == 2 * forward + 2 * backward

@@ -28,8 +28,8 @@ def test_plans_are_those_of_the_host(tmp_path, emulated, case):  # noqa: F811
         open_graph_session(MPI.COMM_SELF, parts, static_config(**changes, sampling__planner=planner))
         for planner in ("device", "host")
     )
-    assert on_device.sampler._draw.on_device
-    assert not on_host.sampler._draw.on_device
+    assert on_device.loaders["train"].draw.on_device
+    assert not on_host.loaders["train"].draw.on_device
     assert compare_plans(on_device, on_host, (("train", 0), ("train", 1), ("val", 0))) > 5
 
 
@@ -37,7 +37,7 @@ def test_auto_takes_the_host_where_the_device_cannot(tmp_path, emulated):  # noq
     make, changes = test_graph_links.CASES["friends"]
     parts = make_static_parts(MPI.COMM_SELF, make, tmp_path)
     session = open_graph_session(MPI.COMM_SELF, parts, test_graph_links.link_config(**changes))
-    assert not session.sampler._draw.on_device
+    assert not session.loaders["train"].draw.on_device
     session.close()
     with pytest.raises((ValueError, DistributedError), match="a batch's own edges are left out"):
         open_graph_session(

@@ -31,7 +31,7 @@ from hpcgnn.static.sampler_ranks import (
     read_drawn,
     read_request,
 )
-from hpcgnn.static.session import GraphSession
+from hpcgnn.static.session import open_session
 from hpcgnn.temporal.config import RunConfig
 
 SIDES = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # samplers, trainers
@@ -62,7 +62,7 @@ def run_crew(comm, samplers: int, parts: Path, folder: Path, config, work=None, 
     found = []
 
     def train(part: World, remote) -> int:
-        session = GraphSession(config, str(parts), part, watchdog, remote)
+        session = open_session(config, str(parts), part, watchdog, remote)
         trainer = Trainer(session, folder, lambda *_, **__: None, StopRequest())
         found.append(trainer)
         return (work or Trainer.run)(trainer)
@@ -149,7 +149,7 @@ def test_what_waits_is_bounded(comm, side, mpi_tmp_path, monkeypatch):
                     time.sleep(0.01)
                 time.sleep(0.1)
                 assert [_size(path) for path in drawn] == [taken + 2 + 4] * samplers
-        assert sum(draw.num_asked for draw in session._remote.draws) <= 4
+        assert sum(draw.num_asked for draw in session.loaders["train"].remote.draws) <= 4
         return 0
 
     monkeypatch.setattr(SamplerRank, "_draw", count)

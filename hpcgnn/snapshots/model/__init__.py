@@ -11,16 +11,16 @@ from hpcgnn.snapshots.model.filtered import DCRNN, GConvGRU, GConvLSTM, JointTGC
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.model.recurrent import A3TGCN, MPNNLSTM, TGCN
 from hpcgnn.snapshots.model.roland import ROLAND
-from hpcgnn.snapshots.model.stacks import DySAT, PlainGAT, PlainGCN, PlainSAGE
+from hpcgnn.snapshots.model.stacks import DySAT, PlainModel
 
 MODELS: dict[str, type[SequenceModel]] = {
-    "gcn": PlainGCN, "sage": PlainSAGE, "gat": PlainGAT, "tgcn": TGCN, "tgcn_joint": JointTGCN, "a3tgcn": A3TGCN,
+    "gcn": PlainModel, "sage": PlainModel, "gat": PlainModel, "tgcn": TGCN, "tgcn_joint": JointTGCN, "a3tgcn": A3TGCN,
     "gconv_gru": GConvGRU, "gconv_lstm": GConvLSTM, "dcrnn": DCRNN, "mpnn_lstm": MPNNLSTM, "evolvegcn_o": EvolveGCNO,
     "evolvegcn_h": EvolveGCNH, "roland": ROLAND, "dysat": DySAT,
 }  # fmt: skip
 
 
 def make_model(config: SnapshotModelConfig, sizes: SequenceSizes) -> SequenceModel:
-    """A model as configured. Raises ValueError."""
+    """Make the configured model. Raises ValueError."""
     kind: Any = own_class(config.class_path) if config.class_path else MODELS[config.kind]
     return kind(config, sizes)

@@ -16,10 +16,12 @@ import torch
 from torch import nn
 
 from hpcgnn import native
+from hpcgnn.comm.halo import RankHalo, RankRows
 from hpcgnn.native import Random, Stream
+from hpcgnn.nn.aggregation import attend
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.snapshots.config import SnapshotModelConfig
-from hpcgnn.snapshots.neighborhood import Halo, Neighborhood, next_term, propagate
+from hpcgnn.snapshots.neighborhood import Neighborhood, next_term, propagate
 
 
 @dataclass(slots=True)
@@ -28,9 +30,9 @@ class Graph:
     with its halo (None: no ghosts)."""
 
     into: Neighborhood
-    halo: Halo | None = None
+    halo: RankHalo | None = None
     out: Neighborhood | Any = None
-    out_halo: Halo | None = None
+    out_halo: RankHalo | None = None
 
     def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
         """Collective. Sums over neighbours [n, D] of rows [n, D]."""
@@ -39,11 +41,10 @@ class Graph:
 
     def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Collective. Sums over neighbours of rows [n, k, H], of an exchange that was started."""
-        flat, (heads, width) = rows.flatten(1), source.shape
-        everyone = flat if self.halo is None else torch.cat([flat, self.halo.finish(exchange)])
-        score = lambda some, vectors: (some.view(len(some), -1, heads, width) * vectors).sum(3).flatten(1)  # noqa: E731
-        found = native.graph_attention(everyone, score(everyone, source), score(flat, target), self.into.merged)
-        return found.view(rows.shape)
+        if self.halo is not None:
+            ghosts = self.halo.finish(exchange)
+            rows = torch.cat([rows, ghosts.view(len(ghosts), *rows.shape[1:])])
+        return attend(rows, source, target, self.into.merged)
 
     def start(self, rows: torch.Tensor, out: bool = False):
         """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""
@@ -73,7 +74,7 @@ class Frame:
 
     snapshots: list[Snapshot]
     key: StepKey = field(default_factory=StepKey)
-    everyone: Halo | None = None
+    everyone: RankRows | None = None
     counts: tuple[int, ...] = ()
     uses: tuple[int, ...] = ()
 
@@ -109,7 +110,7 @@ class Frame:
         return [s.graph.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
 
     def propagate(self, name: str, rows: torch.Tensor, exchanges: list | None = None, out: bool = False):
-        """Collective. operator @ rows of every snapshot [n, k, D]; the operators are those of ``nn.neighborhood``."""
+        """Collective. operator @ rows of every snapshot [n, k, D]; see ``make_operator``."""
         if len(self.graphs) == 1:
             found = self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out)
             return found.view(rows.shape)
@@ -119,7 +120,7 @@ class Frame:
 
     def attend(self, rows: torch.Tensor, exchanges: list, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Collective. Of every snapshot the sums [n, k, H] of neighbours' and own rows [n, k, H], weighed by attention
-        (``native.graph_attention``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
+        (``attend``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
         rows, started before."""
         if len(self.graphs) == 1:
             return self.graphs[0].attend(rows, exchanges[0], source, target)

@@ -22,7 +22,11 @@ from hpcgnn.snapshots.model.spatial import Distinct, attend_all, propagate_all, 
 class Stack(nn.Module):
     """Layers one behind the other, with dropout between them: matrices weight [I, H] and biases, and what a kind of
     layers adds. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``. norm_last: batch
-    normalisation follows the activation."""
+    normalisation follows the activation.
+
+    Sums over neighbours and attention are those of static graphs (``nn.aggregation``). Parameters are not: a product
+    comes before its rows travel, where a block's are fused with the sums, and checkpoints know both by their names.
+    """
 
     activate = staticmethod(torch.relu)
 
@@ -35,34 +39,36 @@ class Stack(nn.Module):
         self.norm = nn.ModuleList(BatchNorm(config.hidden) for _ in self.widths) if config.norm == BATCH else None
 
     def first(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """Collective. Rows [n, k, H] of every frame from its inputs, without the bias."""
+        """Collective. Form the first layer's rows [n, k, H] of every frame from its inputs, without the bias."""
         return self.other(0, frames, [frame.inputs for frame in frames])
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. Rows of this layer from those of the layer below."""
+        """Collective. Form the rows of a further layer from those of the layer below, without the bias."""
         raise NotImplementedError
 
     def layers(self, frames: list[Frame]) -> list[list[torch.Tensor]]:
-        """Collective. The rows [n, k, H] of every frame, layer by layer."""
-        found = [self.layer(0, frames)]
+        """Collective. Return the rows [n, k, H] of every frame, layer by layer."""
+        layers = [self.layer(0, frames)]
         for number in range(1, len(self.bias)):
-            found.append(self.layer(number, frames, found[-1]))
-        return found
+            layers.append(self.layer(number, frames, layers[-1]))
+        return layers
 
     def layer(self, number: int, frames: list[Frame], rows: list[torch.Tensor] | Any = None) -> list[torch.Tensor]:
-        """Collective. The rows [n, k, H] of a layer from those of the one below, the first one's from the inputs."""
+        """Collective. Return the rows [n, k, H] of a layer, formed from rows of the one below, or, the first one's,
+        from the inputs."""
         if number:
-            rows = [frame.drop(some, number, self.p) for frame, some in zip(frames, rows, strict=True)]
-        found = self.other(number, frames, rows) if number else self.first(frames)
-        found = [some + self.bias[number] for some in found]
-        if self.norm is None:
-            return [self.activate(some) for some in found]
-        if self._norm_last:
-            return self.norm[number](frames, [self.activate(some) for some in found])
-        return [self.activate(some) for some in self.norm[number](frames, found)]
+            dropped = [frame.drop(below, number, self.p) for frame, below in zip(frames, rows, strict=True)]
+            rows = self.other(number, frames, dropped)
+        else:
+            rows = self.first(frames)
+        rows = [frame_rows + self.bias[number] for frame_rows in rows]
+        if self.norm is not None and not self._norm_last:
+            rows = self.norm[number](frames, rows)
+        rows = [self.activate(frame_rows) for frame_rows in rows]
+        return self.norm[number](frames, rows) if self.norm is not None and self._norm_last else rows
 
     def forward(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """Collective. The last layer's [n, k, H] of every frame."""
+        """Collective. Return the last layer's rows [n, k, H] of every frame."""
         return self.layers(frames)[-1]
 
 
@@ -73,12 +79,12 @@ class GCNStack(Stack):
         return [rows @ self.weight[0] for rows in smooth_all(frames, "gcn")]
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        return propagate_all(frames, "gcn", [some @ self.weight[number] for some in rows])
+        return propagate_all(frames, "gcn", [below @ self.weight[number] for below in rows])
 
 
 class SAGEStack(Stack):
-    """A node's own row and the mean of its neighbours', each times a matrix (Hamilton et al., Inductive representation
-    learning on large graphs, 2017); edge weights weigh the mean."""
+    """GraphSAGE: a node's own row and the mean of its neighbours', each times a matrix (Hamilton et al., Inductive
+    representation learning on large graphs, 2017); edge weights weigh the mean."""
 
     def __init__(self, config: SnapshotModelConfig, inputs: int):
         super().__init__(config, inputs)
@@ -89,8 +95,8 @@ class SAGEStack(Stack):
         return [frame.inputs @ self.weight[0] + mean @ self.around[0] for frame, mean in pairs]
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        means = propagate_all(frames, "mean", [some @ self.around[number] for some in rows])
-        return [some @ self.weight[number] + mean for some, mean in zip(rows, means, strict=True)]
+        means = propagate_all(frames, "mean", [below @ self.around[number] for below in rows])
+        return [below @ self.weight[number] + mean for below, mean in zip(rows, means, strict=True)]
 
 
 class GATStack(Stack):
@@ -105,45 +111,29 @@ class GATStack(Stack):
         self.source, self.target = (nn.ParameterList(glorot(*shape) for _ in self.widths) for _ in range(2))
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        values = [some @ self.weight[number] for some in rows]
+        values = [below @ self.weight[number] for below in rows]
         return attend_all(frames, values, self.source[number], self.target[number])
 
 
-class PlainModel(SequenceModel):
-    """A stack's rows of every snapshot, with no memory of those before."""
+STACKS: dict[str, type[Stack]] = {"gcn": GCNStack, "sage": SAGEStack, "gat": GATStack}
 
-    stack: type[Stack]
+
+class PlainModel(SequenceModel):
+    """A stack's rows of every snapshot, with no memory of those before: graph convolutions, GraphSAGE or attention."""
 
     def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
         super().__init__(config, sizes)
-        self.layers, self.output = self.stack(config, sizes.inputs), nn.Linear(config.hidden, sizes.outputs)
+        self.weighs_edges = config.kind == "gat"
+        self.layers, self.output = STACKS[config.kind](config, sizes.inputs), nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         every = Distinct(self.asked(frames))
         return every.spread([self.output(rows) for rows in self.layers(every.frames)]), state
 
 
-class PlainGCN(PlainModel):
-    """Graph convolutions."""
-
-    stack = GCNStack
-
-
-class PlainSAGE(PlainModel):
-    """GraphSAGE with means."""
-
-    stack = SAGEStack
-
-
-class PlainGAT(PlainModel):
-    """Graph attention."""
-
-    stack, weighs_edges = GATStack, True
-
-
 class TemporalAttention(nn.Module):
-    """The newest row of every node attends to its rows of the window, each marked with a learnt row of its place; then
-    a layer with a residual connection."""
+    """Lets the newest row of every node attend to its rows of the window, each marked with a learnt row of its place;
+    then a layer with a residual connection."""
 
     def __init__(self, config: SnapshotModelConfig, history: int):
         super().__init__()
@@ -155,13 +145,11 @@ class TemporalAttention(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """rows [L, n, k, H]; returns [n, k, H]."""
         rows = rows + self.position[:, None, None]
-        query, key, value = ((some @ w).unflatten(-1, (self.heads, -1)) for some, w in self._sides(rows))
+        sides = (rows[-1:], self.query), (rows, self.key), (rows, self.value)
+        query, key, value = ((side @ weight).unflatten(-1, (self.heads, -1)) for side, weight in sides)
         score = (query * key).sum(-1, keepdim=True) * key.shape[-1] ** -0.5
-        found = (torch.softmax(score, dim=0) * value).sum(0).flatten(-2)
-        return found + torch.relu(self.after(found))
-
-    def _sides(self, rows: torch.Tensor):
-        return (rows[-1:], self.query), (rows, self.key), (rows, self.value)
+        attended = (torch.softmax(score, dim=0) * value).sum(0).flatten(-2)
+        return attended + torch.relu(self.after(attended))
 
 
 class DySAT(SequenceModel):

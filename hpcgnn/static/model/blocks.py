@@ -15,6 +15,7 @@ import torch
 
 from hpcgnn.native import EdgeLists, gather_rows, segment_sum, unique_relabel
 from hpcgnn.native.dispatch import on_host
+from hpcgnn.nn.aggregation import with_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +178,6 @@ def stack_first(columns: Sequence[torch.Tensor], counts: Sequence[int]) -> torch
     if len(columns) == 1:
         return columns[0][: counts[0]]
     return torch.cat([column[:count] for column, count in zip(columns, counts, strict=True)])
-
-
-def with_loops(lists: EdgeLists) -> EdgeLists:
-    """Every destination as one more source of itself, after its others."""
-    everyone = torch.arange(len(lists), device=lists.indptr.device)
-    source = lists.source.new_empty(len(lists.source) + len(lists))
-    source[lists.indptr[1:] + everyone] = everyone
-    source[torch.arange(len(lists.source), device=everyone.device) + lists.destination] = lists.source
-    return EdgeLists(torch.cat([lists.indptr[:1], lists.indptr[1:] + everyone + 1]), source, lists.num_sources)
 
 
 def gather_singles(rows: torch.Tensor, lists: EdgeLists) -> torch.Tensor:

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
-from hpcgnn.native import layers as native_layers
+from hpcgnn.native.layers import can_multiply
+from hpcgnn.nn.aggregation import attend, edge_factors, product
 from hpcgnn.nn.linear import glorot, linear
 from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, gather_singles, rows_of
 
@@ -43,11 +44,6 @@ def _each_edge(lists: EdgeLists) -> EdgeLists:
     return EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
 
 
-def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """rows [n, I] @ matrix [I, O], for many rows of few columns: neither they nor their gradients are copied."""
-    return native.grouped_linear(rows, torch.tensor([0, len(rows)]), matrix.unsqueeze(0))
-
-
 class SageConv(nn.Module):
     """weight [own row | aggregated neighbours] + bias (Hamilton et al., Inductive representation learning on large
     graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
@@ -60,7 +56,7 @@ class SageConv(nn.Module):
         """Rows may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = self.aggregator != "max" and edge_weight is None and native_layers.can_multiply(table, weight)
+        fused = self.aggregator != "max" and edge_weight is None and can_multiply(table, weight)
         if fused:
             return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
         return self._compose(block, rows_of(rows), edge_weight, rectify)
@@ -97,19 +93,13 @@ class GcnConv(nn.Module):
     def _edges(self, block: Block, degree, dtype) -> tuple[EdgeLists, torch.Tensor]:
         """Edges with their weights [E, 1], self loops among them."""
         lists, degree = block.lists, degree.to(dtype)
-        target, count = degree[: len(lists)], lists.degree.to(dtype)
         scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
-        destination = lists.destination
-        edge_weight = scale[lists.source] * (scale[: len(lists)] * target / count.clamp(min=1))[destination]
-        if block.weight is not None:
-            edge_weight = edge_weight * block.weight.to(dtype)
+        own_scale, count = scale[: len(lists)], lists.degree.to(dtype)
+        target = own_scale * degree[: len(lists)] / count.clamp(min=1)
+        weight = None if block.weight is None else block.weight.to(dtype)
         if not self.self_loop:
-            return lists, edge_weight.unsqueeze(1)
-        looped = block.looped
-        everything = edge_weight.new_empty(len(looped.source))
-        everything[looped.indptr[1:] - 1] = scale[: len(lists)] ** 2
-        everything[torch.arange(len(edge_weight), device=everything.device) + destination] = edge_weight
-        return looped, everything.unsqueeze(1)
+            return lists, edge_factors(lists, target, scale, weight)
+        return block.looped, edge_factors(block.looped, target, scale, weight, own_scale**2)
 
 
 class GatConv(nn.Module):
@@ -127,16 +117,9 @@ class GatConv(nn.Module):
         if block.weight is not None:
             raise ValueError("model.kind gat weighs edges itself: leave edge weights out, or use sage or gcn")
         lists = block.looped if self.self_loop else block.lists
-        source, target = product(rows, self._score_weights()).split(self.heads, dim=1)
-        out = native.graph_attention(product(rows, self.weight), source, target[: len(lists)], lists)
+        out = attend(product(rows, self.weight), self.source, self.target, lists)
         out = _join_heads(out, self.heads, self.concat) + self.bias
         return torch.relu(out) if rectify else out
-
-    def _score_weights(self) -> torch.Tensor:
-        """The matrix times the heads' vectors [I, 2 H]: scores need the rows alone, not what the matrix makes
-        of them."""
-        vectors = torch.stack([self.source, self.target])
-        return torch.einsum("ihc,shc->ish", self.weight.unflatten(1, self.source.shape), vectors).flatten(1)
 
 
 def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from hpcgnn import native
-from hpcgnn.native import layers as native_layers
 from hpcgnn.native.dispatch import on_cuda
-from hpcgnn.native.layers import RecurrentCall
+from hpcgnn.native.layers import can_multiply
+from hpcgnn.native.recurrent import RecurrentCall, recurrent_update
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
 
@@ -51,7 +51,7 @@ class RecurrentUpdater(nn.Module):
         on the CPU, unless state or mail want a gradient."""
         if self._is_native(state, mail):
             call = self.call(state, mail, dt, None, has_mail.long())
-            return native_layers.recurrent_update(self.weights(), self.time.phase, call)
+            return recurrent_update(self.weights(), self.time.phase, call)
         return work_in(self._step, has_mail, state, mail, dt)
 
     def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
@@ -59,7 +59,7 @@ class RecurrentUpdater(nn.Module):
         and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
             call = self.call(state, mail, mailed, updated, delivered, index, self.state_first)
-            return native_layers.recurrent_update(self.weights(), self.time.phase, call)
+            return recurrent_update(self.weights(), self.time.phase, call)
         rows = [state, mail, mailed, updated, delivered]
         if index is not None:
             rows = [native.gather_rows(column, index) for column in rows]
@@ -67,20 +67,16 @@ class RecurrentUpdater(nn.Module):
 
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
-        return (
-            not differentiable
-            and not self.time.learnable
-            and native_layers.can_multiply(state, mail, self.cell.weight_ih)
-        )
+        return not differentiable and not self.time.learnable and can_multiply(state, mail, self.cell.weight_ih)
 
     def call(self, state, mail, mailed, updated, delivered, index=None, state_first: bool = False) -> RecurrentCall:
-        """The arguments of ``update_rows`` as `hpcgnn.native.layers` takes them; without ``updated``, ``mailed`` are
-        time differences."""
+        """The arguments of ``update_rows`` as `RecurrentPass` takes them; without ``updated``, ``mailed`` are time
+        differences."""
         tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
         return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `hpcgnn.native.layers` takes them."""
+        """The weights in the order in which `recurrent_update` takes them."""
         return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 
     def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:

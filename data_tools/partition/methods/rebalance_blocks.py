@@ -1,0 +1,223 @@
+"""Moves nodes between parts until no part is too heavy, with the nodes in blocks on the ranks: after ParMETIS.
+
+`data_tools.partition.methods.rebalance` is another search, for a graph in one place: it visits the nodes one after the
+other, which ranks cannot do, and its parts are other ones. N nodes, n of them in a rank's block, A adjacency entries of
+these, P parts, C constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_tools.partition.blocks import NodeBlocks, splitmix64
+from data_tools.partition.layout import new_numbers, part_ties
+from data_tools.partition.methods.rebalance import PENALTY, RISE, SLACK, TARGET, load_limits, spread_giants
+from data_tools.partition.methods.swap_nodes import COARSE, swap_nodes
+from data_tools.partition.pair_graph import PairGraph
+from data_tools.team import Team
+
+ROUNDS = 80  # of moves, before nodes are exchanged
+LASTING = 20  # rounds after which one without moves ends them
+EXCHANGES = 4
+CANDIDATES = 1 << 15  # moves that a rank proposes in a round
+AT_ONCE = 1 << 18  # nodes that all ranks look at in a round
+CELLS = 1 << 17  # of a table of ties to parts in memory together
+
+
+class Ghosts:
+    """Collective to create. The parts of a block's neighbours: asked for once, then brought up to date by one exchange.
+
+    graph: of this rank's block, its neighbours numbered as in the whole graph.
+    """
+
+    def __init__(self, blocks: NodeBlocks, graph: PairGraph):
+        self.team, self.graph, self.first = blocks.team, graph, blocks.own.start
+        nodes, place = np.unique(graph.neighbor, return_inverse=True)
+        self._place = place.astype(np.int32 if len(nodes) < 2**31 else np.int64)
+        counts = np.diff(np.searchsorted(nodes, blocks.starts))
+        requested, self._num_requested = self.team.exchange(nodes, counts)
+        self._requested = requested - self.first
+
+    def neighbor_parts(self, part: np.ndarray) -> np.ndarray:
+        """Collective. Part [A] of every adjacency entry's neighbour; part [n] of this rank's block."""
+        return self.team.exchange(part[self._requested], self._num_requested)[0][self._place]
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What parts may have of every constraint.
+
+    unit [C]: a node's share of what a mean part may have is its weight times this; limit [P, C] of the sums of shares;
+    fixed [n] of this rank's block: nodes that stay, as they are heavier than a mean part.
+    """
+
+    unit: np.ndarray
+    limit: np.ndarray
+    fixed: np.ndarray
+
+    def of(self, team: Team, part: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Collective. Loads [P, C] float64 of part [n], from weights [n, C] int64."""
+        sums = np.zeros(self.limit.shape, np.int64)  # whole numbers: no order of adding changes them
+        np.add.at(sums, part, weights)
+        return team.sum(sums) * self.unit
+
+
+def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
+    """Collective. Part [n] int32 in which parts over their limits have given nodes away.
+
+    weights [n, C]. Every rank proposes the moves that lessen the overload (the sum of the squares of what parts have
+    above their limits) and cost the least: the cut, and a penalty on the overload that rises from round to round. Of
+    all proposals those are made that still do so, in the order of their cost. A part may take more of one constraint
+    than it should, and pass other nodes on. The result is the same however the nodes are dealt to ranks. Where no move
+    helps, nodes that weigh much of what a part may have are exchanged.
+    """
+    total = ghosts.team.sum(weights.sum(axis=0))
+    weights, means = weights[:, total > 0], total[total > 0] / num_parts
+    part = part.copy()
+    allowed = allowed_loads(ghosts.team, part, weights, means, num_parts)
+    for _ in range(EXCHANGES):
+        loads = move_nodes(ghosts, part, weights, allowed)
+        if (loads <= allowed.limit).all() or not exchange_nodes(ghosts.team, part, weights, loads, allowed):
+            break
+    return part
+
+
+def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> Loads:
+    """Collective. TARGET times the mean for every part; of nodes heavier than a mean part their parts have all, and the
+    others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
+    giant = np.any(weights > means, axis=1)
+    found = team.everyone((part[giant], weights[giant] / means))
+    parts, shares = (np.concatenate(column) for column in zip(*found, strict=True))
+    everyone = np.arange(len(parts))
+    spread_giants(parts, shares, everyone, num_parts, TARGET)
+    first = sum(len(some) for some, _ in found[: team.rank])
+    part[giant] = parts[first : first + np.count_nonzero(giant)]
+    return Loads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
+
+
+def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: Loads) -> np.ndarray:
+    """Collective. Rounds of moves until no part has too much; part [n] changes in place. Returns the loads [P, C] of
+    weights [n, C]."""
+    shares, ties = weights * allowed.unit, int(ghosts.team.sum(np.array([ghosts.graph.weight.sum()]))[0])
+    penalty = PENALTY * max(1, ties) / 2 / len(allowed.limit)
+    loads = allowed.of(ghosts.team, part, weights)
+    for number in range(ROUNDS):
+        if (loads <= allowed.limit).all():
+            break
+        excess = loads - (allowed.limit - SLACK)
+        nodes = whose_turn(ghosts, part, shares, excess > 0, allowed.fixed, number)
+        moves = np.concatenate(ghosts.team.everyone(propose(ghosts, part, nodes, shares, excess, penalty)))
+        moves = accept(moves, excess, penalty)
+        if not len(moves) and number > LASTING:
+            break
+        mine = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
+        part[moves["node"][mine] - ghosts.first] = moves["goal"][mine]
+        loads, penalty = allowed.of(ghosts.team, part, weights), penalty * RISE
+    return loads
+
+
+def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.ndarray, allowed: Loads) -> int:
+    """Collective. `swap_nodes` with the nodes of all ranks that weigh enough, found by every rank alike; part [n]
+    changes in place. Returns the number of exchanges."""
+    shares = weights * allowed.unit
+    coarse = np.flatnonzero(shares.max(axis=1, initial=0) > COARSE)
+    found = team.everyone((part[coarse], shares[coarse]))
+    parts, weights = (np.concatenate(column) for column in zip(*found, strict=True))
+    first = sum(len(some) for some, _ in found[: team.rank])
+    count = swap_nodes(parts, weights, loads.copy(), allowed.limit)
+    part[coarse] = parts[first : first + len(coarse)]
+    return count
+
+
+def whose_turn(
+    ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, over: np.ndarray, fixed: np.ndarray, number: int
+) -> np.ndarray:
+    """Collective. Nodes of this rank's block that may leave their part in a round, as it has too much (mask [P, C]) of
+    what they weigh; where they are many, every so many-th."""
+    nodes = np.flatnonzero((over[part] & (shares > 0)).any(axis=1) & ~fixed)
+    turns = max(1, int(ghosts.team.sum(np.array([len(nodes)]))[0]) // AT_ONCE)
+    return nodes[(nodes + ghosts.first) % turns == number % turns]
+
+
+def propose(
+    ghosts: Ghosts, part: np.ndarray, nodes: np.ndarray, shares: np.ndarray, excess: np.ndarray, penalty: float
+) -> np.ndarray:
+    """Collective. The best moves of nodes of this rank's block, records sorted by cost and node: cost, loss (of cut),
+    node, heavy, goal, share [C]. shares [n, C]; excess [P, C]: loads less their limits."""
+    names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
+    kinds = [*names, ("share", "f8", (shares.shape[1],))]
+    around, num_parts = ghosts.neighbor_parts(part), len(excess)
+    found, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
+    for start in range(0, len(nodes), max(1, CELLS // num_parts)):
+        some = nodes[start : start + max(1, CELLS // num_parts)]
+        ties, here = part_ties_of(ghosts.graph, around, some, num_parts), np.arange(len(some))
+        loss = ties[here, part[some]][:, None] - ties
+        change = added_overload(excess, shares[some], part[some])
+        cost = loss + penalty * change
+        cost[change >= 0] = 0
+        # The lightest part is the best for all: some take another, or it would be full at once.
+        keys = splitmix64((some + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
+        preference = 0.5 + (keys >> np.uint64(40)) * 2.0**-25  # from 0.5 to 1, the same on any rank
+        goal = np.argmin(np.minimum(cost, 0) * preference, axis=1)
+        moves = np.zeros(len(some), kinds)
+        moves["node"], moves["heavy"], moves["goal"] = some + ghosts.first, part[some], goal
+        moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[some]
+        found.append(moves[moves["cost"] < 0])
+    return best(np.concatenate(found))[:CANDIDATES]
+
+
+def added_overload(excess: np.ndarray, share: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """What moves of nodes [k] from part [k] to every part add to the overload [k, P]; excess [P, C], share [k, C]."""
+    added = np.zeros((len(part), len(excess)))
+    # By constraint: a product of matrices may round by its size.
+    for mine, over in zip(share.T, excess.T, strict=True):
+        before = np.square(np.maximum(over, 0))
+        added += np.square(np.maximum(over + mine[:, None], 0)) - before
+        added += (np.square(np.maximum(over[part] - mine, 0)) - before[part])[:, None]
+    added[np.arange(len(part)), part] = 0
+    return added
+
+
+def best(moves: np.ndarray) -> np.ndarray:
+    """Moves in order of cost, then node."""
+    return moves[np.lexsort((moves["node"], moves["cost"]))]
+
+
+def accept(moves: np.ndarray, excess: np.ndarray, penalty: float) -> np.ndarray:
+    """The moves that are made: in order of their cost, those that lessen the overload by more than they cost."""
+    # Each rank's list ends with its best CANDIDATES: beyond those of all together the order would not be complete.
+    moves = best(moves)[:CANDIDATES]
+    excess, taken = excess.copy(), []
+    columns = (moves[name] for name in ("heavy", "goal", "share", "loss"))
+    for index, (heavy, goal, share, loss) in enumerate(zip(*columns, strict=True)):
+        pair = np.stack([excess[heavy], excess[goal]])
+        moved = pair + np.stack([-share, share])
+        change = overload(moved) - overload(pair)
+        if change < 0 and loss + penalty * change < 0:
+            excess[heavy], excess[goal] = moved
+            taken.append(index)
+    return moves[taken]
+
+
+def overload(excess: np.ndarray) -> float:
+    """The sum of the squares of what loads have above their limits: of those of excess [..., C] that are above 0."""
+    return float(np.square(np.maximum(excess, 0)).sum())
+
+
+def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_parts: int) -> np.ndarray:
+    """Weight of the ties of nodes [k] of the block to every part [k, P]; around [A]: parts of neighbours."""
+    degrees = graph.degrees()[nodes]
+    begin = np.repeat(graph.indptr[nodes] - (np.cumsum(degrees) - degrees), degrees)
+    entries = begin + np.arange(degrees.sum())
+    cells = np.repeat(np.arange(len(nodes)), degrees) * num_parts + around[entries]
+    ties = np.bincount(cells, weights=graph.weight[entries], minlength=len(nodes) * num_parts)
+    return ties.reshape(len(nodes), num_parts)
+
+
+def order_blocks(ghosts: Ghosts, part: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
+    """Collective. Parts [n] renumbered so that consecutive ones are near."""
+    own = np.repeat(part, ghosts.graph.degrees())
+    ties = part_ties(own, ghosts.neighbor_parts(part), ghosts.graph.weight, num_parts)
+    return new_numbers(ghosts.team.sum(ties), seed)[part]

@@ -1,0 +1,153 @@
+"""What runs on snapshots learn of links: whether two nodes have an edge in a later snapshot, and how that is measured.
+
+n nodes of this rank, C output columns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.snapshots.config import ALL, BOTH, DRAWN, FILTERED, SnapshotConfig
+from hpcgnn.snapshots.goals import SnapshotGoal
+from hpcgnn.snapshots.graph import SnapshotPartition
+from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, PairPlanner, Pairs, TargetEdges, score_pairs
+from hpcgnn.snapshots.ranking import ALL_NAMES, AnswerRanks, RankedPairs, rank_all_pairs, rank_answers
+from hpcgnn.task.collect import Collected, Measure, SplitMeasure, measure_links
+from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
+from hpcgnn.task.metrics import check_finite, count_levels, ranking_metrics, ranks_of
+from hpcgnn.task.ranking import FILTERED_NAMES, filtered_metrics
+
+TRAIN_NAMES = ("ap", "auc", "mrr")
+DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
+
+
+class SnapshotLinkGoal(SnapshotGoal):
+    """Whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of its
+    destination."""
+
+    def __init__(
+        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
+    ):  # fmt: skip
+        task, horizon = config.task, config.sampling.horizon
+        self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
+        self.num_outputs = config.model.hidden
+        self._loss = make_loss(task.loss, task.margin, positive_weight=task.positive_weight)
+        self.last = partition.num_snapshots - 1 - horizon
+        self._types = _count_types(partition, world) if task.decoder in TYPED else 0
+        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
+        counts = task.negatives, {DRAWN: task.eval_negatives, ALL: ALL_PAIRS, FILTERED: ANSWERS}[task.eval_pairs]
+        seed, both_ends = config.train.seed, task.negative_ends == BOTH
+        self._pairs = PairPlanner(partition, edges, counts, both_ends, task.strict, seed, world, planning)
+        mine = [len(edges.at(number).row) if number <= self.last else 0 for number in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(mine, np.int64))
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """The model with the decoder that scores links."""
+        self._decoder = model.decoder = make_decoder(
+            self._task.decoder, self.num_outputs, self._types, self._task.temperature
+        )
+        return model
+
+    def want(self, split: str, epoch: int, number: int) -> Pairs:
+        return self._pairs(split, epoch, number)
+
+    def score(self, outputs: torch.Tensor, wanted: Pairs, chain: HaloChain):
+        if wanted.answers is not None:
+            return rank_answers(self._decoder, outputs, wanted.answers, self._channel, self._world)
+        if wanted.negative is None:
+            return rank_all_pairs(self._decoder, outputs, wanted, self._channel, self._world)
+        assert wanted.reach is not None
+        return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
+
+    def loss(self, scores: LinkScores) -> torch.Tensor:
+        return scores.loss(self._loss)
+
+    def join(self, scores: list, training: bool):
+        if scores:
+            return type(scores[0]).join(scores)
+        if self._task.eval_pairs == ALL and not training:
+            return RankedPairs(np.empty((0, len(ALL_NAMES))))
+        if self._task.eval_pairs == FILTERED and not training:
+            return AnswerRanks(np.empty(0))
+        negatives = self._task.negatives if training else self._task.eval_negatives
+        none = torch.empty(0, dtype=torch.int64)
+        return LinkScores(torch.empty(0), torch.empty((negatives, 0)), number=none)
+
+    def collector(self) -> Collected:
+        return Collected(MEASURES[self._task.eval_pairs])
+
+    def metric_names(self) -> tuple[str, ...]:
+        return {DRAWN: DRAWN_NAMES, ALL: ALL_NAMES, FILTERED: FILTERED_NAMES}[self._task.eval_pairs]
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """ap, auc and mrr."""
+        return TRAIN_NAMES, _measure_training
+
+    def describe(self) -> str:
+        task = self._task
+        kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
+        drawn = f"{task.eval_negatives} negatives each"
+        against = {DRAWN: drawn, ALL: "all pairs", FILTERED: "all nodes at both ends"}[task.eval_pairs]
+        return (
+            f"{kind} {self._horizon} snapshots later, {'strict, ' if task.strict else ''}{task.negatives} negatives "
+            f"each, in evaluation {against}"
+        )
+
+
+def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
+    """Collective. Average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
+    negatives, and means over snapshots of the first two, each of the snapshot's own pairs."""
+    positive, negative, number = (scores[name] for name in ("positive", "negative", "number"))
+    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
+    levels = count_levels(positive, negative, world)
+    values = [levels.average_precision(), levels.auc()]
+    values.append(ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"])
+    counted = []
+    for target in sorted(t for targets in batches.targets for t in targets):
+        here = number == target
+        levels = count_levels(positive[here], negative[here], world)
+        counted.append((levels.average_precision(), levels.auc()))
+    values += [mean_known(column) for column in zip(*counted, strict=True)]
+    return dict(zip(DRAWN_NAMES, values, strict=True))
+
+
+def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    """Collective. Means over snapshots with edges, of what ranking made of each; all ranks of a group know the same."""
+    values = np.column_stack([scores[name] for name in ALL_NAMES])
+    check_finite(not np.isinf(values).any(), world)
+    if world.size > 1:
+        values = world.broadcast(world.gather_rows(values))
+    return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
+
+
+MEASURES: dict[str, SplitMeasure] = {DRAWN: measure_drawn, ALL: measure_all_pairs, FILTERED: filtered_metrics}
+
+
+def _count_types(partition: SnapshotPartition, world: World) -> int:
+    """Collective. Of the edges' column type. Raises ValueError where it holds none, on all ranks."""
+    with together(world, "read the types of edges"):
+        types = partition.edge_column(TYPE)
+        if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
+            raise ValueError(f"column {TYPE} of edges must hold types, integers from 0 on")
+    return 1 + max(world.allgather(int(types.max(initial=0))))
+
+
+def _measure_training(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Of positive [n] and negative [n, k] scores."""
+    ranks = ranks_of(scores["positive"], scores["negative"])
+    return measure_links(scores, world) | ranking_metrics(ranks, np.zeros(len(ranks), bool), world)
+
+
+def mean_known(values) -> float:
+    """Mean of those that are no NaN; NaN of none."""
+    known = [float(value) for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
