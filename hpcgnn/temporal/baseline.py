@@ -1,4 +1,4 @@
-"""A baseline in the place of a model: the same batches, negatives and metrics, and nothing to train."""
+"""Runs a baseline in the place of a model: the same batches, negatives and metrics, and nothing to train."""
 
 from __future__ import annotations
 

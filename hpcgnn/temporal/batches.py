@@ -1,4 +1,4 @@
-"""Global batches: step k is the k-th run of events in time order; which rank handles which of them.
+"""Makes global batches of events in time order, and says which rank handles which events of a batch.
 
 A rank handles the events whose source it owns, up to ceil(B / R) a batch; what is over goes to ranks with room by a
 fixed rule that every rank computes from the counts alone. S steps, R ranks.
@@ -73,8 +73,8 @@ def make_batches(
         edges = _keep_times_together(edges, position, events.time, world)
     if drop_last and name == "train" and len(edges) > 1 and edges[-1] - edges[-2] < batch_size:
         edges = edges[:-1]
-        kept = position < edges[-1]
-        events, position = events.take(np.flatnonzero(kept)), position[kept]
+        inside = position < edges[-1]
+        events, position = events.take(np.flatnonzero(inside)), position[inside]
     step = np.searchsorted(edges, position, side="right") - 1
     sizes = np.diff(edges)
     events, step = _spill(events, step, sizes, world, channel)
@@ -89,14 +89,14 @@ def _visible(events: Events, begin: int, end: int, splits: Splits, partition, wo
     removed = np.zeros(end - begin, np.uint8)
     removed[events.row[hidden] - begin] = 1
     removed = np.unpackbits(world.reduce_array(np.packbits(removed), "or"), count=end - begin)
-    kept = events.take(np.flatnonzero(~hidden))
-    return kept, kept.row - begin - np.cumsum(removed, dtype=np.int64)[kept.row - begin]
+    visible = events.take(np.flatnonzero(~hidden))
+    return visible, visible.row - begin - np.cumsum(removed, dtype=np.int64)[visible.row - begin]
 
 
 def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarray, world: World) -> np.ndarray:
     """Collective. The edges moved up so that equal times stay in one batch."""
     lowest = np.iinfo(np.int64).min
-    place = np.searchsorted(position, edges[1:])  # my events before each edge
+    place = np.searchsorted(position, edges[1:])  # this rank's events before each edge
     last = np.where(place > 0, time[np.maximum(place, 1) - 1], lowest) if len(time) else np.full(len(place), lowest)
     last = world.reduce_array(last, "max")
     counts = world.reduce_array(np.searchsorted(time, last, side="right"))
@@ -119,6 +119,7 @@ def _spill(
 
 
 def _first_rows(events: Events, indptr: np.ndarray, world: World) -> np.ndarray:
+    """Collective. Row id [S] of the first event of each step, of all ranks."""
     first = np.full(len(indptr) - 1, np.iinfo(np.int64).max)
     filled = indptr[1:] > indptr[:-1]
     first[filled] = events.row[indptr[:-1][filled]]

@@ -62,7 +62,7 @@ class EdgeBank:
         if batches.name not in self._window_begin:
             self._window_begin[batches.name] = self._window_begins(batches)
         at = batches.at(step)
-        events, negatives = batches.events.take(np.arange(at.start, at.stop)), negatives.at(at)
+        events, negatives = batches.events.take(at), negatives.at(at)
         dst = np.concatenate([events.dst[:, None], negatives.dst[:, columns]], axis=1)
         src = np.repeat(events.src[:, None], dst.shape[1], axis=1)
         if negatives.src is not None:
@@ -70,8 +70,8 @@ class EdgeBank:
         before = events.row if self._in_batch else np.full(len(events), batches.first_row[step])
         before = np.repeat(before, dst.shape[1])
         row, time = self._history.last_before(src.ravel(), dst.ravel(), before)
-        known = (row >= 0) & (time >= self._window_begin[batches.name][step])
-        scores = known.astype(np.float32).reshape(dst.shape)
+        has_met = (row >= 0) & (time >= self._window_begin[batches.name][step])
+        scores = has_met.astype(np.float32).reshape(dst.shape)
         return scores[:, 0], scores[:, 1:]
 
     def _window_begins(self, batches: Batches) -> np.ndarray:

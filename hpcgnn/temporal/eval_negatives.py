@@ -69,26 +69,26 @@ def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, 
         with together(world, STAGE):
             if file:
                 lines = file.read(start, stop)
-        found = ids.find_for_first(lines.ravel() if file else None)
+        global_ids = ids.find_for_first(lines.ravel() if file else None)
         with together(world, STAGE):
             if file:
-                rows, lines = _of_split(file, start, lines, found.reshape(lines.shape), begin, end)
+                rows, lines = _of_split(file, start, lines, global_ids.reshape(lines.shape), begin, end)
         _send_home(rows - begin, lines, homes, table, channel)
     return table
 
 
-def _of_split(file: NegativeFile, start: int, lines: np.ndarray, found: np.ndarray, begin: int, end: int):
+def _of_split(file: NegativeFile, start: int, lines: np.ndarray, ids: np.ndarray, begin: int, end: int):
     """Rows and global ids of the listed events of the split. Raises ValueError for an unknown id."""
     rows = file.row[start : start + len(lines)].astype(np.int64)
     keep = (rows >= begin) & (rows < end)
-    unknown = np.argwhere((found < 0) & keep[:, None])
+    unknown = np.argwhere((ids < 0) & keep[:, None])
     if len(unknown):
         line, column = unknown[0]
         raise ValueError(
             f"{file.path}: event row {rows[line]}: negative {lines[line, column].item()!r} is no destination "
             f"of this graph ({len(unknown)} such entries); write the ids of the source data"
         )
-    return rows[keep], found[keep]
+    return rows[keep], ids[keep]
 
 
 def _send_home(
@@ -98,8 +98,8 @@ def _send_home(
     owner, local = homes.locate(places)
     order = np.argsort(owner, kind="stable")
     send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-    got = channel.array(np.column_stack([local, lines])[order], send, channel.counts(send))
-    table[got[:, 0]] = got[:, 1:]
+    received = channel.array(np.column_stack([local, lines])[order], send, channel.counts(send))
+    table[received[:, 0]] = received[:, 1:]
 
 
 def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, world: World) -> None:
@@ -130,12 +130,12 @@ def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, w
     matches = _match(keys, begin, end, partition, channel)
     if file is None:
         return None
-    read = lambda start, stop: _lines(file, matches[start:stop, 1])  # noqa: E731
+    listed = file
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return listed.read(0, listed.num_listed)[matches[start:stop, 1]]
+
     return replace(file, num_listed=len(matches), row=matches[:, 0], read=read, keys=None)
-
-
-def _lines(file: NegativeFile, index: np.ndarray) -> np.ndarray:
-    return file.read(0, file.num_listed)[index]
 
 
 def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition, channel: Channel) -> np.ndarray:
@@ -144,18 +144,18 @@ def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition,
     owner, _ = partition.book.locate(keys[:, 0])
     order = np.argsort(owner, kind="stable")
     send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-    asked = channel.array(keys[order], send, channel.counts(send))
+    keys = channel.array(keys[order], send, channel.counts(send))
     events = partition.events
     events = events.take(np.flatnonzero((events.row >= begin) & (events.row < end)))
-    triples = np.concatenate([asked[:, :3], np.column_stack([events.src, events.dst, events.time])])
+    triples = np.concatenate([keys[:, :3], np.column_stack([events.src, events.dst, events.time])])
     unique, inverse = np.unique(triples, axis=0, return_inverse=True)
     line_of = np.full(len(unique), -1, np.int64)
-    line_of[inverse[: len(asked)]] = asked[:, 3]
-    line = line_of[inverse[len(asked) :]]
-    found = np.column_stack([events.row, line])[line >= 0]
+    line_of[inverse[: len(keys)]] = keys[:, 3]
+    line = line_of[inverse[len(keys) :]]
+    matches = np.column_stack([events.row, line])[line >= 0]
     send = np.zeros(channel.size, np.int64)
-    send[0] = len(found)
-    return channel.array(found, send, channel.counts(send))
+    send[0] = len(matches)
+    return channel.array(matches, send, channel.counts(send))
 
 
 ROUNDS = 8  # how often a pair of the batch is drawn again
@@ -222,7 +222,7 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     drawing = _Drawing.plan(kind, batches, source)
     dst = random_negatives(batches, source.pool, per_event, source.seed).dst
     src = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1)
-    event, slot = np.nonzero(np.broadcast_to(drawing.possible()[:, None], dst.shape))
+    event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
     for number in range(ROUNDS):
         if not source.world.any(len(event) > 0):
             break
@@ -253,7 +253,7 @@ class _Drawing:
 
     @classmethod
     def plan(cls, kind: str, batches: Batches, source: NegativeSource) -> _Drawing:
-        """Collective."""
+        """Collective. Find the pairs that the batches of a split may draw."""
         partition, world = source.partition, source.world
         history = PairHistory(partition, source.channel)
         pairs = history.first_events()
@@ -261,14 +261,10 @@ class _Drawing:
         split_begin, split_end = source.splits.bounds[SPLITS.index(batches.name) :][:2]
         begin, end = batches.first_row, np.append(batches.first_row[1:], split_end)[: batches.num_steps]
         limits = np.append(begin, 0 if kind == "historical" else split_begin)
-        *known, first = world.reduce_array(np.searchsorted(np.sort(pairs[:, 0]), limits)).tolist()
+        *before, first = world.reduce_array(np.searchsorted(np.sort(pairs[:, 0]), limits)).tolist()
         step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
-        count = np.array(known, np.int64) - first
+        count = np.array(before, np.int64) - first
         return cls(kind, directory, history, batches.events.row, step, begin, end, first, count)
-
-    def possible(self) -> np.ndarray:
-        """Boolean [n]: whether an event's batch has pairs to draw from."""
-        return self.count[self.step] > 0
 
     def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Collective. The pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""

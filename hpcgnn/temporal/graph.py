@@ -33,7 +33,7 @@ class History:
     feature: np.ndarray | None
 
     def graph(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the samplers take."""
+        """The arrays that the kernels of sampling take."""
         return self.indptr, self.time, self.event
 
 
@@ -119,8 +119,8 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool) -> Te
         relation, num_events = _only_relation(file)
         if len(hashes) != offsets.shape[1] - 1:
             raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
-    digest = lambda part: hashes[part] if check_hash else None  # noqa: E731
-    parts = [_read_part(path, part, set_id, digest(part), types, relation) for part in book.parts_of(rank)]
+    digests = hashes if check_hash else [None] * len(hashes)
+    parts = [_read_part(path, part, set_id, digests[part], types, relation) for part in book.parts_of(rank)]
     for part, columns in zip(book.parts_of(rank), parts, strict=True):
         check_counts(files.part_path(path, part), columns.rows, offsets[:, part + 1] - offsets[:, part], types)
     base = book.type_base()
@@ -202,9 +202,9 @@ def _entry_columns(part: _Part, book: Book, index: int) -> dict[str, np.ndarray]
 def _own_events(part: _Part, book: Book, index: int) -> Events:
     """The events of a part whose source lies in it."""
     block = np.searchsorted(book.offsets[:, 0], part.edges["src"], side="right") - 1
-    mine = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
-    fixed = {key: part.edges[key][mine].astype(np.int64) for key in ("row", "src", "dst", "time")}
-    columns = {key: part.edges[key][mine] for key in KEPT if key in part.edges}
+    own = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
+    fixed = {key: part.edges[key][own].astype(np.int64) for key in ("row", "src", "dst", "time")}
+    columns = {key: part.edges[key][own] for key in KEPT if key in part.edges}
     if "feat" in columns:
         columns["feat"] = files.as_matrix(columns["feat"]).astype(np.float32)
     return Events(**fixed, columns=columns)
@@ -222,8 +222,8 @@ def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
     if not any(widths):
         return None
     if len(set(widths)) > 1:
-        found = ", ".join(f"{t}: {w}" for t, w in zip(types, widths, strict=True))
-        raise files.FileFormatError(f"{path}: node features must have one width for all node types, found {found}")
+        listed = ", ".join(f"{t}: {w}" for t, w in zip(types, widths, strict=True))
+        raise files.FileFormatError(f"{path}: node features must have one width for all node types, found {listed}")
     pieces = [files.as_matrix(p.node_columns[t]["feat"]) for t in range(len(types)) for p in parts]
     return np.concatenate(pieces).astype(np.float32)
 

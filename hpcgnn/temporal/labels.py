@@ -27,10 +27,10 @@ def read_labels(events: Events, config: TaskConfig, relation: str) -> np.ndarray
 
 
 def _classes(label: np.ndarray, events: Events, config: TaskConfig) -> np.ndarray:
-    known = label >= 0  # not so for NaN
-    wrong = known & (label >= (config.classes or MOST_CLASSES))
+    present = label >= 0  # not so for NaN
+    wrong = present & (label >= (config.classes or MOST_CLASSES))
     if label.dtype.kind == "f":
-        wrong |= known & (label != np.floor(label))
+        wrong |= present & (label != np.floor(label))
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         range_ = f"below task.classes = {config.classes}" if config.classes else f"below {MOST_CLASSES}"
@@ -38,7 +38,7 @@ def _classes(label: np.ndarray, events: Events, config: TaskConfig) -> np.ndarra
             f"event {events.row[at]}: label {label[at]} is no class; classes are integers from 0 on, {range_}, and a "
             "negative label is a missing one; numbers are for task.kind edge_regression"
         )
-    return np.where(known, np.where(known, label, 0).astype(np.int64), MISSING)
+    return np.where(present, np.where(present, label, 0).astype(np.int64), MISSING)
 
 
 def _numbers(label: np.ndarray, events: Events) -> np.ndarray:

@@ -42,8 +42,8 @@ def plan_winners(
     """The rows of winners [w] (places among the roots) to their owners: a part of the step's route, no exchange.
     scratch [memory rows] int64, all -1, and again so afterwards."""
     winner = winner[np.argsort(root[winner], kind="stable")]
-    wanted = np.zeros(num_unique, bool)
-    wanted[root[winner]] = True
+    written = np.zeros(num_unique, bool)
+    written[root[winner]] = True
     requests = route.requests.numpy()
     scratch[winners.local] = np.arange(len(winners.local))
     number = scratch[requests]
@@ -53,7 +53,7 @@ def plan_winners(
     tensor = torch.from_numpy
     other = (winner + num_events) % max(1, 2 * num_events)
     return WritePlan(
-        route.restrict(wanted, requested), tensor(root[winner].astype(np.int64)), tensor(root[other].astype(np.int64)),
+        route.restrict(written, requested), tensor(root[winner].astype(np.int64)), tensor(root[other].astype(np.int64)),
         tensor(winner % max(1, num_events)), tensor(other), tensor(requests[requested]),
         tensor(route.position.numpy()[requested]), tensor(winners.time[number[requested]]),
     )  # fmt: skip
@@ -158,6 +158,6 @@ def _receive(record: np.ndarray, message: np.ndarray, mailing: Mailing) -> tuple
     from_end = np.repeat(indptr[1:], np.diff(indptr)) - np.arange(len(local))
     keep = from_end <= mailing.slots
     by, local, from_end = by[keep], local[keep], from_end[keep]
-    kept = np.minimum(np.diff(indptr), mailing.slots)
-    number = np.repeat(kept, kept) - from_end
+    counts = np.minimum(np.diff(indptr), mailing.slots)
+    number = np.repeat(counts, counts) - from_end
     return message[by], local, number, record["time"][by], None

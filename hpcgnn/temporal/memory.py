@@ -34,9 +34,9 @@ class Layout:
 
     def share(self, table: torch.Tensor, channel: Channel) -> None:
         """Collective. Bring the owners' rows of the copied nodes to all ranks, in place."""
-        mine = self.own[self.own >= self.first_copy]
-        rows = channel.everyone(mine - self.first_copy) + self.first_copy
-        table[rows] = channel.everyone(table[mine])
+        shared = self.own[self.own >= self.first_copy]
+        rows = channel.everyone(shared - self.first_copy) + self.first_copy
+        table[rows] = channel.everyone(table[shared])
 
     def spread(self, values: torch.Tensor, channel: Channel) -> torch.Tensor:
         """Collective. A table of the owned nodes' values [n, ...], shared."""
@@ -81,9 +81,9 @@ class WaitingWrite:
     arrive: Callable[[], torch.Tensor]
 
 
-def split_mail(state: torch.Tensor | None, given: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def split_mail(state: torch.Tensor | None, mail: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The state [r, D], which mails begin with when it is None, and what follows it [r, M - D]."""
-    return (given[:, :width], given[:, width:]) if state is None else (state, given)
+    return (mail[:, :width], mail[:, width:]) if state is None else (state, mail)
 
 
 class NodeMemory:
@@ -213,11 +213,11 @@ class NodeMemory:
             return SavedRows(write.rows, columns.at(torch.arange(len(write.rows), device=write.rows.device)))
         place = torch.full((len(self.table.delivered),), -1, device=write.rows.device)
         place[self.layout.own] = torch.arange(len(self.layout.own), device=place.device)
-        mine = place[write.rows] >= 0
-        return SavedRows(place[write.rows[mine]], columns.at(mine))
+        is_own = place[write.rows] >= 0
+        return SavedRows(place[write.rows[is_own]], columns.at(is_own))
 
     def between_epochs(self) -> list[SavedRows]:
-        """What an epoch leaves to the next: nothing, every epoch starts with empty memory."""
+        """Rows that an epoch leaves to the next: none, every epoch starts with empty memory."""
         return []
 
     def prototype(self) -> dict[str, torch.Tensor]:
@@ -286,11 +286,11 @@ class HotNodes:
 def hottest(share: float, count: np.ndarray, partition: TemporalPartition, channel: Channel) -> HotNodes | None:
     """Collective. The share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same nodes
     on any number of ranks. None where that is no node."""
-    wanted = round(share * partition.book.num_nodes)
+    most = round(share * partition.book.num_nodes)
     ids = partition.book.local_to_global(channel.rank)
-    mine = np.stack([-count, partition.flat_row, ids], axis=1)[count > 0]
-    known = channel.everyone(torch.from_numpy(_first(mine, wanted))).numpy()
-    chosen = np.sort(_first(known, wanted)[:, 2])
+    own = np.stack([-count, partition.flat_row, ids], axis=1)[count > 0]
+    candidates = channel.everyone(torch.from_numpy(_first(own, most))).numpy()
+    chosen = np.sort(_first(candidates, most)[:, 2])
     return HotNodes(chosen, partition.num_nodes) if len(chosen) else None
 
 

@@ -40,7 +40,7 @@ class Negatives:
 
 
 def no_negatives(count: int) -> Negatives:
-    """Of ``count`` events, none each."""
+    """Make the negatives of ``count`` events that have none."""
     return Negatives(np.empty((count, 0), np.int64))
 
 
@@ -131,9 +131,9 @@ class PairHistory:
         order = np.argsort(owner, kind="stable")
         send = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
         receive = self._channel.counts(send)
-        asked = self._channel.array(np.stack([local, dst, before], axis=1)[order], send, receive)
+        requests = self._channel.array(np.stack([local, dst, before], axis=1)[order], send, receive)
         answer = np.empty((len(src), 2), np.int64)
-        answer[order] = self._channel.array(self._answer(*asked.T), receive, send)
+        answer[order] = self._channel.array(self._answer(*requests.T), receive, send)
         return answer[:, 0], answer[:, 1]
 
     def _answer(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:
@@ -143,12 +143,12 @@ class PairHistory:
             return answer
         key = self._pair_key(local, dst)
         pair = np.minimum(np.searchsorted(self._pairs, key), len(self._pairs) - 1)
-        asked = np.flatnonzero(self._pairs[pair] == key)
-        position = np.searchsorted(self._events.row, before[asked])
-        last = np.searchsorted(self._place, self._place_key(pair[asked], position)) - 1
-        found = last >= self._begin[pair[asked]]
-        event = self._order[last[found]]
-        answer[asked[found]] = np.column_stack([self._events.row[event], self._events.time[event]])
+        exists = np.flatnonzero(self._pairs[pair] == key)
+        position = np.searchsorted(self._events.row, before[exists])
+        last = np.searchsorted(self._place, self._place_key(pair[exists], position)) - 1
+        has_met = last >= self._begin[pair[exists]]
+        event = self._order[last[has_met]]
+        answer[exists[has_met]] = np.column_stack([self._events.row[event], self._events.time[event]])
         return answer
 
     def _pair_key(self, local: np.ndarray, dst: np.ndarray) -> np.ndarray:

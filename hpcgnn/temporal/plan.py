@@ -124,11 +124,10 @@ def on_device(part: Part, device: torch.device) -> Part:
     if part is None or device.type == "cpu":
         return part
     values = {f.name: getattr(part, f.name) for f in fields(part)}
-    movable = {name: value for name, value in values.items() if isinstance(value, torch.Tensor | Route)}
-    put = lambda value: value.to(device) if isinstance(value, Route) else upload(value, device)  # noqa: E731
-    moved: dict[str, Any] = {name: put(value) for name, value in movable.items()}
-    found: Any = replace(part, **moved)
-    return found
+    moved: dict[str, Any] = {name: upload(value, device) for name, value in values.items() if torch.is_tensor(value)}
+    moved |= {name: value.to(device) for name, value in values.items() if isinstance(value, Route)}
+    there: Any = replace(part, **moved)
+    return there
 
 
 @dataclass(slots=True)

@@ -36,14 +36,14 @@ def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
         raise ValueError(f"{path}: no such file")
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        found = reader.fieldnames or ()
-        missing = set(columns) - set(found)
+        header = reader.fieldnames or ()
+        missing = set(columns) - set(header)
         if missing:
-            raise ValueError(f"{path}: no column {', '.join(sorted(missing))}; it has {', '.join(found)}")
+            raise ValueError(f"{path}: no column {', '.join(sorted(missing))}; it has {', '.join(header)}")
         rows = list(reader)
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
-            raise ValueError(f"{path}: row {number}: {len(found)} fields expected, as in the header")
+            raise ValueError(f"{path}: row {number}: {len(header)} fields expected, as in the header")
     return rows
 
 
@@ -79,35 +79,31 @@ def find_nodes(
 
     Raises DistributedError naming file and row for an unknown id.
     """
-    kinds, found, text = np.array(types, object), np.full(len(names), -1), np.array(names, str)
+    kinds, ids, text = np.array(types, object), np.full(len(names), -1), np.array(names, str)
     for kind in sorted(set(types)):
         places = np.flatnonzero(kinds == kind)
-        found[places] = OriginalIds(partition, kind, world).find(text[places])
+        ids[places] = OriginalIds(partition, kind, world).find(text[places])
     with together(world, "look up the nodes"):
-        unknown = np.flatnonzero(found < 0)
+        unknown = np.flatnonzero(ids < 0)
         if len(unknown):
             at = unknown[0]
             raise ValueError(
                 f"{path}: row {at + 1}: {column} {names[at]!r} is no {types[at]} of this graph "
                 f"({len(unknown)} such rows)"
             )
-    return found
+    return ids
 
 
 def query_plan(
     session: Session, rows: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray, size: int
 ) -> StepPlan:
     """Collective. The plan of a step that only looks: this rank's pairs [n] of ``size``, numbered by ``rows``."""
-    columns = _no_features(session, len(rows))
+    width = session.partition.edge_width
+    columns = {"feat": np.zeros((len(rows), width), np.float32)} if width else {}
     events = Events(rows.astype(np.int64), src, dst, time, columns)
     end = np.array([session.partition.num_events])
     batches = Batches("queries", events, np.array([0, len(rows)]), np.array([size]), end, np.zeros(len(rows), bool))
     return session.loaders["test"].sampler.plan(batches, no_negatives(len(rows)), 0, 0, write=False)
-
-
-def _no_features(session: Session, count: int) -> dict[str, np.ndarray]:
-    width = session.partition.edge_width
-    return {"feat": np.zeros((count, width), np.float32)} if width else {}
 
 
 @dataclass(slots=True)
@@ -148,34 +144,29 @@ def embed_nodes(session: Session, nodes: Nodes) -> np.ndarray | None:
     pieces = [np.empty((0, session.config.model.embed_dim), str(session.dtype).removeprefix("torch."))]
     for begin in range(0, len(nodes), size):
         end = min(begin + size, len(nodes))
-        mine = np.arange(begin + world.rank, end, world.size)
-        rows = world.gather_rows(_embed_step(session, mine, ids[mine], nodes.time[mine], end - begin))
+        own = np.arange(begin + world.rank, end, world.size)  # embedded as sources of events with themselves
+        plan = query_plan(session, own, ids[own], ids[own], nodes.time[own], end - begin)
+        rows = world.gather_rows(session.task.embed(plan)[0].cpu().numpy())
         if rows is not None:
             order = np.concatenate([np.arange(first, end - begin, world.size) for first in range(world.size)])
             pieces.append(rows[np.argsort(order)])
     return np.concatenate(pieces) if world.rank == 0 else None
 
 
-@torch.no_grad()
-def _embed_step(session: Session, mine: np.ndarray, ids: np.ndarray, time: np.ndarray, size: int) -> np.ndarray:
-    """Collective. Embeddings [m, Z] of this rank's nodes of a batch, as sources of events with themselves."""
-    return session.task.embed(query_plan(session, mine, ids, ids, time, size))[0].cpu().numpy()
-
-
 def write_embeddings(path: str, nodes: Nodes, embedding: np.ndarray) -> None:
     """Write node, type (where the graph has several), time and the vector in the order of the file, under a temporary
     name first: as arrays node, type, time, embedding for a path that ends in .npz, as CSV otherwise."""
     temporary = Path(path + ".tmp")
-    given = {"node": nodes.node} | ({"type": nodes.type} if nodes.several else {}) | {"time": nodes.time.tolist()}
+    columns = {"node": nodes.node} | ({"type": nodes.type} if nodes.several else {}) | {"time": nodes.time.tolist()}
     if path.endswith(".npz"):
         with open(temporary, "wb") as file:
-            arrays: dict[str, Any] = {name: _array(values) for name, values in given.items()}
+            arrays: dict[str, Any] = {name: _array(values) for name, values in columns.items()}
             np.savez(file, **arrays, embedding=embedding)
     else:
         with open(temporary, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow([*given, *(f"embedding_{column}" for column in range(embedding.shape[1]))])
-            rows = zip(*given.values(), strict=True)
+            writer.writerow([*columns, *(f"embedding_{number}" for number in range(embedding.shape[1]))])
+            rows = zip(*columns.values(), strict=True)
             writer.writerows([*row, *map(str, vector)] for row, vector in zip(rows, embedding, strict=True))
     files.commit(temporary, Path(path))
 
@@ -231,17 +222,12 @@ def score_pairs(session: Session, pairs: Pairs) -> np.ndarray:
     size = session.config.train.batch_size
     scores = np.zeros(len(pairs))
     for begin in range(0, len(pairs), size):
-        mine = np.arange(begin + world.rank, min(begin + size, len(pairs)), world.size)
-        logits = _score_step(session, mine, src, dst, pairs.time, min(size, len(pairs) - begin))
-        scores[mine] = torch.sigmoid(logits.double()).cpu().numpy()
+        end = min(begin + size, len(pairs))
+        own = np.arange(begin + world.rank, end, world.size)
+        plan = query_plan(session, own, src[own], dst[own], pairs.time[own], end - begin)
+        step_scores: Any = session.task.score(plan)
+        scores[own] = torch.sigmoid(step_scores.positive.double()).cpu().numpy()
     return world.reduce_array(scores)
-
-
-@torch.no_grad()
-def _score_step(session: Session, mine, src, dst, time, size: int) -> torch.Tensor:
-    """Collective. Logits of this rank's pairs of one batch: a step without negatives and without write-back."""
-    scores: Any = session.task.score(query_plan(session, mine, src[mine], dst[mine], time[mine], size))
-    return scores.positive
 
 
 def replay(session: Session) -> None:
@@ -274,7 +260,7 @@ def answer(session: Session, arguments: Namespace) -> None:
 
 
 def _answer_pairs(session: Session, arguments: Namespace, last: int) -> None:
-    """Collective."""
+    """Collective. Score the pairs of a file behind time ``last``."""
     world, kind = session.world, session.config.task.kind
     with together(world, "arguments"):
         if not session.goal.draws_negatives:
@@ -286,7 +272,7 @@ def _answer_pairs(session: Session, arguments: Namespace, last: int) -> None:
 
 
 def _answer_nodes(session: Session, arguments: Namespace, last: int) -> None:
-    """Collective."""
+    """Collective. Embed the nodes of a file behind time ``last``."""
     world, types = session.world, session.partition.book.node_types
     nodes = on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
     replay(session)

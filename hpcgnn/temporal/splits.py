@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +45,10 @@ def open_splits(
     path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
         partition = open_partition(path, world.rank, world.size, config.check_hash)
-    found = world.total(len(partition.events))
+    num_events = world.total(len(partition.events))
     with together(world, "open the partition set"):
-        if found != partition.num_events:
-            raise ValueError(f"{path}: the parts hold {found} events, the book says {partition.num_events}")
+        if num_events != partition.num_events:
+            raise ValueError(f"{path}: the parts hold {num_events} events, the book says {partition.num_events}")
     with together(world, "split the events"):
         splits = make_splits(partition, config, seed, world, channel)
     return partition, splits
@@ -102,13 +101,13 @@ def _count_until(partition: TemporalPartition, quantile: float, world: World) ->
 
 def event_times(partition: TemporalPartition, rows: np.ndarray, world: World) -> np.ndarray:
     """Collective. Times of the events at the given row ids, int64."""
-    mine = partition.events.row
-    place = np.minimum(np.searchsorted(mine, rows), max(0, len(mine) - 1))
-    lowest = np.iinfo(np.int64).min
-    known = (
-        np.where(mine[place] == rows, partition.events.time[place], lowest) if len(mine) else np.full(len(rows), lowest)
-    )
-    return world.reduce_array(known, "max")
+    own_rows = partition.events.row
+    times = np.full(len(rows), np.iinfo(np.int64).min)
+    if len(own_rows):
+        place = np.minimum(np.searchsorted(own_rows, rows), len(own_rows) - 1)
+        is_own = own_rows[place] == rows
+        times[is_own] = partition.events.time[place[is_own]]
+    return world.reduce_array(times, "max")
 
 
 def _bounds_from_column(partition: TemporalPartition, world: World) -> np.ndarray:
@@ -147,6 +146,5 @@ def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end:
     touched = hidden[node] | flags_of(hidden, history.other, partition, channel)
     keep = ~touched | (history.event >= train_end)
     indptr = np.concatenate(([0], np.cumsum(keep)))[history.indptr]
-    columns = [history.other, history.time, history.event, history.feature]
-    kept: list[Any] = [None if c is None else c[keep] for c in columns]
-    return History(indptr, *kept)
+    feature = None if history.feature is None else history.feature[keep]
+    return History(indptr, history.other[keep], history.time[keep], history.event[keep], feature)

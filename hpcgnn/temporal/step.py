@@ -120,20 +120,20 @@ class TemporalTask(StepTask):
             self.model.decoder.train(training)
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> StepScores:
-        """From embeddings [N, Z] of the roots."""
+        """Score the events from the embeddings [N, Z] of the roots."""
         raise NotImplementedError
 
     def _loss(self, scores: Any, batch_size: int) -> torch.Tensor:
-        """This rank's share: sums over its events, divided by the global batch's number of events."""
+        """This rank's share of the loss: sums over its events, divided by the global batch's number of events."""
         raise NotImplementedError
 
     def _read_all(self, plan: StepPlan) -> Reading:
-        """Behind all writes."""
+        """Collective. Read what a step needs, behind all writes."""
         self.memory.settle()
         return self._read(plan)
 
     def _read(self, plan: StepPlan, update: Callable[..., torch.Tensor] | None = None) -> Reading:
-        """Collective. ``update`` works the mails in; None: the model does."""
+        """Collective. Read what a step needs. ``update`` works the mails in; None: the model does."""
         features = () if self._node_feature is None else (self._node_feature,)
         if not self._at_owner:
             return self._read_at_user(plan, features, update)
@@ -204,15 +204,15 @@ class TemporalTask(StepTask):
     def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
         write, memory = plan.write, reading.memory.detach()
         assert isinstance(write, WritePlan)
-        given = self._given(plan, write, memory, parts)
+        content = self._mail_content(plan, write, memory, parts)
         if self._at_owner:
-            pushed, state, place = write.route.start_push(given), reading.served.detach(), write.place
+            pushed, state, place = write.route.start_push(content), reading.served.detach(), write.place
         else:
-            pushed = write.route.start_push(torch.cat([memory[write.node], given], dim=1))
+            pushed = write.route.start_push(torch.cat([memory[write.node], content], dim=1))
             state = place = None
         self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place)
 
-    def _given(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
+    def _mail_content(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
         """What the other endpoint and the event put into mails (a WritePlan or Delivery)."""
         table, index = (memory, mails.other) if parts is None else (parts, mails.other_root)
         other = native.gather_rows(table, index)
@@ -221,26 +221,27 @@ class TemporalTask(StepTask):
         return torch.cat([other, plan.event_feature[mails.event]], dim=1)
 
     def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
-        """What the winners' states and mails consist of to all ranks, each of which keeps their nodes."""
+        """Send what the winners' states and mails consist of to all ranks, each of which keeps their nodes."""
         states = native.gather_rows(reading.memory.detach(), write.node)
         states_on_way = self._channel.start_everyone(states, write.node_counts)
-        given = plan.event_feature[write.event]
+        content = plan.event_feature[write.event]
         if parts is not None:
-            given = torch.cat([parts[write.other_root], given], dim=1)
-        given_on_way = self._channel.start_everyone(given, write.counts)
+            content = torch.cat([parts[write.other_root], content], dim=1)
+        content_on_way = self._channel.start_everyone(content, write.counts)
 
         def arrive() -> torch.Tensor:
-            told = states_on_way.wait()
+            all_states = states_on_way.wait()
             places = (write.own, write.other) if parts is None else (write.own,)
-            return torch.cat([*(native.gather_rows(told, place) for place in places), given_on_way.wait()], dim=1)
+            states = [native.gather_rows(all_states, place) for place in places]
+            return torch.cat([*states, content_on_way.wait()], dim=1)
 
         self.memory.write(write.rows, write.time, arrive, self._staleness)
 
     def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
-        """The winners' states at their owners, and messages to all who receive one."""
+        """Collective. Write the winners' states at their owners, and send messages to all nodes that receive one."""
         write, memory = plan.write, reading.memory.detach()
         assert isinstance(write, WritePlan)
-        message = torch.cat([memory[delivery.node], self._given(plan, delivery, memory, parts)], dim=1)
+        message = torch.cat([memory[delivery.node], self._mail_content(plan, delivery, memory, parts)], dim=1)
         received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
         if delivery.indptr is None:
             mail = native.gather_rows(received, delivery.message)

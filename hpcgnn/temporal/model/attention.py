@@ -42,7 +42,7 @@ class TemporalAttentionLayer(nn.Module):
         on the CPU."""
         if self.time.learnable or not can_multiply(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
-            return self(node, own, edge, plan, self._mask(dropout))
+            return self(node, own, edge, plan, dropout_mask(dropout, self.norm.weight.dtype, self.merge.out_features))
         call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, self.norm.eps, dropout)
         return attention_layer(node, self.time.phase, self.weights(), call)
 
@@ -60,7 +60,10 @@ class TemporalAttentionLayer(nn.Module):
         weight, bias = self._query()
         projected = linear(own, weight, bias).view(len(own), self.heads, self.key.shape[2])
         weighted = native.temporal_attention(projected, node, self.time.phase, edge, self.time.frequency, plan)
-        merged = linear(weighted.flatten(1), self._out_weight()) + linear(own, self._own_weight(), self.merge.bias)
+        width = self.merge.out_features
+        merge_read, merge_own = self.merge.weight[:, :width], self.merge.weight[:, width:]
+        values = torch.einsum("zhd,hdw->zhw", merge_read.view(width, self.heads, -1), self.value).flatten(1)
+        merged = linear(weighted.flatten(1), values) + linear(own, merge_own, self.merge.bias)
         return self.norm(torch.relu(merged if dropout is None else merged * dropout))
 
     def _query(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,17 +75,9 @@ class TemporalAttentionLayer(nn.Module):
         shift = key @ now.view(self.heads, key.shape[2], 1)
         return composed.flatten(0, 1), shift.flatten()
 
-    def _out_weight(self) -> torch.Tensor:
-        out_width = self.merge.out_features
-        merge = self.merge.weight[:, :out_width].view(out_width, self.heads, -1)
-        return torch.einsum("zhd,hdw->zhw", merge, self.value).flatten(1)
 
-    def _own_weight(self) -> torch.Tensor:
-        return self.merge.weight[:, self.merge.out_features :]
-
-    def _mask(self, dropout: KeyedDropout | None) -> torch.Tensor | None:
-        if dropout is None:
-            return None
-        return native.dropout_mask(
-            dropout.random, dropout.identity, self.merge.out_features, dropout.p, self.norm.weight.dtype
-        )
+def dropout_mask(dropout: KeyedDropout | None, dtype: torch.dtype, columns: int) -> torch.Tensor | None:
+    """Multipliers [N, columns] of the roots' rows; None without dropout."""
+    if dropout is None:
+        return None
+    return native.dropout_mask(dropout.random, dropout.identity, columns, dropout.p, dtype)

@@ -12,12 +12,13 @@ from hpcgnn import native
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.temporal.config import ModelConfig
-from hpcgnn.temporal.model.attention import TemporalAttentionLayer
+from hpcgnn.temporal.model.attention import TemporalAttentionLayer, dropout_mask
 from hpcgnn.temporal.plan import Query
 
 
 class AttentionEmbedding(nn.Module):
-    """Layers of temporal attention, one a level of the query; several windows are combined by attention over time."""
+    """Runs layers of temporal attention, one a level of the query, and combines several windows by attention over
+    time."""
 
     def __init__(self, config: ModelConfig, node_width: int, edge_width: int, time: TimeEncoding, windows: int):
         super().__init__()
@@ -38,12 +39,6 @@ class AttentionEmbedding(nn.Module):
         if self.combine is not None:
             node = self.combine(node.view(query.windows, -1, node.shape[1]))
         return node
-
-
-def _mask(dropout: KeyedDropout | None, dtype: torch.dtype, columns: int) -> torch.Tensor | None:
-    if dropout is None:
-        return None
-    return native.dropout_mask(dropout.random, dropout.identity, columns, dropout.p, dtype)
 
 
 class WindowAttention(nn.Module):
@@ -96,7 +91,7 @@ class TimeProjection(nn.Module):
         dt = torch.where(since >= 0, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
         own = native.GatherRows.apply(node, query.root, *query.root_transpose)
         out = self.identity.project(own * (1 + dt.unsqueeze(1) * self.drift))
-        mask = _mask(dropout, out.dtype, out.shape[1])
+        mask = dropout_mask(dropout, out.dtype, out.shape[1])
         return out if mask is None else out * mask
 
 
@@ -121,7 +116,7 @@ class MixerEmbedding(nn.Module):
         tokens = tokens + self.across(self.norms[0](tokens).transpose(1, 2)).transpose(1, 2)
         tokens = tokens + self.within(self.norms[1](tokens))
         links = self.norms[2](tokens).mean(1)
-        mask = _mask(dropout, links.dtype, links.shape[1])
+        mask = dropout_mask(dropout, links.dtype, links.shape[1])
         out = self.out(torch.cat([links, self._around(node, level)], dim=1))
         return out if mask is None else out * mask
 

@@ -68,7 +68,8 @@ class TemporalModel(nn.Module):
         self.feature = nn.Linear(sizes.node_width, feature_width) if sizes.node_width else None
         self.embedding = self._embedding(model.embedding, feature_width, time)
         self.attention = self._embedding("attention", feature_width, time) if from_embedding else None
-        self.decoder = self._decoder()
+        pair = self.needs_nearby
+        self.decoder = PairDecoder(model.embed_dim, sizes.slots) if pair else LinkDecoder(model.embed_dim)
 
     def _updater(self, time: TimeEncoding) -> nn.Module:
         width = self.mail_width if self.message is None else self.config.message_dim
@@ -86,11 +87,6 @@ class TemporalModel(nn.Module):
         if kind == "time_projection":
             return TimeProjection(config, width, sizes.time_scale)
         return IdentityEmbedding(config, width)
-
-    def _decoder(self) -> nn.Module:
-        if self.config.decoder == "pair":
-            return PairDecoder(self.config.embed_dim, self.sizes.slots)
-        return LinkDecoder(self.config.embed_dim)
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """Memory with the pending mails worked in, [r, D].
@@ -116,8 +112,8 @@ class TemporalModel(nn.Module):
         """Rows of the unique nodes below the first layer, [U, .]: memory, plus node features brought to its width."""
         if self.feature is None:
             return memory
-        given = self.feature(feature)
-        return memory + given if self.has_memory else given
+        projected = self.feature(feature)
+        return memory + projected if self.has_memory else projected
 
     def embed(self, node, query: Query, last=None, dropout: KeyedDropout | None = None) -> torch.Tensor:
         """Embeddings [N, Z] of the roots from ``base`` rows [U, .]; last [U] int64 for models that need it."""

@@ -24,30 +24,27 @@ from hpcgnn.temporal.plan import Query
 
 
 def make_link_step(model: Any) -> LinkStep | None:
-    """None for models of other parts than a recurrent updater, temporal attention and the link decoder, for learnt time
-    encodings, frozen weights, and where the layers are not native."""
-    return LinkStep(model) if _is_supported(model) else None
-
-
-def _is_supported(model: Any) -> bool:
+    """Make the step of a model; None for models of other parts than a recurrent updater, temporal attention and the
+    link decoder, for learnt time encodings, frozen weights, and where the layers are not native."""
     if type(model) is not TemporalModel or not isinstance(model.updater, RecurrentUpdater):
-        return False
+        return None
     parts = (model.message, model.feature, model.attention)
     if any(part is not None for part in parts) or not isinstance(model.decoder, LinkDecoder):
-        return False
+        return None
     if not isinstance(model.embedding, AttentionEmbedding) or model.embedding.combine is not None:
-        return False
-    weights = [p for name, p in model.named_parameters() if not name.endswith("time.phase")]
+        return None
     time = model.updater.time
-    return (
-        not (time.learnable or time.phase.requires_grad)
-        and all(weight.requires_grad for weight in weights)
-        and can_multiply(*weights)
-    )
+    if time.learnable or time.phase.requires_grad:
+        return None
+    weights = [p for name, p in model.named_parameters() if not name.endswith("time.phase")]
+    if not all(weight.requires_grad for weight in weights) or not can_multiply(*weights):
+        return None
+    return LinkStep(model)
 
 
 class LinkStep:
-    """``update``, then ``learn``, then ``update_backward``; gradients are added to those of the parameters."""
+    """Runs a training step by ``update``, ``learn`` and ``update_backward``, in this order; gradients are added to
+    those of the parameters."""
 
     def __init__(self, model: TemporalModel):
         self._model, self._update = model, _Weights(model.updater.weights())
@@ -59,7 +56,7 @@ class LinkStep:
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """Rows of the unique nodes with their mail worked in, as the model makes them."""
         updater = self._model.updater
-        call = updater.call(state, mail[:, 0], mailed[:, 0], updated, delivered, index)
+        call = updater.call(state, mail[:, 0], mailed[:, 0], updated, delivered, index, updater.state_first)
         self._phase = updater.time.phase.detach().double()
         self._pass = RecurrentPass(self._update.parameters, self._phase, call)
         return self._pass.forward()
@@ -105,8 +102,9 @@ class _Weights:
     @contextmanager
     def gradient(self) -> Iterator[torch.Tensor]:
         """Their gradients [sum of sizes], in the parameters' order, to be added to."""
-        if any(p.grad is None for p in self.parameters):
-            self._create()
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         gradients: list[Any] = [p.grad for p in self.parameters]
         whole = self._joined(gradients)
         if whole is not None:
@@ -117,12 +115,8 @@ class _Weights:
         for gradient, piece in zip(gradients, flat.split(self._sizes), strict=True):
             gradient.add_(piece.view_as(gradient))
 
-    def _create(self) -> None:
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-
     def _joined(self, gradients: list[torch.Tensor]) -> torch.Tensor | None:
+        """The gradients as one flat tensor; None where they do not lie one after another."""
         starts = [gradient.data_ptr() for gradient in gradients]
         if starts != self._starts:
             memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}

@@ -20,15 +20,15 @@ from hpcgnn.nn.time_encoding import TimeEncoding
 
 
 def work_in(step: Callable[..., torch.Tensor], has_mail: torch.Tensor, state: torch.Tensor, *further) -> torch.Tensor:
-    """``step(state, *further)`` for rows that have mail, [r, D]; the state of others. A device does it for all rows,
-    rather than wait to know which they are."""
+    """Compute ``step(state, *further)`` for rows that have mail, and keep the state of others: [r, D]. A device does it
+    for all rows, rather than wait to know which they are."""
     if on_cuda(state):
         return torch.where(has_mail.unsqueeze(1), step(state, *further), state)
     rows = torch.nonzero(has_mail).squeeze(1)
     if rows.numel() == 0:
         return state
-    wanted = any(column.requires_grad for column in (state, *further))
-    gather = torch.Tensor.__getitem__ if wanted else native.gather_rows
+    differentiable = any(column.requires_grad for column in (state, *further))
+    gather = torch.Tensor.__getitem__ if differentiable else native.gather_rows
     return state.index_copy(0, rows, step(*(gather(column, rows) for column in (state, *further))))
 
 
@@ -50,31 +50,28 @@ class RecurrentUpdater(nn.Module):
         """state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D]. One native call
         on the CPU, unless state or mail want a gradient."""
         if self._is_native(state, mail):
-            return self._native(self._call(state, mail, dt, None, has_mail.long(), None))
+            call = self.call(state, mail, dt, None, has_mail.long())
+            return recurrent_update(self.weights(), self.time.phase, call)
         return work_in(self._step, has_mail, state, mail, dt)
 
     def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
         """Work mail into rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
         and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
         if self._is_native(state, mail):
-            return self._native(self.call(state, mail, mailed, updated, delivered, index))
-        taken = [state, mail, mailed, updated, delivered]
+            call = self.call(state, mail, mailed, updated, delivered, index, self.state_first)
+            return recurrent_update(self.weights(), self.time.phase, call)
+        rows = [state, mail, mailed, updated, delivered]
         if index is not None:
-            taken = [native.gather_rows(column, index) for column in taken]
-        return self(taken[0], taken[1], taken[2] - taken[3], taken[4] > 0)
+            rows = [native.gather_rows(column, index) for column in rows]
+        return self(rows[0], rows[1], rows[2] - rows[3], rows[4] > 0)
 
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
         return not differentiable and not self.time.learnable and can_multiply(state, mail, self.cell.weight_ih)
 
-    def _native(self, call: RecurrentCall) -> torch.Tensor:
-        return recurrent_update(self.weights(), self.time.phase, call)
-
-    def call(self, state, mail, mailed, updated, delivered, index) -> RecurrentCall:
-        """``update_rows`` as `RecurrentPass` takes it."""
-        return self._call(state, mail, mailed, updated, delivered, index, self.state_first)
-
-    def _call(self, state, mail, mailed, updated, delivered, index, state_first: bool = False) -> RecurrentCall:
+    def call(self, state, mail, mailed, updated, delivered, index=None, state_first: bool = False) -> RecurrentCall:
+        """The arguments of ``update_rows`` as `RecurrentPass` takes them; without ``updated``, ``mailed`` are time
+        differences."""
         tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
         return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
@@ -83,16 +80,17 @@ class RecurrentUpdater(nn.Module):
         return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 
     def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:
+        """Products of the input weights with mail and time, and of the hidden weights with the state."""
         cell = self.cell
-        given = linear(torch.cat([mail, self.time(dt)], dim=1), cell.weight_ih, cell.bias_ih)
-        return given, linear(state, cell.weight_hh, cell.bias_hh)
+        from_mail = linear(torch.cat([mail, self.time(dt)], dim=1), cell.weight_ih, cell.bias_ih)
+        return from_mail, linear(state, cell.weight_hh, cell.bias_hh)
 
     def _step(self, state, mail, dt) -> torch.Tensor:
         raise NotImplementedError
 
 
 class GruUpdater(RecurrentUpdater):
-    """Gated recurrent unit (Cho et al., 2014), as in TGN."""
+    """Updates by a gated recurrent unit (Cho et al., 2014), as TGN does."""
 
     cell_type, gates = nn.GRUCell, 3
 
@@ -101,20 +99,20 @@ class GruUpdater(RecurrentUpdater):
 
 
 class RnnUpdater(RecurrentUpdater):
-    """Plain tanh cell, as in JODIE and DyRep."""
+    """Updates by a plain tanh cell, as JODIE and DyRep do."""
 
     cell_type, gates = nn.RNNCell, 1
 
     def _step(self, state, mail, dt) -> torch.Tensor:
-        given, kept = self._products(state, mail, dt)
-        return torch.tanh(given + kept)
+        from_mail, from_state = self._products(state, mail, dt)
+        return torch.tanh(from_mail + from_state)
 
 
 UPDATERS = {"gru": GruUpdater, "rnn": RnnUpdater}
 
 
 class MessageMLP(nn.Module):
-    """A mail becomes a message through two linear layers (Rossi et al., 2020)."""
+    """Turns a mail into a message through two linear layers (Rossi et al., 2020)."""
 
     def __init__(self, mail_width: int, width: int):
         super().__init__()
@@ -147,11 +145,11 @@ class TransformerUpdater(nn.Module):
 
     def _step(self, state, mail, dt, count) -> torch.Tensor:
         r, slots = dt.shape
-        given = torch.cat([mail.flatten(0, 1), self.time(dt.flatten())], dim=1)
+        mails = torch.cat([mail.flatten(0, 1), self.time(dt.flatten())], dim=1)
         heads = lambda rows, n: rows.view(r, n, self.heads, -1).transpose(1, 2)  # noqa: E731 - [r, H, n, D / H]
         query = heads(linear(state, self.query.weight, self.query.bias), 1)
-        key = heads(linear(given, self.key.weight), slots)
-        value = heads(linear(given, self.value.weight, self.value.bias), slots)
+        key = heads(linear(mails, self.key.weight), slots)
+        value = heads(linear(mails, self.value.weight, self.value.bias), slots)
         score = (query * key).sum(-1) * key.shape[-1] ** -0.5  # [r, H, S]
         absent = torch.arange(slots, device=dt.device) >= count.unsqueeze(1)
         weight = torch.softmax(score.masked_fill(absent.unsqueeze(1), float("-inf")), dim=2)
