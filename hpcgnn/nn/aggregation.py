@@ -45,15 +45,17 @@ def edge_factors(
     return (factors if loop is None else factors.index_copy(0, last, loop)).unsqueeze(1)
 
 
-def attend(values: torch.Tensor, source: torch.Tensor, target: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
-    """Sum the sources' values [S, W] or, of k graphs in one, [S, k, W], weighed by attention: [D, W] or [D, k, W].
+def score_columns(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the matrix [W, 2 H] by which values become scores: of each head at the source of an edge, then at its
+    target; source, target [H, W / H]."""
+    vectors, heads = torch.stack([source, target], dim=2), torch.eye(len(source)).to(source)
+    return (vectors.unsqueeze(3) * heads[:, None, None]).flatten(0, 1).flatten(1)
 
-    The destinations are the first of the sources. source, target [H, W / H] make the scores of both ends of an edge
-    from their values (see ``native.graph_attention``), all in one product.
-    """
-    vectors, heads = torch.stack([source, target], dim=2), torch.eye(len(source), dtype=values.dtype)
-    columns = (vectors.unsqueeze(3) * heads.to(values.device)[:, None, None]).flatten(0, 1).flatten(1)
-    scores = product(values.reshape(-1, values.shape[-1]), columns).view(*values.shape[:-1], 2, len(source))
-    of_source, of_target = (scores.select(-2, end).flatten(1) for end in (0, 1))
-    sums = native.graph_attention(values.flatten(1), of_source, of_target[: len(lists)], lists)
+
+def attend(values: torch.Tensor, scores: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
+    """Sum the sources' values [S, W] or, of k graphs in one, [S, k, W], weighed by attention
+    (``native.graph_attention``): [D, W] or [D, k, W]. The destinations are the first of the sources. scores [S, 2 H] or
+    [S, k, 2 H]: see ``score_columns``."""
+    source, target = (half.flatten(1) for half in scores.chunk(2, dim=-1))
+    sums = native.graph_attention(values.flatten(1), source, target[: len(lists)], lists)
     return sums.view(len(lists), *values.shape[1:])

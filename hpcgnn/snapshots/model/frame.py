@@ -18,7 +18,7 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.comm.halo import RankHalo, RankRows
 from hpcgnn.native import Random, Stream
-from hpcgnn.nn.aggregation import attend
+from hpcgnn.nn.aggregation import attend, product, score_columns
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.neighborhood import Neighborhood, next_term, propagate
@@ -44,7 +44,9 @@ class Graph:
         if self.halo is not None:
             ghosts = self.halo.finish(exchange)
             rows = torch.cat([rows, ghosts.view(len(ghosts), *rows.shape[1:])])
-        return attend(rows, source, target, self.into.merged)
+        columns = score_columns(source, target)
+        scores = product(rows.reshape(-1, len(columns)), columns).view(*rows.shape[:-1], columns.shape[1])
+        return attend(rows, scores, self.into.merged)
 
     def start(self, rows: torch.Tensor, out: bool = False):
         """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""

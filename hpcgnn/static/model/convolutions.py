@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
 from hpcgnn.native import layers as native_layers
-from hpcgnn.nn.aggregation import attend, edge_factors, product
+from hpcgnn.nn.aggregation import attend, edge_factors, product, score_columns
 from hpcgnn.nn.linear import glorot, linear
 from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, gather_singles, rows_of
 
@@ -117,7 +117,10 @@ class GatConv(nn.Module):
         if block.weight is not None:
             raise ValueError("model.kind gat weighs edges itself: leave edge weights out, or use sage or gcn")
         lists = block.looped if self.self_loop else block.lists
-        out = attend(product(rows, self.weight), self.source, self.target, lists)
+        values, columns = product(rows, self.weight), score_columns(self.source, self.target)
+        narrow = self.weight.shape[0] <= self.weight.shape[1]  # scores are made of the narrower of rows and values
+        scores = product(rows, self.weight @ columns) if narrow else product(values, columns)
+        out = attend(values, scores, lists)
         out = _join_heads(out, self.heads, self.concat) + self.bias
         return torch.relu(out) if rectify else out
 
