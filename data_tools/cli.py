@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
+from typing import ParamSpec
+
+P = ParamSpec("P")
 
 
 def run_command(main: Callable[[], int]) -> int:
@@ -28,3 +32,13 @@ def run_command(main: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def with_exit_code(main: Callable[P, int]) -> Callable[P, int]:
+    """Decorate the ``main`` of a command so that errors become exit codes, as `run_command` says."""
+
+    @functools.wraps(main)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> int:
+        return run_command(lambda: main(*args, **kwargs))
+
+    return guarded

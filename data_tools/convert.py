@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
@@ -51,7 +51,7 @@ def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Sum
 
 
 def describe(output: pathlib.Path, summary: Summary) -> str:
-    """One line on what was written."""
+    """Say in one line what was written."""
     nodes = describe_counts(summary.nodes, "types")
     edges = describe_counts(summary.edges, "relations")
     times = "; times {}..{}".format(*summary.times) if summary.times else ""
@@ -60,14 +60,14 @@ def describe(output: pathlib.Path, summary: Summary) -> str:
 
 
 def describe_counts(counts: dict[str, int], what: str) -> str:
-    """Each name with its count, or the sum where there are many."""
+    """List each name with its count, or the sum where there are many."""
     if len(counts) > NAMED:
         return f"{sum(counts.values()):,} in {len(counts)} {what}"
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
-    """``name=path`` (or ``name=value``) arguments as a mapping."""
+    """Make a mapping of ``name=path`` (or ``name=value``) arguments."""
     assigned = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -78,7 +78,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m data_tools.convert", description="Convert source files to a graph file (HDF5)."
     )
@@ -110,19 +110,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(arguments: argparse.Namespace, spec: SourceSpec) -> None:
-    """Convert, and print what comes of it."""
-    num_buckets = 0
-    if arguments.memory:
-        memory = parse_bytes(arguments.memory)
-        plan = plan_conversion(spec, memory)
-        num_buckets = plan.num_buckets
-        print(plan.describe(memory), flush=True)
-    print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
-
-
 def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSpec:
-    """The spec that the command line names; what has to be unpacked for it goes to a folder."""
+    """Make the spec that the command line names; files that have to be unpacked for it go to the folder
+    ``unpacked``."""
     assigned = parse_assignments(arguments.assignments)
     if arguments.chunks:
         if assigned:
@@ -134,17 +124,20 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
     return load_spec(path, assigned, arguments.sort)
 
 
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-
-    def command() -> int:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
-            run(arguments, read_spec(arguments, pathlib.Path(unpacked)))
-        return 0
-
-    return run_command(command)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
+        spec, num_buckets = read_spec(arguments, pathlib.Path(unpacked)), 0
+        if arguments.memory:
+            memory = parse_bytes(arguments.memory)
+            plan = plan_conversion(spec, memory)
+            num_buckets = plan.num_buckets
+            print(plan.describe(memory), flush=True)
+        print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
+    return 0
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import h5py
 import numpy as np
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.source.file_spec import SPLITS
-from data_tools.source.rewrite import find_table, integer_column, rewriting
+from data_tools.source.rewrite import create_table, find_table, integer_column, rewriting, write_column
 from data_tools.source.spool import Spool
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
@@ -36,12 +37,12 @@ PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``side`` (src or dst) of the relation is joined, its other side is what they have in common; ``max_degree``: a
-    node of the other side with more neighbours is left out (None: no limit)."""
+    """Nodes of the ``side`` of a relation are joined that have nodes of its other side in common; a node of the other
+    side with more than ``max_degree`` neighbours is left out (None: no limit)."""
 
     relation: str
     threshold: int = 3
-    side: str = "dst"
+    side: Literal["dst", "src"] = "dst"
     name: str = "with"
     max_degree: int | None = None
     all_edges: bool = False
@@ -54,9 +55,9 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class UserItems:
     """Different pairs of a user and an item, int64 each, in order of user, then item: user [p] in [0, num_users) and
-    item [p] in [0, num_items). Users are nodes of the side that is not joined, items those of the joined side."""
+    item [p] in [0, num_items). Items are the nodes of the side that is joined, users the nodes of the other side."""
 
     user: np.ndarray
     item: np.ndarray
@@ -66,8 +67,8 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What was made: the relation and its edges; the training pairs used; the nodes that ``max_degree`` left out, and
-    their pairs."""
+    """What `derive` made: the relation and its edges; the training pairs used; the nodes that ``max_degree`` left out,
+    and their pairs."""
 
     relation: str
     num_edges: int
@@ -88,20 +89,26 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options)
         pairs = training_pairs(source, options)
     folder = pathlib.Path(output).parent
     folder.mkdir(parents=True, exist_ok=True)
-    kept, left_out = without_hubs(pairs, options.max_degree)
+    used, left_out = pairs, 0
+    if options.max_degree is not None:
+        is_hub = np.bincount(pairs.user, minlength=pairs.num_users) > options.max_degree
+        chosen, left_out = ~is_hub[pairs.user], int(is_hub.sum())
+        used = replace(pairs, user=pairs.user[chosen], item=pairs.item[chosen])
     with tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
         spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
-        for slab in common_neighbours(kept, options.threshold, PRODUCTS):
+        for slab in common_neighbours(used, options.threshold, PRODUCTS):
             for name, values in zip(spools, slab, strict=True):
                 spools[name].append(values)
         columns = {name: spool.column() for name, spool in spools.items()}
         with rewriting(path, output) as (_, target):
-            write_relation(target, relation, columns)
-        return Derived(relation, len(columns["src"]), len(kept.item), left_out, len(pairs.item) - len(kept.item))
+            group = create_table(target, "edges", relation, len(columns["src"]), len(target["edges"]))
+            for name, column in columns.items():
+                write_column(group, name, column)
+        return Derived(relation, len(columns["src"]), len(used.item), left_out, len(pairs.item) - len(used.item))
 
 
-def training_pairs(file: h5py.File, options: Options) -> Pairs:
-    """The training edges, repeated ones once."""
+def training_pairs(file: h5py.File, options: Options) -> UserItems:
+    """Read the different pairs of the training edges. Raises FileFormatError for a missing relation or split."""
     group = find_table(file, "edges", options.relation)
     ends = files.split_relation(options.relation)[::2]
     sizes = [int(file["nodes"][name].attrs["num_nodes"]) for name in ends]
@@ -110,39 +117,26 @@ def training_pairs(file: h5py.File, options: Options) -> Pairs:
         split = integer_column(group, "split", "make one with data_tools.split, or pass --all-edges")
     pieces: list[list[np.ndarray]] = [[], []]
     for start, stop in files.slabs(len(group["src"]), 1, SLAB_ROWS):
-        kept = slice(None) if split is None else split[start:stop] == SPLITS["train"]
+        chosen = slice(None) if split is None else split[start:stop] == SPLITS["train"]
         for piece, name, size in zip(pieces, ("src", "dst"), sizes, strict=True):
-            piece.append(row_ids(group[name], start, stop, size)[kept])
+            rows = group[name][start:stop]
+            if len(bad := np.flatnonzero((rows < 0) | (rows >= size))):
+                raise FileFormatError(
+                    f"{file.filename}: {group[name].name[1:]}, row {start + bad[0]}: {rows[bad[0]]} is not one of the "
+                    f"{size} nodes; write the file anew"
+                )
+            piece.append(rows[chosen])
     src, dst = (np.concatenate([np.empty(0, np.int64), *piece]) for piece in pieces)
     (user, item), (num_users, num_items) = ((src, dst), sizes) if options.side == "dst" else ((dst, src), sizes[::-1])
     user, item = np.divmod(np.unique(user * num_items + item), num_items)
-    return Pairs(user, item, num_users, num_items)
-
-
-def row_ids(dataset: h5py.Dataset, start: int, stop: int, size: int) -> np.ndarray:
-    """A slab of the ends of edges; FileFormatError naming the row of one that is no node."""
-    rows = dataset[start:stop]
-    if len(bad := np.flatnonzero((rows < 0) | (rows >= size))):
-        raise FileFormatError(
-            f"{dataset.file.filename}: {dataset.name[1:]}, row {start + bad[0]}: {rows[bad[0]]} is not one of the "
-            f"{size} nodes; write the file anew"
-        )
-    return rows
-
-
-def without_hubs(pairs: Pairs, max_degree: int | None) -> tuple[Pairs, int]:
-    """The pairs of users with at most ``max_degree`` items, and how many other users there are."""
-    if max_degree is None:
-        return pairs, 0
-    hub = np.bincount(pairs.user, minlength=pairs.num_users) > max_degree
-    kept = ~hub[pairs.user]
-    return replace(pairs, user=pairs.user[kept], item=pairs.item[kept]), int(hub.sum())
+    return UserItems(user, item, num_users, num_items)
 
 
 def common_neighbours(
-    pairs: Pairs, threshold: int, products: int
+    pairs: UserItems, threshold: int, products: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Pairs of items with at least ``threshold`` users in common: src, dst (int64) and count (int32), in order.
+    """Find the pairs of items with at least ``threshold`` users in common: src, dst (int64) and count (int32), in
+    order.
 
     Works in slabs of items that make at most ``products`` pairs over all users (or in single items).
     """
@@ -158,12 +152,12 @@ def common_neighbours(
         other = pairs.item[np.repeat(first[users[low:high]], count) + within]
         key, counts = np.unique(np.repeat(owner[low:high], count) * pairs.num_items + other, return_counts=True)
         src, dst = np.divmod(key, pairs.num_items)
-        kept = (counts >= threshold) & (src != dst)
-        yield src[kept], dst[kept], counts[kept].astype(np.int32)
+        chosen = (counts >= threshold) & (src != dst)
+        yield src[chosen], dst[chosen], counts[chosen].astype(np.int32)
 
 
 def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges that cover all of ``work`` [n], each with a sum of at most ``limit`` or of one entry."""
+    """Cut ``work`` [n] into ranges, each with a sum of at most ``limit`` or of one entry."""
     total = np.cumsum(work)
     start = 0
     while start < len(work):
@@ -173,18 +167,7 @@ def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def write_relation(file: h5py.File, relation: str, columns: dict[str, np.ndarray]) -> None:
-    """Add a relation after those there are."""
-    relation_id = len(file["edges"])
-    group = file.create_group(f"edges/{relation}")
-    num_edges = len(columns["src"])
-    group.attrs["num_edges"], group.attrs["relation_id"] = num_edges, relation_id
-    for name, column in columns.items():
-        dataset = files.create_column(group, name, num_edges, (), column.dtype)
-        for start, stop in files.slabs(num_edges, column.dtype.itemsize):
-            dataset[start:stop] = column[start:stop]
-
-
+@with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item``."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.derive", description=__doc__.splitlines()[0])
@@ -197,17 +180,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-degree", type=int, help="leave out users with more items; default: none is left out")
     parser.add_argument("--all-edges", action="store_true", help="count all edges, not only those for training")
     args = vars(parser.parse_args(argv))
-
-    def command() -> int:
-        graph, output = args.pop("graph"), args.pop("output")
-        made = derive(graph, output, Options(**args))
-        print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
-        if args["max_degree"] is not None:
-            what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"
-            print(f"{output}: left out {what} ({made.pairs_left_out:,} pairs)")
-        return 0
-
-    return run_command(command)
+    graph, output = args.pop("graph"), args.pop("output")
+    made = derive(graph, output, Options(**args))
+    print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
+    if args["max_degree"] is not None:
+        what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"
+        print(f"{output}: left out {what} ({made.pairs_left_out:,} pairs)")
+    return 0
 
 
 if __name__ == "__main__":

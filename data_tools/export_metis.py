@@ -14,48 +14,47 @@ import sys
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import names
-from data_tools.partition.kinds import KINDS, METIS
-from data_tools.partition.methods.metis_file import LINE_ENTRIES, write_metis
-from data_tools.partition.pair_spool import build_spooled_graph
+from data_tools.partition.kinds import OPTIONS
+from data_tools.partition.methods.metis_file import row_slabs, write_metis
+from data_tools.partition.options import METIS
 from data_tools.partition.source import open_source
+from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import node_weights
 from data_tools.source.checks import validate
+from data_tools.team import Team
 
 SPOOL_BYTES = 256 << 20
 
 
 def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[str, ...] | None = None) -> str:
-    """Write ``output``; returns what was written. balance: constraints (default: those of partition).
+    """Write ``output``; returns a line on it. balance: constraints (default: as partition has them).
 
     Needs memory for a few numbers a node; the edges go by way of the disk. Raises ValueError for a bad constraint,
     FileFormatError for a file that cannot be used.
     """
     source, output = open_source(path), pathlib.Path(output)
     with source.file:
-        options = KINDS[source.kind].options(source, {"method": METIS, "balance": balance}, {})
+        options = OPTIONS[source.kind](source, {"method": METIS, "balance": balance}, {})
         validate(source)
-        graph = build_spooled_graph(source, output.parent, SPOOL_BYTES, by_degree=False)
-        weights = node_weights(source, options.balance or ("nodes",), graph.degrees())
+        blocks = NodeBlocks.even(Team(), source.num_nodes)
+        graph = build_row_graph(source, blocks, output.parent, SPOOL_BYTES, by_degree=False)
+        weights = node_weights(source, options.balance or ("nodes",), graph.degrees(), blocks)
         temporary = output.with_name(output.name + ".tmp")
         num_pairs = int(graph.indptr[-1]) // 2
-        write_metis(temporary, num_pairs, graph.slabs(LINE_ENTRIES), np.stack(list(weights.values()), axis=1))
+        write_metis(temporary, num_pairs, row_slabs(graph), np.stack(list(weights.values()), axis=1))
         temporary.replace(output)
-        return f"{output}: {graph.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.export_metis", description=__doc__.splitlines()[0])
-    parser.add_argument("graph", help="graph file")
-    parser.add_argument("output", help="text file to write")
-    parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")
-    return parser
+        return f"{output}: {source.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
-    args = make_parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog="python -m data_tools.export_metis", description=__doc__.splitlines()[0])
+    parser.add_argument("graph", help="graph file")
+    parser.add_argument("output", help="text file to write")
+    parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")
+    args = parser.parse_args(argv)
     print(export(args.graph, args.output, args.balance))
     return 0
 

@@ -14,12 +14,11 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import h5py
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.partition.options import fanouts
 from data_tools.partition.plot import plot_set
 from data_tools.partition.step_bytes import predict, render_step
@@ -30,16 +29,8 @@ Lines = list[str]
 REMEDY = "run data_tools.verify, or write it anew"
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How one format is looked at: a report of plain values (what --json prints), and the lines for people."""
-
-    describe: Callable[[h5py.File], Report]
-    render: Callable[[Report], Lines]
-
-
 def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file and its lines. Raises FileFormatError when it is missing, not HDF5, or not ours."""
+    """The report on a file and its lines. Raises FileFormatError when it is missing, not HDF5, or not of hpcgnn."""
     if not path.is_file():
         raise files.FileFormatError(f"{path}: no such file or folder")
     try:
@@ -56,12 +47,13 @@ def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
             )
         files.check_format(file, name)
         files.check_objects(file)
-        report = FILES[name].describe(file)
-        return report, FILES[name].render(report)
+        describe, render = FILES[name]
+        report = describe(file)
+        return report, render(report)
 
 
 def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file or folder and its lines. Raises FileFormatError when it is not ours."""
+    """The report on a file or folder and its lines. Raises FileFormatError when it is not of hpcgnn."""
     if not path.is_dir():
         return inspect_file(path)
     for marker, (describe, render) in FOLDERS.items():
@@ -95,30 +87,23 @@ def render_tables(report: Report) -> Lines:
         if kind in report:
             lines.append(f"{kind}:" if report[kind] else f"{kind}: none")
         for table in report.get(kind, []):
-            lines.append(f"  {table['name']}: {table['count']:,}{render_times(table)}")
+            times, scale = "", table.get("time_scale")
+            if table.get("times"):
+                times = ", times {}..{}".format(*table["times"])
+                times += f" (source * {scale:g})" if scale not in (None, 1) else ""
+            lines.append(f"  {table['name']}: {table['count']:,}{times}")
             shapes = [f"{name} {shape}".strip() for name, shape in table["columns"].items()]
             if shapes:
                 lines.append(f"    {', '.join(shapes)}")
     return lines
 
 
-def render_times(table: Report) -> str:
-    """The time range of a relation, if it has one."""
-    if not table.get("times"):
-        return ""
-    scale = table.get("time_scale")
-    return ", times {}..{}".format(*table["times"]) + (f" (source * {scale:g})" if scale not in (None, 1) else "")
-
-
-def render_graph(report: Report) -> Lines:
+def render_table_file(report: Report) -> Lines:
     """Lines on a graph file or a part."""
-    return render_head(report) + render_tables(report)
-
-
-def render_part(report: Report) -> Lines:
-    """Lines on a part."""
-    place = f"part {report['part']} of {report['num_parts']}, set {report['set_id']}"
-    return [*render_head(report), place, *render_tables(report)]
+    lines = render_head(report)
+    if "part" in report:
+        lines.append(f"part {report['part']} of {report['num_parts']}, set {report['set_id']}")
+    return lines + render_tables(report)
 
 
 def render_book(report: Report) -> Lines:
@@ -133,7 +118,7 @@ def render_book(report: Report) -> Lines:
 
 
 def render_quality(quality: Report) -> Lines:
-    """The stored measures, one a line, and a table of those for fewer ranks than parts."""
+    """The stored measures, one a line, and a table of the measures for fewer ranks than parts."""
     lines = ["quality:"] if quality else ["quality: not stored"]
     for name, value in flatten({key: value for key, value in quality.items() if key != "runs"}).items():
         lines.append(f"  {name}: {value}")
@@ -152,8 +137,7 @@ def flatten(report: Report) -> Report:
 
 def render_rows(rows: list[Report]) -> Lines:
     """Reports of one shape as an aligned table."""
-    found = dict.fromkeys(name for row in rows for name in row)
-    names = sorted(found, key=lambda name: (name != "ranks", "." in name))
+    names = sorted({name: None for row in rows for name in row}, key=lambda name: (name != "ranks", "." in name))
     cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return ["    " + "  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in cells]
@@ -164,16 +148,18 @@ def render_set(report: Report) -> Lines:
     return [*render_book(report), "parts:", *render_rows(report["parts"])]
 
 
+# How formats are looked at: a report of plain values (which --json prints), and the lines for people.
 FILES = {
-    files.GRAPH: Format(describe_graph, render_graph),
-    files.BOOK: Format(describe_book, render_book),
-    files.PART: Format(describe_part, render_part),
+    files.GRAPH: (describe_graph, render_table_file),
+    files.BOOK: (describe_book, render_book),
+    files.PART: (describe_part, render_table_file),
 }
 FOLDERS = {"book.h5": (describe_set, render_set)}
 
 
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Inspect what the command line names; returns the exit code (2 for what is not ours)."""
+    """Inspect what the command line names; returns the exit code (2 for a file of another program)."""
     parser = argparse.ArgumentParser(
         prog="python -m data_tools.inspect", description="Say what is in a file or folder of hpcgnn."
     )
@@ -186,22 +172,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ranks", type=int, help="of a partition set, the bytes that a training step is expected to move"
     )
     parser.add_argument("--fanouts", type=fanouts, help="of the sampling that --ranks is about (default: the set's)")
-    parser.add_argument("--batch-size", type=int, help="likewise, seeds of a global batch")
+    parser.add_argument("--batch-size", type=int, help="seeds of a global batch of the step that --ranks is about")
     arguments = parser.parse_args(argv)
-
-    def command() -> int:
-        for path in arguments.paths:
-            report, lines = inspect(path)
-            if arguments.ranks is not None:
-                with files.naming(path, REMEDY, keep=(ValueError, OSError)):
-                    found = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
-                report, lines = report | {"step": found}, lines + render_step(found)
-            if arguments.plot is not None:
-                plot_set(path, arguments.plot)
-            print(json.dumps(report) if arguments.json else "\n".join(lines))
-        return 0
-
-    return run_command(command)
+    for path in arguments.paths:
+        report, lines = inspect(path)
+        if arguments.ranks is not None:
+            with files.naming(path, REMEDY, keep=(ValueError, OSError)):
+                step = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
+            report, lines = report | {"step": step}, lines + render_step(step)
+        if arguments.plot is not None:
+            plot_set(path, arguments.plot)
+        print(json.dumps(report) if arguments.json else "\n".join(lines))
+    return 0
 
 
 if __name__ == "__main__":

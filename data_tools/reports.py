@@ -1,4 +1,4 @@
-"""What is in a file of ours, as plain values: shapes, attributes, first and last times; the data itself is not read."""
+"""Reports on files of hpcgnn as plain values: shapes, attributes, first and last times; the data itself is not read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = dict
 
 
 def describe_root(file: h5py.File) -> Report:
-    """What all our files say about themselves."""
+    """Describe path, size, format and kind of a file."""
     path = pathlib.Path(file.filename)
     names = ("format", "format_version", "created_by", "kind")
     report = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
@@ -23,12 +23,13 @@ def describe_root(file: h5py.File) -> Report:
 
 
 def plain(value):
-    """A NumPy scalar as Python's, anything else as it is."""
+    """Turn a NumPy scalar into Python's; anything else stays."""
     return value.item() if hasattr(value, "item") else value
 
 
 def columns(group: h5py.Group) -> dict[str, str]:
-    """Type and shape of every dataset of a group, such as ``float32 [157474, 172]``, and whether it is of snapshots."""
+    """Describe type and shape of every dataset of a group, such as ``float32 [157474, 172]``, and if it is of
+    snapshots."""
     return {
         name: f"{data.dtype.name} {list(data.shape)}" + " per snapshot" * bool(data.attrs.get("per_snapshot", False))
         for name, data in group.items()
@@ -43,7 +44,7 @@ def time_range(group: h5py.Group) -> list[int] | None:
 
 
 def describe_tables(file: h5py.File) -> Report:
-    """Node types and relations by their ids, with their counts."""
+    """Describe node types and relations, in order of their ids, with their counts."""
     nodes = [
         {"name": name, "count": int(file["nodes"][name].attrs["num_nodes"]), "columns": columns(file["nodes"][name])}
         for name in (files.node_types(file) if "nodes" in file else [])
@@ -62,12 +63,12 @@ def describe_tables(file: h5py.File) -> Report:
 
 
 def describe_graph(file: h5py.File) -> Report:
-    """A graph file."""
+    """Describe a graph file."""
     return {**describe_root(file), "sources": files.json_attribute(file, "sources") or [], **describe_tables(file)}
 
 
 def describe_book(file: h5py.File) -> Report:
-    """The book of a partition set."""
+    """Describe the book of a partition set."""
     names = ("num_parts", "set_id", "seed", "method", "source_name", "source_hash")
     stored = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
     decoded = {name: files.json_attribute(file, name) or {} for name in ("options", "quality")}
@@ -79,25 +80,25 @@ def describe_book(file: h5py.File) -> Report:
 
 
 def describe_part(file: h5py.File) -> Report:
-    """One part of a partition set. Relations and types have no ids here, so they come in order of their names."""
+    """Describe one part of a partition set. Relations and types have no ids here, so they come in order of their
+    names."""
     stored = {name: plain(file.attrs[name]) for name in ("part", "num_parts", "set_id")}
-    tables = {}
+    tables: dict[str, list[Report]] = {}
     for kind in ("nodes", "edges", *(kind for kind in ("history", "out", "cache") if kind in file)):
         groups = sorted(file[kind].items()) if kind in file else []
-        tables[kind] = [{"name": name, "count": num_rows(group), "columns": columns(group)} for name, group in groups]
+        tables[kind] = []
+        for name, group in groups:
+            # The rows of a table, the entries of a history, or the nodes of a cache ranking.
+            count = next((len(group[column]) for column in ("row", "event", "id") if column in group), 0)
+            tables[kind].append({"name": name, "count": count, "columns": columns(group)})
     for table in tables["edges"]:
         table["times"] = time_range(file["edges"][table["name"]])
     return {**describe_root(file), **stored, **tables}
 
 
-def num_rows(group: h5py.Group) -> int:
-    """Rows of a part's table, entries of a history, or nodes of a cache ranking."""
-    found = [group[name] for name in ("row", "event", "id") if name in group]
-    return len(found[0]) if found else 0
-
-
 def describe_set(folder: pathlib.Path) -> Report:
-    """A partition set: its book, and the size of every part; parts that are missing or foreign are marked as such."""
+    """Describe a partition set: its book, and the size of every part; parts that are missing or foreign are marked as
+    such."""
     with files.open_checked(files.book_path(folder), files.BOOK) as book:
         report = describe_book(book)
     report["parts"] = [describe_member(folder, part, report["set_id"]) for part in range(report["num_parts"])]
@@ -105,7 +106,7 @@ def describe_set(folder: pathlib.Path) -> Report:
 
 
 def describe_member(folder: pathlib.Path, part: int, set_id: str) -> Report:
-    """Sizes of one part of a set, or what is wrong with it."""
+    """Describe the sizes of one part of a set, or what is wrong with it."""
     path = files.part_path(folder, part)
     if not path.exists():
         return {"part": part, "state": "missing"}

@@ -19,14 +19,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import h5py
 import numpy as np
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.partition.assignment import splitmix64
 from data_tools.source.file_spec import SPLITS
-from data_tools.source.order_statistic import select_keys
 from data_tools.source.rewrite import find_table, integer_column, rewriting
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
@@ -34,16 +34,18 @@ from hpcgnn.graph.files import FileFormatError
 SLAB_ROWS = 1 << 20
 SIGN = np.uint64(1 << 63)
 SPLIT_STREAM = 1 << 32  # keeps the hashes apart from those that deal nodes to random parts
-Keys = Callable[[int, int], np.ndarray]
+# One pass over the keys counts this many of their bits, fewer where there are many groups.
+BITS, CELLS = 16, 1 << 22
+Slabs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is split, and how. ``column`` is the time of ``by: time``."""
+    """What is split, and how. ``column`` holds the times of ``by: time``."""
 
     nodes: str | None = None
     relation: str | None = None
-    by: str = "random"
+    by: Literal["random", "time"] = "random"
     column: str = "time"
     fractions: tuple[float, ...] = (0.8, 0.1, 0.1)
     seed: int = 0
@@ -53,8 +55,6 @@ class Options:
     def __post_init__(self):
         if (self.nodes is None) == (self.relation is None):
             raise ValueError("say what to split: --nodes TYPE or --relation SRC.REL.DST")
-        if self.by not in ("random", "time"):
-            raise ValueError(f"--by {self.by}: expected random or time")
         if len(self.fractions) != 3 or min(self.fractions) < 0 or not 0 < sum(self.fractions) <= 1 + 1e-9:
             raise ValueError(f"--fractions {self.fractions}: expected three numbers from 0 on that add up to at most 1")
         if self.seed < 0:
@@ -63,30 +63,65 @@ class Options:
             raise ValueError("--stratify: only for nodes and at random")
 
 
-@dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows to split: their number, their keys and their groups (``groups`` [n] int64; -1: in no set)."""
+    """The rows of one table to split: their keys, whose order decides, and their groups, in each of which the fractions
+    hold. The edges of a reverse relation have the keys of the relation ``forward``.
 
-    num_rows: int
-    num_groups: int
-    keys: Keys
-    groups: Keys
+    Raises FileFormatError when a column that is needed is missing.
+    """
 
-    def slabs(self) -> Iterator[tuple[int, int]]:
-        """Ranges of rows."""
-        return files.slabs(self.num_rows, 1, SLAB_ROWS)
+    def __init__(self, group: h5py.Group, options: Options, forward: h5py.Group | None = None):
+        origin = group if forward is None else forward
+        is_nodes = options.nodes is not None
+        self.num_rows = int(group.attrs["num_nodes"]) if is_nodes else len(group["src"])
+        self.num_groups = 1
+        number = 2 * int(origin.attrs["type_id"]) if is_nodes else 2 * int(origin.attrs["relation_id"]) + 1
+        seed = splitmix64(np.array([options.seed], np.uint64))
+        self._mix = splitmix64(seed + np.uint64(SPLIT_STREAM + number))[0]
+        self._ends = None if is_nodes else (origin["src"], origin["dst"])
+        self._directed = True
+        if not is_nodes:
+            source, _, destination = files.split_relation(origin.name.rpartition("/")[2])
+            self._directed = source != destination
+        self._time = None
+        if options.by == "time":
+            remedy = "name the column of times with --column, or split at random"
+            self._time = integer_column(origin, options.column, remedy)
+        self._label, self._stratify = None, options.stratify
+        if options.stratify:
+            self._label = integer_column(group, "label", "leave out --stratify")
+            highest = (int(self._label[start:stop].max()) for start, stop in files.slabs(self.num_rows, 1, SLAB_ROWS))
+            self.num_groups = 1 + max(0, max(highest, default=0))
+        elif is_nodes and "label" in group and group["label"].ndim == 1 and group["label"].dtype.kind == "i":
+            self._label = group["label"]
 
+    def keys(self, start: int, stop: int) -> np.ndarray:
+        """Keys [n] uint64 of the rows start .. stop-1: their times, or hashes."""
+        if self._time is not None:
+            return self._time[start:stop].astype(np.int64).view(np.uint64) ^ SIGN
+        if self._ends is None:
+            return splitmix64(self._mix ^ splitmix64(np.arange(start, stop, dtype=np.uint64)))
+        ends = [end[start:stop].astype(np.uint64) for end in self._ends]
+        if not self._directed:
+            ends = [np.minimum(*ends), np.maximum(*ends)]
+        return splitmix64(splitmix64(self._mix ^ splitmix64(ends[0])) + ends[1])
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Where a set ends: ``key`` [G] uint64 is the first key of each group beyond it; no key is where ``everything``."""
+    def groups(self, start: int, stop: int) -> np.ndarray:
+        """Groups [n] int64 of the rows start .. stop-1: labels where they are stratified, else 0; -1: in no set."""
+        if self._label is None:
+            return np.zeros(stop - start, np.int64)
+        labels = self._label[start:stop].astype(np.int64)
+        return np.maximum(labels, -1) if self._stratify else np.where(labels < 0, -1, 0)
 
-    key: np.ndarray
-    everything: np.ndarray
+    def slabs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Keys and groups of the rows that go into a set, slab by slab."""
+        for start, stop in files.slabs(self.num_rows, 1, SLAB_ROWS):
+            groups = self.groups(start, stop)
+            yield self.keys(start, stop)[groups >= 0], groups[groups >= 0]
 
 
 def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: Options) -> dict[str, np.ndarray]:
-    """Write the graph file with a column ``split``; returns rows in train, val, test and none by table.
+    """Write the graph file with a column ``split``; returns how many rows are in train, val, test and none, by table.
 
     Raises FileFormatError when the table or a column it needs is missing, or when it has a split already and
     ``replace`` is off.
@@ -97,27 +132,27 @@ def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: Opt
             if "split" in source[table] and not options.replace:
                 raise FileFormatError(f"{path}: {table} has a split already; pass --replace to make another")
     with rewriting(path, output, [f"{table}/split" for table in tables]) as (source, target):
-        first = node_rows(source[tables[0]], options) if options.nodes else edge_rows(source[tables[0]], options)
+        first = Rows(source[tables[0]], options)
         bounds = find_bounds(first, options.fractions)
         sizes = {}
         for table in tables:
-            rows = first if table == tables[0] else edge_rows(source[table], options, source[tables[0]])
+            rows = first if table == tables[0] else Rows(source[table], options, source[tables[0]])
             sizes[table.partition("/")[2]] = write_split(target[table], rows, bounds, options)
         return sizes
 
 
 def tables_to_split(file: h5py.File, options: Options) -> list[str]:
-    """Paths of the groups that get a split: the node type; or the relation, and its reverse ones."""
+    """Paths of the groups that get a split: the node type; or the relation, and its reverse relations."""
     if options.nodes is not None:
         return [find_table(file, "nodes", options.nodes).name[1:]]
     assert options.relation is not None
     forward = find_table(file, "edges", options.relation)
     source, _, destination = files.split_relation(options.relation)
-    found = [forward.name[1:]]
+    tables = [forward.name[1:]]
     for name in files.relations(file):
         if name != options.relation and files.split_relation(name)[::2] == (destination, source):
-            found += [f"edges/{name}"] if is_reverse(forward, file["edges"][name]) else []
-    return found
+            tables += [f"edges/{name}"] if is_reverse(forward, file["edges"][name]) else []
+    return tables
 
 
 def is_reverse(forward: h5py.Group, backward: h5py.Group) -> bool:
@@ -131,106 +166,73 @@ def is_reverse(forward: h5py.Group, backward: h5py.Group) -> bool:
     )
 
 
-def node_rows(group: h5py.Group, options: Options) -> Rows:
-    """The nodes of a type: one group, or one per label; without a label they are in no set."""
-    num_nodes = int(group.attrs["num_nodes"])
-    mix = stream(options.seed, 2 * int(group.attrs["type_id"]))
-    if options.by == "time":
-        keys = time_keys(group, options)
-    else:
-
-        def keys(start: int, stop: int) -> np.ndarray:
-            return splitmix64(mix ^ splitmix64(np.arange(start, stop, dtype=np.uint64)))
-
-    if options.stratify:
-        label = integer_column(group, "label", "leave out --stratify")
-    else:
-        label = group.get("label")
-        label = label if label is not None and label.ndim == 1 and label.dtype.kind == "i" else None
-    num_groups = 1
-    if options.stratify:
-        highest = (int(label[start:stop].max()) for start, stop in files.slabs(num_nodes, 1, SLAB_ROWS))
-        num_groups = 1 + max(0, max(highest, default=0))
-
-    def groups(start: int, stop: int) -> np.ndarray:
-        if label is None:
-            return np.zeros(stop - start, np.int64)
-        found = label[start:stop].astype(np.int64)
-        return np.maximum(found, -1) if options.stratify else np.where(found < 0, -1, 0)
-
-    return Rows(num_nodes, num_groups, keys, groups)
-
-
-def edge_rows(group: h5py.Group, options: Options, forward: h5py.Group | None = None) -> Rows:
-    """The edges of a relation, all in one group; those of a reverse relation have the keys of ``forward``."""
-    origin = group if forward is None else forward
-    mix = stream(options.seed, 2 * int(origin.attrs["relation_id"]) + 1)
-    source, _, destination = files.split_relation(origin.name.rpartition("/")[2])
-    if options.by == "time":
-        keys = time_keys(origin, options)
-    else:
-
-        def keys(start: int, stop: int) -> np.ndarray:
-            ends = [origin[name][start:stop].astype(np.uint64) for name in ("src", "dst")]
-            if source == destination:
-                ends = [np.minimum(*ends), np.maximum(*ends)]
-            return splitmix64(splitmix64(mix ^ splitmix64(ends[0])) + ends[1])
-
-    return Rows(len(group["src"]), 1, keys, lambda start, stop: np.zeros(stop - start, np.int64))
-
-
-def stream(seed: int, number: int) -> np.uint64:
-    """What the hashes of one table start from."""
-    return splitmix64(splitmix64(np.array([seed], np.uint64)) + np.uint64(SPLIT_STREAM + number))[0]
-
-
-def time_keys(group: h5py.Group, options: Options) -> Keys:
-    """Keys in the order of a column of integers."""
-    column = integer_column(group, options.column, "name the column of times with --column, or split at random")
-
-    def keys(start: int, stop: int) -> np.ndarray:
-        return column[start:stop].astype(np.int64).view(np.uint64) ^ SIGN
-
-    return keys
-
-
-def find_bounds(rows: Rows, fractions: tuple[float, ...]) -> list[Bound]:
-    """Where train, val and test end."""
-
-    def slabs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start, stop in rows.slabs():
-            groups = rows.groups(start, stop)
-            kept = groups >= 0
-            yield rows.keys(start, stop)[kept], groups[kept]
-
+def find_bounds(rows: Rows, fractions: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Where train, val and test end: the first key of each group beyond the set [G] uint64, and whether all keys of the
+    group come before its end [G] bool."""
     sizes = np.zeros(rows.num_groups, np.int64)
-    for _, groups in slabs():
+    for _, groups in rows.slabs():
         sizes += np.bincount(groups, minlength=rows.num_groups)
     bounds = []
     for fraction in np.cumsum(fractions):
         ranks = np.minimum(np.floor(fraction * sizes + 0.5), sizes).astype(np.int64)
-        keys = select_keys(slabs, np.minimum(ranks, np.maximum(sizes - 1, 0)))
-        bounds.append(Bound(keys, ranks == sizes))
+        keys = select_keys(rows.slabs, np.minimum(ranks, np.maximum(sizes - 1, 0)))
+        bounds.append((keys, ranks == sizes))
     return bounds
 
 
-def write_split(group: h5py.Group, rows: Rows, bounds: list[Bound], options: Options) -> np.ndarray:
-    """Write the column; returns the rows in train, val, test and none."""
+def select_keys(slabs: Slabs, ranks: np.ndarray) -> np.ndarray:
+    """For every group g the key that has ``ranks[g]`` keys of its group below it when all are sorted, [G] uint64: a
+    radix select over several passes, as there are too many keys to sort them in memory.
+
+    ``slabs()`` starts a pass over pieces (keys [n] uint64, groups [n] int64 in [0, G)); the pieces must be the same in
+    every pass. A rank must be below the number of keys of its group, or the result for that group means nothing.
+    """
+    rest = np.array(ranks, np.int64)
+    prefix = np.zeros(len(rest), np.uint64)
+    most_bits = max(1, min(BITS, (CELLS // max(1, len(rest))).bit_length() - 1))
+    done = 0
+    while done < 64:
+        bits = min(most_bits, 64 - done)
+        below = np.cumsum(count_digits(slabs, prefix, done, bits), axis=1)
+        digit = np.minimum((below <= rest[:, None]).sum(axis=1), (1 << bits) - 1)
+        rest -= np.where(digit > 0, below[np.arange(len(rest)), np.maximum(digit, 1) - 1], 0)
+        prefix = (prefix << np.uint64(bits)) | digit.astype(np.uint64)
+        done += bits
+    return prefix
+
+
+def count_digits(slabs: Slabs, prefix: np.ndarray, done: int, bits: int) -> np.ndarray:
+    """How many keys of each group start with its prefix (``done`` bits) and continue with each digit: [G, 2**bits]."""
+    counts = np.zeros((len(prefix), 1 << bits), np.int64)
+    for keys, groups in slabs():
+        if done:
+            match = keys >> np.uint64(64 - done) == prefix[groups]
+            keys, groups = keys[match], groups[match]
+        digit = (keys >> np.uint64(64 - done - bits)).astype(np.int64) & ((1 << bits) - 1)
+        counts += np.bincount((groups << bits) + digit, minlength=counts.size).reshape(counts.shape)
+    return counts
+
+
+def write_split(
+    group: h5py.Group, rows: Rows, bounds: list[tuple[np.ndarray, np.ndarray]], options: Options
+) -> np.ndarray:
+    """Write the column; returns how many rows are in train, val, test and none."""
     dataset = files.create_column(group, "split", rows.num_rows, (), np.int8)
     how = {"by": options.by, "fractions": options.fractions, "seed": options.seed, "stratify": options.stratify}
     dataset.attrs["made_by"] = json.dumps(how | ({"column": options.column} if options.by == "time" else {}))
     sizes = np.zeros(4, np.int64)
-    for start, stop in rows.slabs():
+    for start, stop in files.slabs(rows.num_rows, 1, SLAB_ROWS):
         keys, groups = rows.keys(start, stop), rows.groups(start, stop)
         split = np.zeros(stop - start, np.int8)
-        for bound in bounds:
-            split += (keys >= bound.key[groups]) & ~bound.everything[groups]
+        for first_beyond, all_before in bounds:
+            split += (keys >= first_beyond[groups]) & ~all_before[groups]
         split[(groups < 0) | (split == len(SPLITS))] = -1
         dataset[start:stop] = split
         sizes += np.bincount(split % 4, minlength=4)
     return sizes
 
 
+@with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.split graph.h5 out.h5 --nodes paper``."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.split", description=__doc__.splitlines()[0])
@@ -246,23 +248,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stratify", action="store_true", help="the fractions hold within every label of the nodes")
     parser.add_argument("--replace", action="store_true", help="replace a split that is there")
     args = vars(parser.parse_args(argv))
-
-    def command() -> int:
-        graph, output = args.pop("graph"), args.pop("output")
-        options = Options(**args | {"fractions": parse_fractions(args["fractions"])})
-        for name, (train, val, test, none) in split_graph(graph, output, options).items():
-            print(f"{output}: {name}: train {train:,}, val {val:,}, test {test:,}, none {none:,}")
-        return 0
-
-    return run_command(command)
-
-
-def parse_fractions(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas."""
+    graph, output = args.pop("graph"), args.pop("output")
     try:
-        return tuple(map(float, text.split(",")))
+        args["fractions"] = tuple(map(float, args["fractions"].split(",")))
     except ValueError:
-        raise ValueError(f"--fractions {text}: expected three numbers, such as 0.8,0.1,0.1") from None
+        raise ValueError(f"--fractions {args['fractions']}: expected three numbers, such as 0.8,0.1,0.1") from None
+    options = Options(**args)
+    for name, (train, val, test, none) in split_graph(graph, output, options).items():
+        print(f"{output}: {name}: train {train:,}, val {val:,}, test {test:,}, none {none:,}")
+    return 0
 
 
 if __name__ == "__main__":

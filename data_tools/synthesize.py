@@ -19,10 +19,11 @@ import h5py
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.source.rewrite import create_table
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
-from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes, zipf_cdf
 from hpcgnn.graph import files
 
 # Events are drawn in blocks of this size, each with its own random stream: part of the definition of the graph.
@@ -34,8 +35,8 @@ MEAN_GAP = 12.0  # time units between events; about 8 % of the gaps are 0, so th
 
 
 @dataclass(slots=True)
-class World:
-    """The tables behind the events (U users, M items, G groups)."""
+class LatentTables:
+    """The hidden tables behind the events (U users, M items, G groups)."""
 
     user_group: np.ndarray  # [U] int64
     user_phase: np.ndarray  # [U] float64 in [0, 1): when the user's taste moves on
@@ -48,23 +49,16 @@ class World:
     recent: np.ndarray  # [U, RECENT] int64, the newest last, -1 for none; the only state carried from block to block
 
 
-def power_law_cdf(size: int, exponent: float, rng: np.random.Generator) -> np.ndarray:
-    """Cumulative probabilities [size] of a Zipf law whose ranks are dealt to rows at random."""
-    weights = (np.arange(size) + 2.0) ** -exponent
-    cumulative = np.cumsum(rng.permutation(weights))
-    return cumulative / cumulative[-1]
-
-
-def make_world(num_users: int, num_items: int, seed: int, feature_dim: int) -> World:
-    """Draw the latent tables of a graph."""
+def draw_tables(num_users: int, num_items: int, seed: int, feature_dim: int) -> LatentTables:
+    """Draw the hidden tables of a graph."""
     rng = random_stream(seed, 0)
     groups = min(GROUPS, num_items)
     item_group = rng.permutation(np.arange(num_items) % groups)
-    return World(
+    return LatentTables(
         user_group=rng.integers(0, groups, num_users),
         user_phase=rng.random(num_users),
         user_repeat=rng.uniform(0.6, 0.8, num_users),
-        user_cdf=power_law_cdf(num_users, 0.9, rng),
+        user_cdf=zipf_cdf(num_users, 0.9, 2.0, rng),
         item_order=np.argsort(item_group, kind="stable"),
         item_group=item_group,
         group_start=np.searchsorted(np.sort(item_group), np.arange(groups + 1)),
@@ -73,30 +67,32 @@ def make_world(num_users: int, num_items: int, seed: int, feature_dim: int) -> W
     )
 
 
-def busy_users(world: World) -> np.ndarray:
+def busy_users(tables: LatentTables) -> np.ndarray:
     """Whether a user is one of the busiest, who make half of the events, [U] int64: what event times alone tell."""
-    activity = np.diff(world.user_cdf, prepend=0.0)
+    activity = np.diff(tables.user_cdf, prepend=0.0)
     order = np.argsort(-activity, kind="stable")
     busy = np.zeros(len(order), np.int64)
     busy[order[: 1 + np.searchsorted(np.cumsum(activity[order]), 0.5)]] = 1
     return busy
 
 
-def draw_new_items(world: World, users: np.ndarray, progress: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_new_items(
+    tables: LatentTables, users: np.ndarray, progress: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """New items [n] for users: mostly of their group at that time (progress [n] in [0, 1)), popular ones first."""
-    groups = len(world.group_start) - 1
-    step = np.floor(progress * DRIFT_STEPS + world.user_phase[users]).astype(np.int64)
+    groups = len(tables.group_start) - 1
+    step = np.floor(progress * DRIFT_STEPS + tables.user_phase[users]).astype(np.int64)
     wander = rng.random(len(users)) < 0.15
-    group = np.where(wander, rng.integers(0, groups, len(users)), (world.user_group[users] + step) % groups)
-    start, size = world.group_start[group], np.diff(world.group_start)[group]
+    group = np.where(wander, rng.integers(0, groups, len(users)), (tables.user_group[users] + step) % groups)
+    start, size = tables.group_start[group], np.diff(tables.group_start)[group]
     # A log-uniform rank is a Zipf law with exponent 1. Some items stay popular; fashions move through the group once.
     rank = np.floor((size + 1.0) ** rng.random(len(users))).astype(np.int64) - 1
     moved = np.floor(progress * size).astype(np.int64) * (rng.random(len(users)) < 0.4)
-    return world.item_order[start + (rank + moved) % size]
+    return tables.item_order[start + (rank + moved) % size]
 
 
-def resolve_repeats(world: World, users: np.ndarray, items: np.ndarray, lag: np.ndarray) -> np.ndarray:
-    """Replace items [n] by the one the same user touched ``lag`` [n] events ago (0: keep), and update ``world.recent``.
+def resolve_repeats(tables: LatentTables, users: np.ndarray, items: np.ndarray, lag: np.ndarray) -> np.ndarray:
+    """Replace items [n] by the one of the same user ``lag`` [n] events ago (0: keep), and update ``tables.recent``.
 
     A repeat may point to another repeat: pointers are doubled until all end at a new item or before the block.
     """
@@ -107,7 +103,7 @@ def resolve_repeats(world: World, users: np.ndarray, items: np.ndarray, lag: np.
     position = np.arange(n) - np.repeat(first, np.diff(np.r_[first, n]))
     before = position < lag
     slot = np.where(before, RECENT + position - lag, 0)
-    old = np.where(before & (slot >= 0), world.recent[user, np.maximum(slot, 0)], -1)
+    old = np.where(before & (slot >= 0), tables.recent[user, np.maximum(slot, 0)], -1)
     values = np.where(old >= 0, old, items)
     pointer = np.where(before, np.arange(n), np.arange(n) - lag)
     while True:
@@ -116,50 +112,50 @@ def resolve_repeats(world: World, users: np.ndarray, items: np.ndarray, lag: np.
             break
         pointer = further
     values = values[pointer]
-    remember(world, user, values, first)
+    remember(tables, user, values, first)
     result = np.empty_like(values)
     result[order] = values
     return result
 
 
-def remember(world: World, user: np.ndarray, values: np.ndarray, first: np.ndarray) -> None:
-    """Shift the last items of every user of a block into ``world.recent``; user, values [n] by user, then time."""
+def remember(tables: LatentTables, user: np.ndarray, values: np.ndarray, first: np.ndarray) -> None:
+    """Shift the last items of every user of a block into ``tables.recent``; user, values [n] by user, then time."""
     last = np.r_[first[1:], len(user)] - 1
     who, count = user[first], last - first + 1
-    old = world.recent[who]
+    old = tables.recent[who]
     back = np.arange(RECENT)[::-1]  # slot j holds the item back[j] events before the last
     inside = back[None, :] < count[:, None]
     new = values[np.where(inside, last[:, None] - back[None, :], 0)]
     shifted = np.take_along_axis(old, np.minimum(np.arange(RECENT)[None, :] + count[:, None], RECENT - 1), axis=1)
-    world.recent[who] = np.where(inside, new, shifted)
+    tables.recent[who] = np.where(inside, new, shifted)
 
 
-def draw_block(world: World, start: int, stop: int, num_events: int, seed: int) -> tuple[np.ndarray, ...]:
+def draw_block(tables: LatentTables, start: int, stop: int, num_events: int, seed: int) -> tuple[np.ndarray, ...]:
     """Events start .. stop-1, one block: users [n], items [n], time gaps [n] and edge features [n, F]."""
     rng = random_stream(seed, 1 + start // BLOCK)
     n = stop - start
     progress = np.arange(start, stop) / num_events
-    users = draw_from(world.user_cdf, rng.random(n))
-    fresh = draw_new_items(world, users, progress, rng)
+    users = draw_from(tables.user_cdf, rng.random(n))
+    fresh = draw_new_items(tables, users, progress, rng)
     lag = np.minimum(rng.geometric(0.7, n), RECENT)
-    lag[rng.random(n) >= world.user_repeat[users]] = 0
-    items = resolve_repeats(world, users, fresh, lag)
+    lag[rng.random(n) >= tables.user_repeat[users]] = 0
+    items = resolve_repeats(tables, users, fresh, lag)
     gaps = np.floor(rng.exponential(MEAN_GAP, n)).astype(np.int64)
-    noise = rng.standard_normal((n, world.vectors.shape[2]), dtype=np.float32)
-    feat = world.vectors[0, world.user_group[users]] + world.vectors[1, world.item_group[items]] + noise
+    noise = rng.standard_normal((n, tables.vectors.shape[2]), dtype=np.float32)
+    feat = tables.vectors[0, tables.user_group[users]] + tables.vectors[1, tables.item_group[items]] + noise
     return users, items, gaps, feat
 
 
-def write_events(group: h5py.Group, world: World, num_events: int, seed: int, labels: bool) -> None:
+def write_events(group: h5py.Group, tables: LatentTables, num_events: int, seed: int, labels: bool) -> None:
     """Draw and write all events."""
-    width = world.vectors.shape[2]
+    width = tables.vectors.shape[2]
     src, dst, time = (files.create_column(group, name, num_events, (), np.int64) for name in ("src", "dst", "time"))
     feat = files.create_column(group, "feat", num_events, (width,), np.float32) if width else None
     label = files.create_column(group, "label", num_events, (), np.int64) if labels else None
-    busy, now = busy_users(world), None
+    busy, now = busy_users(tables), None
     for start in range(0, num_events, BLOCK):
         stop = min(start + BLOCK, num_events)
-        users, items, gaps, values = draw_block(world, start, stop, num_events, seed)
+        users, items, gaps, values = draw_block(tables, start, stop, num_events, seed)
         times = np.cumsum(gaps) + (-gaps[0] if now is None else now)
         now = times[-1]
         src[start:stop], dst[start:stop], time[start:stop] = users, items, times
@@ -184,15 +180,15 @@ def synthesize_events(
             f"events={num_events}, users={num_users}, items={num_items}, features={feature_dim}, seed={seed}: "
             "users and items must be at least 1, the others at least 0"
         )
-    world = make_world(num_users, num_items, seed, feature_dim)
+    tables = draw_tables(num_users, num_items, seed, feature_dim)
     given = f"events={num_events} users={num_users} items={num_items} seed={seed} features={feature_dim}"
     sources = [f"synthetic {given}" + " labels" * labels]
     with files.writing(path, files.GRAPH, kind="temporal", sources=json.dumps(sources)) as file:
         write_nodes(file, "user", 0, num_users)
         write_nodes(file, "item", 1, num_items)
-        group = file.create_group("edges/" + files.relation_name("user", "interacts", "item"))
-        group.attrs["num_edges"], group.attrs["relation_id"], group.attrs["time_scale"] = num_events, 0, 1
-        write_events(group, world, num_events, seed, labels)
+        group = create_table(file, "edges", files.relation_name("user", "interacts", "item"), num_events, 0)
+        group.attrs["time_scale"] = 1
+        write_events(group, tables, num_events, seed, labels)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -52,6 +52,15 @@ class Team:
         many rows from each."""
         return rows, counts
 
+    def send(self, ranks: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+        """Collective. Send row i of the columns [n, ...] to rank ranks[i]; returns the columns of what came, by source
+        and in the order that the rows had there."""
+        return list(columns)
+
+    def look_up(self, ranks: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Collective. Values [n, ...] that lie at places [n] of the arrays ``values`` [k, ...] of ranks [n]."""
+        return values[places]
+
     def ranks_on_node(self) -> int:
         """Collective. Ranks on this rank's machine."""
         return 1
@@ -110,6 +119,20 @@ class Ranks(Team):
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Team`."""
         return self.group.exchange(rows, counts)
+
+    def send(self, ranks: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+        """See `Team`."""
+        order, counts = np.argsort(ranks, kind="stable"), np.bincount(ranks, minlength=self.size)
+        return [self.exchange(column[order], counts)[0] for column in columns]
+
+    def look_up(self, ranks: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """See `Team`."""
+        order, counts = np.argsort(ranks, kind="stable"), np.bincount(ranks, minlength=self.size)
+        requested, num_requested = self.exchange(places[order], counts)
+        answers, _ = self.exchange(values[requested], num_requested)
+        ordered = np.empty_like(answers)
+        ordered[order] = answers
+        return ordered
 
     def ranks_on_node(self) -> int:
         """See `Team`."""

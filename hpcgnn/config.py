@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
 import yaml
 
+from hpcgnn.choices import check_choice
 from hpcgnn.graph import files
 from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import KINDS
@@ -25,6 +28,10 @@ RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_sec
              "sampling.prefetch", "sampling.in_flight", "sampling.topology", "sampling.routes", "output.keep", "comm.",
              "memory.placement", "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path",
              "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip
+
+
+# How jsonargparse refuses a word that is not among those of a Literal.
+NOT_A_WORD = re.compile(r'Parser key "(\S+)": Expected a typing\.Literal(\[.*?\])\. Got value: (.*)')
 
 
 def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
@@ -57,8 +64,7 @@ def kind_of(argv: list[str]) -> str:
             found = (_read_yaml(Path(value)) or {}).get("kind", found)
         elif name == "--kind":
             found = value
-    if not isinstance(found, str) or found not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {found!r}")
+    check_choice("kind", found, tuple(KINDS))  # a tuple: a file may give a list, which a dictionary cannot look up
     return found
 
 
@@ -78,7 +84,10 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
         with contextlib.redirect_stderr(io.StringIO()):
             return result.parse_args(argv)
     except (jsonargparse.ArgumentError, TypeError, OSError) as error:
-        raise ValueError(f"{' '.join(str(error).split())} (see --help)") from error
+        message = " ".join(str(error).split())
+        if refused := NOT_A_WORD.search(message):
+            check_choice(refused[1], refused[3], ast.literal_eval(refused[2]))  # raises, in the words of this package
+        raise ValueError(f"{message} (see --help)") from error
 
 
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
@@ -110,9 +119,8 @@ def load(path: str | os.PathLike) -> Any:
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
     kind = values.get("kind", RunConfig.KIND)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
+        check_choice("kind", kind, tuple(KINDS))
         return KINDS[kind].config.from_dict(values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

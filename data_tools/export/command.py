@@ -14,7 +14,7 @@ import pathlib
 import shutil
 from collections.abc import Sequence
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.export.formats import FORMATS
 from data_tools.export.tables import graph_tables, part_tables
 from hpcgnn.graph import files
@@ -22,15 +22,23 @@ from hpcgnn.graph.files import FileFormatError
 
 
 def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | None = None) -> list[str]:
-    """Write the folder ``output``; returns the names of its files. FileFormatError for a source that cannot be used,
-    and for a folder that is not empty."""
+    """Write the folder ``output``; returns the names of its files. Raises FileFormatError for a source that cannot be
+    used, and for a folder that is not empty."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise FileFormatError(f"{output}: exists and is not an empty folder")
     folder = output.with_name(f".{output.name}.tmp")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        write(source, folder, kind, part)
+        if source.is_dir():
+            if part is None:
+                raise FileFormatError(f"{source}: parts are exported one by one: --part 0; or export the graph file")
+            FORMATS[kind](part_tables(source, part), folder)
+        else:
+            if part is not None:
+                raise FileFormatError(f"{source}: a graph file has no parts; leave out --part")
+            with files.open_checked(source, files.GRAPH) as file:
+                FORMATS[kind](graph_tables(file), folder)
         names = sorted(path.name for path in folder.iterdir())
         folder.replace(output)
     finally:
@@ -38,21 +46,9 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
     return names
 
 
-def write(source: pathlib.Path, folder: pathlib.Path, kind: str, part: int | None) -> None:
-    """Write the files of an export into a folder."""
-    if source.is_dir():
-        if part is None:
-            raise FileFormatError(f"{source}: parts are exported one by one: --part 0; or export the graph file")
-        FORMATS[kind](part_tables(source, part), folder)
-        return
-    if part is not None:
-        raise FileFormatError(f"{source}: a graph file has no parts; leave out --part")
-    with files.open_checked(source, files.GRAPH) as file:
-        FORMATS[kind](graph_tables(file), folder)
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+@with_exit_code
+def main(argv: Sequence[str] | None = None) -> int:
+    """Export as the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m data_tools.export", description="Export a graph file or a part of a partition set."
     )
@@ -60,16 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", type=int, help="which part of a partition set")
     parser.add_argument("source", type=pathlib.Path, help="a graph file, or the folder of a partition set")
     parser.add_argument("output", type=pathlib.Path, help="the folder to write")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Export as the command line says; returns the exit code."""
-    arguments = make_parser().parse_args(argv)
-
-    def command() -> int:
-        names = export(arguments.source, arguments.output, arguments.kind, arguments.part)
-        print(f"{arguments.output}: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")
-        return 0
-
-    return run_command(command)
+    arguments = parser.parse_args(argv)
+    names = export(arguments.source, arguments.output, arguments.kind, arguments.part)
+    print(f"{arguments.output}: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")
+    return 0

@@ -1,12 +1,12 @@
-"""What an export writes: parquet and npz, slab by slab; PyTorch Geometric's Data or HeteroData as a whole."""
+"""Writes the files of an export: parquet and npz, slab by slab; PyTorch Geometric's Data or HeteroData as a whole."""
 
 from __future__ import annotations
 
 import json
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.parquet
 import yaml
 
 from data_tools.export.tables import Column, Table, Tables
-from data_tools.source.file_spec import DTYPES
+from data_tools.source.file_spec import Dtype
 from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18
@@ -24,33 +24,28 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def write_parquet(tables: Tables, output: pathlib.Path) -> None:
-    """One file per type, nodes-<type>.parquet, and relation, edges-<src>.<rel>.<dst>.parquet; of a whole graph also
+    """Write a file per type, nodes-<type>.parquet, and relation, edges-<src>.<rel>.<dst>.parquet; of a whole graph also
     metadata.yaml, from which `data_tools.convert --chunks` makes the graph again."""
-    for kind, found in (("nodes", tables.nodes), ("edges", tables.edges)):
-        for table in found:
+    for kind, kind_tables in (("nodes", tables.nodes), ("edges", tables.edges)):
+        for table in kind_tables:
             write_table(table, output / f"{kind}-{table.name}.parquet")
     if tables.part is None and tables.kind != "snapshots":
         (output / "metadata.yaml").write_text(yaml.safe_dump(metadata(tables), sort_keys=False))
 
 
 def write_table(table: Table, path: pathlib.Path) -> None:
-    """One parquet file; attributes are kept in its metadata (key ``attributes``, JSON)."""
+    """Write one parquet file; attributes are kept in its metadata (key ``attributes``, JSON)."""
     fields = [pa.field(name, arrow_type(column)) for name, column in table.columns.items()]
     schema = pa.schema(fields, {"attributes": json.dumps(table.attributes, default=str)})
+    width = sum(row_bytes(column) for column in table.columns.values())
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for start, stop in table_slabs(table):
+        for start, stop in slabs(table.num_rows, width, min(64 << 20, SLAB_ROWS * width)):
             arrays = [to_arrow(column[start:stop], arrow_type(column)) for column in table.columns.values()]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-def table_slabs(table: Table) -> Iterator[tuple[int, int]]:
-    """Row ranges of a table, of a bounded size."""
-    width = sum(row_bytes(column) for column in table.columns.values())
-    yield from slabs(table.num_rows, width, min(64 << 20, SLAB_ROWS * width))
-
-
 def arrow_type(column: Column) -> pa.DataType:
-    """The type of a column: text for bytes, a vector for more than one value a row."""
+    """Choose the type of a column: text for bytes, a vector for more than one value a row."""
     if column.dtype.kind == "S":
         return pa.string()
     kind = pa.from_numpy_dtype(column.dtype)
@@ -58,7 +53,7 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def to_arrow(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Rows [n, ...] as an Arrow array."""
+    """Make an Arrow array of rows [n, ...]."""
     if values.dtype.kind == "S":
         return pa.array(values.tolist(), pa.binary()).cast(pa.string())
     if pa.types.is_fixed_size_list(kind):
@@ -67,15 +62,16 @@ def to_arrow(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def metadata(tables: Tables) -> dict[str, object]:
-    """What `data_tools.source.formats.chunk_folder` needs to read the files: nodes by their ids where they have any."""
+    """Make the metadata by which `data_tools.source.formats.chunk_folder` reads the files; nodes go by their ids if
+    any."""
     nodes, edges = {}, {}
     by_id = {table.name: table.columns["id"].dtype.kind for table in tables.nodes if "id" in table.columns}
     for table in tables.nodes:
-        found = {"ids": "row", "count": table.num_rows}
+        ids = {"ids": "row", "count": table.num_rows}
         if table.name in by_id:
-            found = {"ids": "string" if by_id[table.name] == "S" else "int", "id": "id"}
-        described_columns = described(table, ("row", "id"))
-        nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **found, "columns": described_columns}
+            ids = {"ids": "string" if by_id[table.name] == "S" else "int", "id": "id"}
+        columns = described(table, ("row", "id"))
+        nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **ids, "columns": columns}
     for table in tables.edges:
         source, _, destination = split_relation(table.name)
         ends = {
@@ -90,48 +86,51 @@ def metadata(tables: Tables) -> dict[str, object]:
 
 
 def described(table: Table, skipped: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """The columns of numbers that a graph file can have again, with their dtypes."""
+    """List the columns of numbers that a graph file can hold, with their dtypes."""
     return {
         name: {"column": name, "dtype": column.dtype.name}
         for name, column in table.columns.items()
-        if name not in skipped and column.dtype.name in DTYPES
+        if name not in skipped and column.dtype.name in get_args(Dtype)
     }
 
 
 def write_npz(tables: Tables, output: pathlib.Path) -> None:
-    """One file graph.npz with arrays nodes/<type>/<column> and edges/<relation>/<column>."""
+    """Write one file graph.npz with arrays nodes/<type>/<column> and edges/<relation>/<column>."""
     with zipfile.ZipFile(output / "graph.npz", "w", zipfile.ZIP_STORED) as archive:
-        for kind, found in (("nodes", tables.nodes), ("edges", tables.edges)):
-            for table in found:
+        for kind, kind_tables in (("nodes", tables.nodes), ("edges", tables.edges)):
+            for table in kind_tables:
                 for name, column in table.columns.items():
                     with archive.open(f"{kind}/{table.name}/{name}.npy", "w", force_zip64=True) as file:
-                        write_array(file, column)
-
-
-def write_array(file, column: Column) -> None:
-    """A column in the format of npy, slab by slab."""
-    header = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(column.dtype.str)),
-        "fortran_order": False,
-        "shape": column.shape,
-    }
-    np.lib.format.write_array_header_1_0(file, header)
-    for start, stop in slabs(column.shape[0], row_bytes(column)):
-        file.write(np.ascontiguousarray(column[start:stop]).tobytes())
+                        descr = np.lib.format.dtype_to_descr(np.dtype(column.dtype.str))
+                        header = {"descr": descr, "fortran_order": False, "shape": column.shape}
+                        np.lib.format.write_array_header_1_0(file, header)
+                        for start, stop in slabs(column.shape[0], row_bytes(column)):
+                            file.write(np.ascontiguousarray(column[start:stop]).tobytes())
 
 
 def write_pyg(tables: Tables, output: pathlib.Path) -> None:
-    """graph.pt: Data, or HeteroData where there are several types or relations; without torch_geometric a dictionary
-    {"nodes": {type: {...}}, "edges": {(src, rel, dst): {...}}} of the same tensors."""
+    """Write graph.pt: Data, or HeteroData where there are several types or relations; without torch_geometric a
+    dictionary {"nodes": {type: {...}}, "edges": {(src, rel, dst): {...}}} of the same tensors."""
     import torch
 
-    nodes = {table.name: node_tensors(table) for table in tables.nodes}
-    edges = {split_relation(table.name): edge_tensors(table) for table in tables.edges}
+    nodes = {}
+    for table in tables.nodes:
+        node = {PYG_NAMES.get(name, name): to_tensor(column) for name, column in table.columns.items()}
+        if "split" in node:
+            node |= {mask: node["split"] == number for number, mask in enumerate(MASKS)}
+        nodes[table.name] = {"num_nodes": table.num_rows, "n_id": node.pop("row"), **node}
+    edges = {}
+    for table in tables.edges:
+        columns = {name: column for name, column in table.columns.items() if name not in ("src_id", "dst_id")}
+        edge = {PYG_EDGE_NAMES.get(name, name): to_tensor(column) for name, column in columns.items()}
+        ends = torch.stack([edge.pop("src"), edge.pop("dst")])
+        row = edge.pop("row") if "row" in edge else torch.arange(table.num_rows)
+        edges[split_relation(table.name)] = {"edge_index": ends, "e_id": row, **edge}
     torch.save(make_data(nodes, edges), output / "graph.pt")
 
 
 def make_data(nodes: dict[str, dict], edges: dict[tuple[str, str, str], dict]) -> object:
-    """Data or HeteroData, if PyTorch Geometric is installed."""
+    """Make a Data or HeteroData if PyTorch Geometric is installed, else a dictionary of the tensors."""
     try:
         from torch_geometric.data import Data, HeteroData
     except ImportError:
@@ -140,42 +139,19 @@ def make_data(nodes: dict[str, dict], edges: dict[tuple[str, str, str], dict]) -
         (node,), (edge,) = nodes.values(), edges.values()
         return Data(**node, **{f"edge_{key}" if key in node else key: value for key, value in edge.items()})
     data = HeteroData()
-    for key, found in [*nodes.items(), *edges.items()]:
-        for name, value in found.items():
+    for key, tensors in [*nodes.items(), *edges.items()]:
+        for name, value in tensors.items():
             data[key][name] = value
     return data
 
 
-def node_tensors(table: Table) -> dict[str, object]:
-    """The columns of nodes by the names that PyTorch Geometric uses."""
-    found = {PYG_NAMES.get(name, name): to_tensor(column) for name, column in table.columns.items()}
-    if "split" in found:
-        found |= {mask: found["split"] == number for number, mask in enumerate(MASKS)}
-    return {"num_nodes": table.num_rows, "n_id": found.pop("row"), **found}
-
-
-def edge_tensors(table: Table) -> dict[str, object]:
-    """The columns of edges by the names that PyTorch Geometric uses; ends by id are left to the nodes."""
-    import torch
-
-    skipped = ("src_id", "dst_id")
-    columns = {name: column for name, column in table.columns.items() if name not in skipped}
-    found = {PYG_EDGE_NAMES.get(name, name): to_tensor(column) for name, column in columns.items()}
-    ends = torch.stack([found.pop("src"), found.pop("dst")])
-    row = found.pop("row") if "row" in found else torch.arange(table.num_rows)
-    return {"edge_index": ends, "e_id": row, **found}
-
-
 def to_tensor(column: Column) -> Any:
-    """A tensor; text as a list."""
+    """Read a column as a tensor, text as a list."""
     import torch
 
     values = column[:]
     return [text.decode() for text in values.tolist()] if values.dtype.kind == "S" else torch.from_numpy(values)
 
 
-FORMATS: dict[str, Callable[[Tables, pathlib.Path], None]] = {
-    "parquet": write_parquet,
-    "npz": write_npz,
-    "pyg": write_pyg,
-}
+FORMATS: dict[str, Callable[[Tables, pathlib.Path], None]]
+FORMATS = {"parquet": write_parquet, "npz": write_npz, "pyg": write_pyg}

@@ -1,4 +1,4 @@
-"""The tables of a graph file, or of one part of a partition set, as what an export writes.
+"""Opens the tables of a graph file, or of one part of a partition set, for an export.
 
 N nodes of a type, E edges of a relation. Columns are datasets of the file or arrays; both are read slab by slab.
 """
@@ -16,14 +16,14 @@ import numpy as np
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
-Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Looked"
+Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Lookup"
 REMEDY = "write it anew, or check it with data_tools.verify"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The nodes of a type or the edges of a relation; ``attributes`` are those of columns, such as the names of
-    classes, and of the relation."""
+    """The nodes of a type or the edges of a relation; ``attributes`` belong to columns, such as the names of classes,
+    or to the relation."""
 
     name: str
     num_rows: int
@@ -45,7 +45,8 @@ class Tables:
 
 
 def graph_tables(file: h5py.File) -> Tables:
-    """The tables of a graph file, and the ids of the ends of edges, src_id and dst_id, where their types have ids."""
+    """Open the tables of a graph file, and the ids of the ends of edges, src_id and dst_id, where their types have
+    ids."""
     nodes = {}
     for name in files.node_types(file):
         group = file["nodes"][name]
@@ -55,7 +56,7 @@ def graph_tables(file: h5py.File) -> Tables:
     for name in files.relations(file):
         group = file["edges"][name]
         ends = {
-            f"{end}_id": Looked(nodes[node_type].columns["id"], group[end])
+            f"{end}_id": Lookup(nodes[node_type].columns["id"], group[end])
             for end, node_type in zip(("src", "dst"), files.split_relation(name)[::2], strict=True)
             if "id" in nodes[node_type].columns
         }
@@ -77,7 +78,7 @@ class RowNumbers:
         return np.arange(*rows.indices(self.shape[0]))
 
 
-class Looked:
+class Lookup:
     """``values[rows]`` as a column [E]; the values are read when they are first asked for."""
 
     def __init__(self, values: h5py.Dataset, rows: h5py.Dataset):
@@ -92,15 +93,17 @@ class Looked:
 
 
 def attributes(group: h5py.Group) -> dict[str, object]:
-    """Attributes of a table and of its columns, as text and numbers."""
+    """Read the attributes of a table and of its columns, as text and numbers."""
     own = {key: value.item() if isinstance(value, np.generic) else value for key, value in group.attrs.items()}
-    inner = {name: dict(column.attrs.items()) for name, column in group.items() if len(column.attrs)}
-    return own | {f"{name}.{key}": value for name, found in inner.items() for key, value in found.items()}
+    return own | {f"{name}.{key}": value for name, column in group.items() for key, value in column.attrs.items()}
 
 
 def part_tables(folder: pathlib.Path, part: int) -> Tables:
-    """The tables of one part: its nodes, and after them those of other parts that its edges touch (column ``inner``
-    tells them apart), with their columns; src and dst are rows of these tables, ``row`` row ids of the graph file.
+    """Read the tables of one part: its nodes, and after them the nodes of other parts that its edges touch (column
+    ``inner`` tells them apart), with their columns; src and dst are rows of these tables, ``row`` row ids of the graph
+    file.
+
+    Raises FileFormatError for a part that is not there.
     """
     with files.reading(files.book_path(folder), files.BOOK, REMEDY) as book:
         num_parts = int(book.attrs["num_parts"])
@@ -111,7 +114,7 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
         relations = files.relations(book)
     with files.reading(files.part_path(folder, part), files.PART, REMEDY) as file:
         edges = {name: read_edges(file, name, offsets, part, kind) for name in relations}
-        found = {name: attributes(file["edges"][name]) for name in relations}
+        edge_attributes = {name: attributes(file["edges"][name]) for name in relations}
     nodes, outer = [], {}
     for name, bounds in offsets.items():
         ends = [
@@ -125,15 +128,18 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
         nodes.append(read_nodes(folder, name, bounds, part, outer[name]))
     for relation, columns in edges.items():
         for end, name in zip(("src", "dst"), files.split_relation(relation)[::2], strict=True):
-            columns[end] = local_rows(columns[end], offsets[name], part, outer[name])
-    tables = [Table(name, len(columns["src"]), columns, found[name]) for name, columns in edges.items()]
+            ids, (low, high) = columns[end], offsets[name][part : part + 2]
+            inner = (ids >= low) & (ids < high)
+            rows = np.where(inner, ids - low, high - low + np.searchsorted(outer[name], ids))
+            columns[end] = rows.astype(np.int64)
+    tables = [Table(name, len(columns["src"]), columns, edge_attributes[name]) for name, columns in edges.items()]
     return Tables(kind, nodes, tables, part)
 
 
 def read_edges(
     file: h5py.File, name: str, offsets: dict[str, np.ndarray], part: int, kind: str
 ) -> dict[str, np.ndarray]:
-    """The columns of the edges of a relation in a part; src and dst are global ids."""
+    """Read the columns of the edges of a relation in a part; src and dst are global ids."""
     group = file["edges"][name]
     columns = {key: group[key][:] for key in group if key != "indptr"}
     if kind in files.BY_DESTINATION:
@@ -143,10 +149,10 @@ def read_edges(
 
 
 def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, outer: np.ndarray) -> Table:
-    """The nodes of a type in a part, and after them the outer ones (global ids, increasing)."""
+    """Read the nodes of a type in a part, and after them the outer nodes (global ids, increasing)."""
     with files.reading(files.part_path(folder, part), files.PART, REMEDY) as file:
         pieces = {key: [column[:]] for key, column in file["nodes"][name].items()}
-        found = attributes(file["nodes"][name])
+        node_attributes = attributes(file["nodes"][name])
     num_inner = len(pieces["row"][0])
     for other in range(len(offsets) - 1):
         low, high = np.searchsorted(outer, offsets[other : other + 2])
@@ -157,12 +163,5 @@ def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, 
                 pieces[key].append(column[outer[low:high] - offsets[other]])
     columns = {"row": np.concatenate(pieces.pop("row"))}
     columns["inner"] = np.arange(num_inner + len(outer)) < num_inner
-    columns |= {key: np.concatenate(found) for key, found in pieces.items()}
-    return Table(name, num_inner + len(outer), columns, found)
-
-
-def local_rows(ids: np.ndarray, offsets: np.ndarray, part: int, outer: np.ndarray) -> np.ndarray:
-    """Rows in the table of nodes of global ids [E]."""
-    low, high = offsets[part : part + 2]
-    inner = (ids >= low) & (ids < high)
-    return np.where(inner, ids - low, high - low + np.searchsorted(outer, ids)).astype(np.int64)
+    columns |= {key: np.concatenate(arrays) for key, arrays in pieces.items()}
+    return Table(name, num_inner + len(outer), columns, node_attributes)

@@ -1,131 +1,214 @@
-"""Which part a node belongs to. A method is a function (source, options, workplace) -> part [N] int32.
+"""Which part a node belongs to. A method is a function of a `Job` that returns the part [n] int32 of this rank's block.
 
-N nodes of all types numbered together, P parts.
+N nodes of all types numbered together, n of them in a rank's block, C constraints, P parts.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from data_tools.partition.layout import order_parts
+from data_tools.memory import give_back_freed_memory
+from data_tools.partition.blocks import NodeBlocks, splitmix64
+from data_tools.partition.layout import new_numbers, order_parts
 from data_tools.partition.methods.given_parts import file_parts, kaminpar_parts, user_parts
+from data_tools.partition.methods.hotness import hotness_parts
 from data_tools.partition.methods.metis import metis_partition
+from data_tools.partition.methods.parmetis import Library, load_library, parmetis_partition
 from data_tools.partition.methods.rebalance import rebalance
-from data_tools.partition.methods.streaming import order_streamed, stream
-from data_tools.partition.options import DEFAULT_PASSES, GIVEN, STREAMED, Options
+from data_tools.partition.methods.rebalance_blocks import Ghosts, order_blocks, rebalance_blocks
+from data_tools.partition.methods.streaming import stream, ties_of_parts
+from data_tools.partition.options import DEFAULT_PASSES, GIVEN, HOTNESS, PARMETIS, STREAMED, Options, StaticOptions
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
-from data_tools.partition.pair_spool import SpooledGraph, build_spooled_graph
 from data_tools.partition.source import Source
-from data_tools.partition.weights import node_weights
+from data_tools.partition.spool import build_row_graph, entry_dtype
+from data_tools.partition.weights import columns_of, node_weights
+from data_tools.team import Team
 
 NODES_PER_PART = 4  # METIS needs some room: with fewer nodes it leaves parts empty
 
 
 @dataclass(slots=True)
-class Workplace:
-    """What a method may use besides a few numbers a node: a folder for scratch files and bytes of memory; the file with
-    the assignment, if one is given."""
+class Job:
+    """What a method works with. blocks: which rank has which nodes; memory: bytes for tables whose size can be chosen;
+    assignment: the file with the part of every node, parmetis: the path of the library, if they are named; degrees:
+    distinct neighbours [n], once they are counted."""
 
+    source: Source
+    options: Options
+    blocks: NodeBlocks
     folder: pathlib.Path
     memory: int
     assignment: str | os.PathLike | None = None
-    _degrees: np.ndarray | None = field(default=None, init=False)
+    parmetis: str | None = None
+    degrees: np.ndarray | None = None
 
-    def weights(
-        self, source: Source, balance: tuple[str, ...], graph: PairGraph | SpooledGraph | None = None
-    ) -> dict[str, np.ndarray]:
-        """`node_weights`; neighbours are counted once, by ``graph`` where a method has one, else on disk."""
-        if "degree" in balance and self._degrees is None:
-            self._degrees = (graph or build_spooled_graph(source, self.folder, self.memory)).degrees()
-        return node_weights(source, balance, self._degrees)
+    @property
+    def team(self) -> Team:
+        """The ranks that work together."""
+        return self.blocks.team
 
+    @property
+    def scratch(self) -> pathlib.Path | None:
+        """The folder of scratch files: that of the set, which may be slow for several ranks; these use the system's."""
+        return self.folder if self.team.size == 1 else None
 
-def splitmix64(values: np.ndarray) -> np.ndarray:
-    """The splitmix64 finaliser (Steele, Lea and Flood, 2014) of uint64 values [n]."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    def weights(self, balance: tuple[str, ...], blocks: NodeBlocks) -> dict[str, np.ndarray]:
+        """Collective. `node_weights` of this rank's nodes in some blocks. Neighbours are counted on disk, unless a
+        method has counted them."""
+        degrees = None
+        if "degree" in columns_of(self.source, balance):
+            if self.degrees is None:
+                self.degrees = build_row_graph(self.source, self.blocks, self.scratch, self.memory).degrees()
+            degrees = self.blocks.deal(self.degrees, blocks)
+        return node_weights(self.source, balance, degrees, blocks)
 
-
-def random_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
-    parts = [np.empty(0, np.int32)]
-    for type_id, node_type in enumerate(source.types):
-        parts.append(random_rows(type_id, np.arange(node_type.num_nodes), options.parts, options.seed))
-    return np.concatenate(parts)
-
-
-def random_rows(type_id: int, rows: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
-    """Part [n] int32 of some rows of a node type, by `random_parts`."""
-    key = splitmix64(splitmix64(np.array([seed], np.uint64)) + np.uint64(type_id))
-    hashed = splitmix64(key ^ splitmix64(rows.astype(np.uint64)))
-    return ((hashed >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)).astype(np.int32)
+    def weight_table(self, blocks: NodeBlocks) -> np.ndarray:
+        """Collective. Weights [n, C] int64 of the constraints asked for (of nodes alone where there are none), of this
+        rank's nodes in some blocks."""
+        return np.stack(list(self.weights(self.options.balance or ("nodes",), blocks).values()), axis=1)
 
 
-def metis_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node by METIS on the pairs of nodes with events between them, then evened out."""
-    graph = build_pair_graph(source)
-    weights = weight_table(source, options, place, graph)
+def random_parts(job: Job) -> np.ndarray:
+    """Parts from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
+    part = np.empty(len(job.blocks.own), np.int32)
+    for type_id, _, rows, place in job.source.types_in(job.blocks.own):
+        key = splitmix64(splitmix64(np.array([job.options.seed], np.uint64)) + np.uint64(type_id))
+        hashed = splitmix64(key ^ splitmix64(np.arange(rows.start, rows.stop, dtype=np.uint64)))
+        part[place] = (hashed >> np.uint64(32)) * np.uint64(job.options.parts) >> np.uint64(32)
+    return part
+
+
+def gathered(method: Callable[[Job, PairGraph, np.ndarray], np.ndarray]) -> Callable[[Job], np.ndarray]:
+    """Make a method of a function that needs the whole graph in one place: rank 0 calls it with the job, the graph and
+    the weights [N, C] of all nodes, and deals the parts [N] that it returns to the ranks."""
+
+    def assign(job: Job) -> np.ndarray:
+        whole = NodeBlocks.on_rank_0(job.team, job.source.num_nodes)
+        graph = build_pair_graph(job.source, whole)
+        if "degree" in job.options.balance:
+            job.degrees = whole.deal(graph.degrees(), job.blocks)
+        weights, part = job.weight_table(whole), np.empty(0, np.int32)
+        with job.team.together("assign the nodes"):
+            if job.team.rank == 0:
+                part = method(job, graph, weights)
+        return whole.deal(part, job.blocks)
+
+    return assign
+
+
+def metis_parts(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
+    """Part [N] by METIS on the pairs of nodes with events between them, then evened out."""
+    options = job.options
     part = partition_graph(graph, options.parts, weights, options.seed, options.objective)
-    part = spread_idle(part, idle_nodes(graph, weights), options.parts)
+    part = spread_idle(part, idle_nodes(graph.degrees(), weights), options.parts)
     part = rebalance(graph, part, weights, options.parts, near=options.objective == "cut")
     return order_parts(graph, part, options.parts, options.seed) if options.objective == "volume" else part
 
 
-def streamed_parts(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node by a streaming rule, with the pairs of nodes on disk."""
-    graph = build_spooled_graph(source, place.folder, place.memory)
-    weights = weight_table(source, options, place, graph)
-    passes = DEFAULT_PASSES if options.passes is None else options.passes
-    part = stream(graph, weights, options.parts, options.method, passes, place.memory)
-    part = spread_idle(part, idle_nodes(graph, weights), options.parts)
-    return order_streamed(graph, part, options.parts, options.seed, place.memory)
-
-
-def weight_table(
-    source: Source, options: Options, place: Workplace, graph: PairGraph | SpooledGraph | None = None
-) -> np.ndarray:
-    """Weights [N, C] int64 of the constraints asked for; of nodes alone where there are none."""
-    columns = place.weights(source, options.balance or ("nodes",), graph)
-    return np.stack(list(columns.values()), axis=1)
-
-
-def idle_nodes(graph: PairGraph | SpooledGraph, weights: np.ndarray) -> np.ndarray:
-    """Nodes [N] bool without a neighbour that weigh nothing [N, C]."""
-    return (graph.degrees() == 0) & (weights.sum(axis=1) == 0)
-
-
-def kaminpar(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node by KaMinPar, which knows one constraint, then evened out greedily."""
-    graph = build_pair_graph(source)
-    weights = weight_table(source, options, place, graph)
-    part = kaminpar_parts(graph, weights[:, 0], options.parts, options.seed, place.folder)
-    part = spread_idle(part, idle_nodes(graph, weights), options.parts)
+def kaminpar(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
+    """Part [N] by KaMinPar, which knows one constraint, then evened out greedily."""
+    options = job.options
+    part = kaminpar_parts(graph, weights[:, 0], options.parts, options.seed, job.folder)
+    part = spread_idle(part, idle_nodes(graph.degrees(), weights), options.parts)
     part = rebalance(graph, part, weights, options.parts)
     return order_parts(graph, part, options.parts, options.seed)
 
 
-def given(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node as a file says."""
-    assert place.assignment is not None
-    return file_parts(source, place.assignment, options.parts)
+def users_own(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
+    """Part [N] by a class or function of the user's, as it is."""
+    names = columns_of(job.source, job.options.balance or ("nodes",))
+    columns = {name: np.ascontiguousarray(weight) for name, weight in zip(names, weights.T, strict=True)}
+    return user_parts(job.options.method, graph, columns, job.options.parts, job.options.seed)
 
 
-def users_own(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node by a class or function of the user's, as it is."""
-    graph = build_pair_graph(source)
-    weights = place.weights(source, options.balance or ("nodes",), graph)
-    return user_parts(options.method, graph, weights, options.parts, options.seed)
+def hotness(job: Job) -> np.ndarray:
+    """Parts by METIS; then rank 0 moves nodes to the parts whose training seeds, which stay where they are, reach them
+    most likely."""
+    part = METHODS["metis"](job)
+    whole = NodeBlocks.on_rank_0(job.team, job.source.num_nodes)
+    part, weights = job.blocks.deal(part, whole), job.weight_table(whole)
+    with job.team.together("move the nodes"):
+        if job.team.rank == 0:
+            part = hotness_parts(job.source, part, weights, cast(StaticOptions, job.options))
+    return whole.deal(part, job.blocks)
 
 
-def assign(source: Source, options: Options, place: Workplace) -> np.ndarray:
-    """Part per node by the method of the options."""
-    return METHODS.get(options.method, users_own)(source, options, place)
+def streamed_parts(job: Job) -> np.ndarray:
+    """Parts by a streaming rule, with the pairs of nodes on disk; the same on any number of ranks."""
+    team, options, num_parts = job.team, job.options, job.options.parts
+    graph = build_row_graph(job.source, job.blocks, job.scratch, job.memory)
+    degrees = graph.degrees()
+    if "degree" in options.balance:
+        job.degrees = degrees
+    weights = job.weight_table(job.blocks)
+    passes = DEFAULT_PASSES if options.passes is None else options.passes
+    by_row = stream(graph, graph.slabs.deal(graph.row, weights), num_parts, options.method, passes)
+    part, idle = graph.of_block(by_row), idle_nodes(degrees, weights)
+    waiting = np.array(team.everyone(int(idle.sum())))
+    room = room_for(team.sum(np.bincount(part[~idle], minlength=num_parts)), int(waiting.sum()))
+    places = waiting[: team.rank].sum() + np.arange(waiting[team.rank])
+    part[idle] = np.searchsorted(np.cumsum(room), places, side="right")
+    return new_numbers(ties_of_parts(graph, by_row, num_parts), options.seed)[part]
+
+
+def parmetis_parts(job: Job) -> np.ndarray:
+    """Parts by ParMETIS with the first constraint (all of them where the library can), then evened out by all of them;
+    consecutive parts are near. Depends on the number of ranks."""
+    options = job.options
+    library = shared_library(job)
+    if options.parts == 1:
+        return np.zeros(len(job.blocks.own), np.int32)
+    graph = build_pair_graph(job.source, job.blocks, entry_dtype(job.source))
+    if "degree" in options.balance:
+        job.degrees = graph.degrees()
+    weights = job.weight_table(job.blocks)
+    part = parmetis_partition(library, job.blocks, graph, options.parts, weights, options.seed)
+    give_back_freed_memory()
+    ghosts = Ghosts(job.blocks, graph)
+    part = order_blocks(ghosts, part, options.parts, options.seed)
+    return rebalance_blocks(ghosts, part, weights, options.parts)
+
+
+def given(job: Job) -> np.ndarray:
+    """Parts as a file says, which every rank reads: 8 bytes a node for a moment."""
+    part = np.empty(0, np.int32)
+    with job.team.together("read the assignment"):
+        assert job.assignment is not None
+        part = file_parts(job.source, job.assignment, job.options.parts)
+    return part[job.blocks.own.start : job.blocks.own.stop].copy()
+
+
+def assign(job: Job) -> np.ndarray:
+    """Collective. Parts by the method of the options."""
+    return METHODS.get(job.options.method, gathered(users_own))(job)
+
+
+def check_method(job: Job) -> None:
+    """Collective. Raise, on all ranks alike, what stands against a method before anything is done."""
+    num_parts, num_nodes = job.options.parts, job.source.num_nodes
+    if job.options.method != PARMETIS:
+        return
+    shared_library(job)
+    with job.team.together("check the size of the graph"):
+        if num_parts > 1 and num_nodes < NODES_PER_PART * max(num_parts, job.team.size):
+            raise ValueError(
+                f"method parmetis: {num_nodes} nodes are too few for {num_parts} parts on {job.team.size} ranks; "
+                "use --method metis or ldg"
+            )
+
+
+def shared_library(job: Job) -> Library:
+    """Collective. The library, loaded on all ranks or refused on all; narrow integers take half the memory."""
+    library = None
+    with job.team.together("load the library of ParMETIS"):
+        library = load_library(job.parmetis, 8 * entry_dtype(job.source).itemsize)
+    return library
 
 
 def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed: int, objective: str) -> np.ndarray:
@@ -136,6 +219,11 @@ def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed:
     part = np.empty(graph.num_nodes, np.int32)
     part[np.argsort(coarse, kind="stable")] = np.arange(graph.num_nodes) * num_parts // max(1, graph.num_nodes)
     return part
+
+
+def idle_nodes(degrees: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Nodes [n] bool without a neighbour, of degrees [n], that weigh nothing [n, C]."""
+    return (degrees == 0) & (weights.sum(axis=1) == 0)
 
 
 def spread_idle(part: np.ndarray, idle: np.ndarray, num_parts: int) -> np.ndarray:
@@ -156,10 +244,12 @@ def room_for(counts: np.ndarray, waiting: int) -> np.ndarray:
     return np.maximum(low - counts, 0)
 
 
-METHODS = {
-    "metis": metis_parts,
+METHODS: dict[str, Callable[[Job], np.ndarray]] = {
+    "metis": gathered(metis_parts),
     "random": random_parts,
     **dict.fromkeys(STREAMED, streamed_parts),
-    "kaminpar": kaminpar,
+    "kaminpar": gathered(kaminpar),
+    PARMETIS: parmetis_parts,
+    HOTNESS: hotness,
     GIVEN: given,
 }

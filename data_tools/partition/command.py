@@ -11,9 +11,10 @@ import pathlib
 from collections.abc import Callable
 
 from data_tools.memory import parse_bytes
-from data_tools.partition.assignment import Workplace
+from data_tools.partition.assignment import Job, check_method
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.journal import Journal
-from data_tools.partition.kinds import DEFAULT_BALANCE, KINDS, METIS, STATIC_METHODS
+from data_tools.partition.kinds import DEFAULT_BALANCE, NAMED_METHODS, OPTIONS
 from data_tools.partition.memory import count, make_plan
 from data_tools.partition.methods.rebalance import TARGET
 from data_tools.partition.options import (
@@ -22,7 +23,9 @@ from data_tools.partition.options import (
     DEFAULT_PASSES,
     GIVEN,
     HOTNESS_CACHE,
+    METIS,
     OBJECTIVES,
+    PARMETIS,
     fanouts,
     names,
 )
@@ -32,8 +35,6 @@ from data_tools.partition.source import open_source
 from data_tools.partition.weights import CONSTRAINTS, STATIC_CONSTRAINTS
 from data_tools.team import Ranks, Team
 from hpcgnn.graph import files
-
-RANKS_METHODS = ("parmetis",)  # of several ranks, or of one that MPI runs on
 
 
 def partition(
@@ -49,39 +50,53 @@ def partition(
     assignment: str | os.PathLike | None = None,
     memory: int | None = None,
     report: Callable[[str], None] | None = None,
+    parmetis: str | None = None,
+    team: Team | None = None,
     **static,
 ) -> dict:
-    """Partition a graph file into ``folder`` and return the quality measures that the book stores.
+    """Collective. Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
-    method: metis, ldg, fennel, kaminpar, random, (static) hotness, or the path of a class (`given_parts.user_parts`);
-    assignment: instead, a file with the part of every node (`given_parts.file_parts`); balance: names of constraints
-    (default: events and time of a temporal graph, nodes, edges and, with a split, train of a static one, nodes and time
-    of snapshots); objective: cut or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that
-    are allowed (default: a share of what is free), whose use ``report`` is told; static: the further options of
-    StaticOptions. What an interrupted call with the same arguments has finished is taken over. Raises ValueError for a
-    bad option, an existing set or too little memory, FileFormatError for a file that cannot be used.
+    method: metis, ldg, fennel, kaminpar, parmetis, random, (static) hotness, or the path of a class
+    (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`);
+    balance: names of constraints (default: events and time of a temporal graph, nodes, edges and, with a split, train
+    of a static one, nodes and time of snapshots); objective: cut or volume (metis only); passes: over the nodes (ldg
+    and fennel); memory: bytes that a rank is allowed (default: a share of what is free), whose use ``report`` is told;
+    parmetis: path of its library; team: the ranks that share the work (default: this process); static: the further
+    options of StaticOptions. What an interrupted call with the same arguments has finished is taken over.
+
+    Raises ValueError for a bad option, an existing set or too little memory, FileFormatError for a file that cannot be
+    used; on several ranks all of them raise SharedError.
     """
-    folder = pathlib.Path(folder)
-    source = open_source(path)
+    folder, team = pathlib.Path(folder), team or Team()
+    if method == PARMETIS and not isinstance(team, Ranks):
+        team = Ranks()  # the library works on the ranks of MPI, even if it is one
+    source = None
+    with team.together("open the graph file"):
+        source = open_source(path)
     # What HDF5 raises about damaged attributes and datasets; a defect of this program keeps its traceback.
-    kept = (ValueError, OSError, MemoryError, TypeError, AttributeError, IndexError)
-    with files.naming(path, "write it anew with data_tools.convert", keep=kept), source.file:
-        if source.kind not in KINDS:
-            raise ValueError(f"{path}: kind {source.kind} is not supported yet by partition")
-        kind = KINDS[source.kind]
-        common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
-        if assignment is not None:
-            common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
-        common["balance"] = None if balance is None else tuple(balance)
-        options = kind.options(source, common, static)
-        plan = make_plan(count(source, options), options, memory)
-        if report:
-            report("\n".join(plan.lines()))
-        source_hash = files.file_hash(path)
-        journal = Journal(folder, make_set_id(source_hash, options), source_hash)
-        if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
-            raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
-        return write_set(source, journal, options, kind.stages, Workplace(folder, plan.work, assignment))
+    keep = (ValueError, OSError, MemoryError, TypeError, AttributeError, IndexError)
+    with files.naming(path, "write it anew with data_tools.convert", keep=keep), source.file:
+        options = source_hash = None
+        with team.together("read the options"):
+            common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+            if assignment is not None:
+                common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
+            common["balance"] = None if balance is None else tuple(balance)
+            options = OPTIONS[source.kind](source, common, static)
+        plan = make_plan(team, count(team, source, options), options, memory)
+        if report and team.rank == 0:
+            report("\n".join(plan.lines(" a rank" if isinstance(team, Ranks) else "")))
+        with team.together("hash the graph file"):
+            source_hash = files.file_hash(path) if team.rank == 0 else None
+        source_hash = team.broadcast(source_hash)
+        journal = Journal(team, folder, make_set_id(source_hash, options), source_hash)
+        with team.together("look for an older set"):
+            if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
+                raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
+        blocks = NodeBlocks.even(team, source.num_nodes)
+        job = Job(source, options, blocks, folder, plan.work, assignment, parmetis)
+        check_method(job)
+        return write_set(journal, job)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -92,9 +107,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=int, default=64)
     parser.add_argument(
         "--method", default=METIS, metavar="METHOD",
-        help=f"{', '.join(name for name in STATIC_METHODS if name != GIVEN)} (hotness: static graphs only), or a class "
-        "or function of your own as package.module.name (default metis); on several ranks (mpirun): parmetis, ldg, "
-        "fennel, random",
+        help=f"{', '.join(NAMED_METHODS)} (hotness: static graphs only), or a class or function of your own as "
+        "package.module.name (default metis)",
     )  # fmt: skip
     parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
     parser.add_argument(
@@ -141,13 +155,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     """Command line: ``python -m data_tools.partition graph.h5 parts/ --parts 16``, or with ``mpirun -np 4`` before."""
     team = team or Team()
     options = vars(make_parser().parse_args(argv))
-    if team.size > 1 or options["method"] in RANKS_METHODS:
-        from data_tools.partition.ranks.partition import partition_shared
-
-        quality = partition_shared(team if team.size > 1 else Ranks(), options.pop("graph"), report=print, **options)
-    else:
-        options.pop("parmetis", None)
-        quality = partition(options.pop("graph"), report=print, **options)
+    quality = partition(options.pop("graph"), report=print, team=team, **options)
     if team.rank:
         return 0
     print(summary(quality))

@@ -1,8 +1,8 @@
-"""What of a partition set is finished, so that an interrupted run continues where it was.
+"""What of a partition set is finished, so that an interrupted run continues where it was, on any number of ranks.
 
 While a set is written its folder holds ``partition.json``, with the set's identity, the stages that are finished and
 the hashes of what they left, and ``partition.npy``, the assignment. Both go when the book is written. What a hash does
-not fit is made anew.
+not fit is made anew. Rank 0 keeps the journal for all ranks.
 """
 
 from __future__ import annotations
@@ -13,73 +13,98 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.partition.blocks import NodeBlocks
+from data_tools.team import Team
 from hpcgnn.graph import files
 
 NAME, ASSIGNMENT = "partition.json", "partition.npy"
 
 
 class Journal:
-    """The finished stages of one set in a folder, which are read unless they are given. Nothing is written before the
-    first note."""
+    """Collective to create. The finished stages of one set in a folder; all ranks know what rank 0 reads. Nothing is
+    written before the first note."""
 
-    def __init__(self, folder: pathlib.Path, set_id: str, source_hash: str, found: dict[str, Any] | None = None):
-        self.folder, self.set_id, self.source_hash = folder, set_id, source_hash
-        self._notes: dict[str, Any] = {"set_id": set_id, "groups": {}}
-        self.hashes: dict[int, str] = {}  # of the part files that this run wrote, or took over
-        found = read_notes(folder / NAME) if found is None else found
-        if found.get("set_id") == set_id:
-            self._notes |= found
+    def __init__(self, team: Team, folder: pathlib.Path, set_id: str, source_hash: str):
+        self.team, self.folder, self.set_id, self.source_hash = team, folder, set_id, source_hash
+        self._notes: dict[str, Any] = {"set_id": set_id, "parts": {}}
+        notes = team.broadcast(read_notes(folder / NAME) if team.rank == 0 else None)
+        if notes.get("set_id") == set_id:
+            self._notes |= notes
 
     def get(self, stage: str) -> Any:
         """What was noted of a stage, None where it is not finished."""
         return self._notes.get(stage)
 
     def note(self, stage: str, value: Any = True) -> None:
-        """Note, durably, that a stage is finished."""
+        """Collective. Note, durably, that a stage is finished; the value is the same on all ranks."""
         self._notes[stage] = value
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_file(self.folder / NAME, json.dumps(self._notes, sort_keys=True).encode())
+        with self.team.together("note a finished stage"):
+            if self.team.rank == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_file(self.folder / NAME, json.dumps(self._notes, sort_keys=True).encode())
 
-    def assignment(self) -> np.ndarray | None:
-        """The assignment [N] int32, None where there is none or another one than was noted."""
-        path = self.folder / ASSIGNMENT
-        if self.get("assignment") is None or not path.is_file() or files.file_hash(path) != self.get("assignment"):
+    def assignment(self, blocks: NodeBlocks) -> np.ndarray | None:
+        """Collective. The parts [n] int32 of this rank's block, None where there are none or others than were noted."""
+        path, part = self.folder / ASSIGNMENT, np.empty(0, np.int32)
+        right = self.get("assignment") is not None
+        with self.team.together("read the assignment"):
+            if self.team.rank == 0 and right:
+                right = path.is_file() and files.file_hash(path) == self.get("assignment")
+        if not self.team.broadcast(right):
             return None
-        return np.load(path)
+        with self.team.together("read the assignment"):
+            part = np.load(path, mmap_mode="r")[blocks.own.start : blocks.own.stop].astype(np.int32)
+        return part
 
-    def keep_assignment(self, part: np.ndarray) -> None:
-        """Keep an assignment [N]."""
-        path = self.folder / ASSIGNMENT
+    def keep_assignment(self, blocks: NodeBlocks, part: np.ndarray) -> None:
+        """Collective. Keep an assignment; part [n] of this rank's block. Rank 0 writes one block after the other."""
+        path, digest = self.folder / ASSIGNMENT, None
         temporary = path.with_name("partition.tmp.npy")
-        np.save(temporary, part)
-        files.commit(temporary, path)
-        self.note("assignment", files.file_hash(path))
+        for rank in range(self.team.size):
+            counts = np.zeros(self.team.size, np.int64)
+            counts[0] = len(part) * (self.team.rank == rank)
+            rows = self.team.exchange(part[: counts[0]], counts)[0]
+            with self.team.together("keep the assignment"):
+                if self.team.rank == 0:
+                    with open(temporary, "ab" if rank else "wb") as file:
+                        if rank == 0:
+                            write_header(file, int(blocks.starts[-1]))
+                        rows.tofile(file)
+        with self.team.together("keep the assignment"):
+            if self.team.rank == 0:
+                files.commit(temporary, path)
+                digest = files.file_hash(path)
+        self.note("assignment", self.team.broadcast(digest))
 
-    def group(self, parts: range) -> Any:
-        """What was noted of a group of part files, None where one of them is missing or another file."""
-        found = self._notes["groups"].get(str(parts.start))
-        if found is None or len(found["hashes"]) != len(parts):
-            return None
-        paths = [files.part_path(self.folder, part) for part in parts]
-        right = all(
-            path.is_file() and files.file_hash(path) == digest
-            for path, digest in zip(paths, found["hashes"], strict=True)
-        )
-        if not right:
-            return None
-        self.hashes.update(zip(parts, found["hashes"], strict=True))
-        return found["value"]
+    def finished(self, parts: range) -> dict[int, str]:
+        """The hashes of those of some parts that were noted and whose files are still what they were."""
+        noted = {part: self._notes["parts"].get(str(part)) for part in parts}
+        paths = {part: files.part_path(self.folder, part) for part in parts if noted[part] is not None}
+        return {part: noted[part]["hash"] for part, path in paths.items()
+                if path.is_file() and files.file_hash(path) == noted[part]["hash"]}  # fmt: skip
 
-    def note_group(self, parts: range, value: Any) -> None:
-        """Note that a group of part files is finished."""
-        hashes = [files.file_hash(files.part_path(self.folder, part)) for part in parts]
-        self.hashes.update(zip(parts, hashes, strict=True))
-        self.note("groups", self._notes["groups"] | {str(parts.start): {"hashes": hashes, "value": value}})
+    def note_parts(self, hashes: dict[int, str], values: dict[int, Any]) -> None:
+        """Collective. Note that parts of this rank are finished, and a value of each."""
+        own = {str(part): {"hash": digest, "value": values.get(part)} for part, digest in hashes.items()}
+        self.note("parts", self._notes["parts"] | {name: note for notes in self.team.everyone(own)
+                                                   for name, note in notes.items()})  # fmt: skip
+
+    def part_value(self, part: int) -> Any:
+        """The value that was noted of a part."""
+        return self._notes["parts"][str(part)]["value"]
 
     def finish(self) -> None:
-        """Remove the journal; the book is in place."""
-        for name in (ASSIGNMENT, "partition.tmp.npy", NAME + ".tmp", NAME):
-            (self.folder / name).unlink(missing_ok=True)
+        """Collective. Remove the journal; the book is in place."""
+        with self.team.together("remove the journal"):
+            if self.team.rank == 0:
+                for name in (ASSIGNMENT, "partition.tmp.npy", NAME + ".tmp", NAME):
+                    (self.folder / name).unlink(missing_ok=True)
+
+
+def write_header(file, count: int) -> None:
+    """Begin an npy file of int32 [count]."""
+    description = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(file, description)
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:

@@ -1,98 +1,139 @@
-"""How much memory partitioning takes: predicted from counts, stage by stage, before anything is written.
+"""How much memory a rank takes to partition: predicted from counts, stage by stage, before anything is written.
 
-N nodes, E edges, D pairs of nodes with edges between them, C columns of weights, P parts; sizes in bytes.
+N nodes, E edges, D pairs of nodes with edges between them, C columns of weights, P parts, R ranks; sizes in bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from data_tools.memory import free_memory, mebibytes, status_bytes
 from data_tools.partition import source as partition_source
 from data_tools.partition.access import TABLE_BYTES
-from data_tools.partition.options import OUT_OF_CORE, STREAMED, Options
-from data_tools.partition.pair_spool import ENTRY_BYTES
-from data_tools.partition.quality import HALO_BYTES
-from data_tools.partition.source import Source, endpoint_slabs
-from data_tools.partition.temporal import HISTORY_BYTES, PARTS_AT_ONCE
+from data_tools.partition.methods.rebalance_blocks import CELLS
+from data_tools.partition.options import GIVEN, HOTNESS, OUT_OF_CORE, PARMETIS, STREAMED, Options
+from data_tools.partition.quality import HALO_BYTES, HALO_KEY_BYTES, most_halo_keys
+from data_tools.partition.source import Source, endpoint_slabs, window_bytes
+from data_tools.partition.spool import ENTRY_BYTES, entry_dtype
+from data_tools.partition.temporal import HISTORY_BYTES
 from data_tools.partition.weights import columns_of
+from data_tools.team import Ranks, Team
+from hpcgnn.graph import files
 
 FREE_SHARE = 0.8  # of the memory that is free: the limit unless one is given
 WORK_SHARE = 0.5  # of what is left of the limit: for tables whose size can be chosen
 LEAST_WORK, MOST_WORK = 8 << 20, 512 << 20
 PAIR_BYTES = 300  # METIS, and the pair graph that it is given
+SHARED_PAIR_BYTES = {4: 64, 8: 120}  # of an adjacency entry, by the bytes of its integers: the graph, and ParMETIS
+UNEVEN = 1.25  # blocks have equally many nodes, but not pairs
 FILE_BYTES = 3 << 20  # a part file that is open
 SAMPLED = 16  # every so many pairs are counted
+MOVED_EDGE_BYTES = 240  # of memory for an edge of a slab that is read, and sent to other ranks
+WINDOW_SLABS = 4  # a window of rows that go to other ranks has so many slabs of bytes, over all ranks together
+PARTS_AT_ONCE = 64  # part files that a rank has open together, and notes when they are finished
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What memory depends on. pairs: 0 where no stage holds them all."""
+    """What memory depends on. pairs: 0 where no stage has them all in memory; column: bytes of the largest column of
+    the file; integer: bytes of a number of a node or a tie."""
 
     nodes: int
     edges: int
     pairs: int
     weights: int
     kind: str
+    ranks: int = 1
+    column: int = 0
+    integer: int = 8
 
 
-def count(source: Source, options: Options) -> Counts:
-    """The counts of a graph; pairs are estimated from a sample."""
-    in_memory = options.method not in OUT_OF_CORE
-    pairs = estimate_pairs(source) if in_memory else 0
-    return Counts(
-        source.num_nodes, source.num_edges, pairs, len(columns_of(source, options.balance or ("nodes",))), source.kind
-    )
+def count(team: Team, source: Source, options: Options) -> Counts:
+    """Collective. The counts of a graph; pairs are estimated from a sample."""
+    pairs = estimate_pairs(team, source) if options.method not in OUT_OF_CORE else 0
+    weights = len(columns_of(source, options.balance or ("nodes",)))
+    tables = [source.nodes(node_type) for node_type in source.types]
+    tables += [source.edges(relation) for relation in source.relations]
+    column = max((files.row_bytes(values) * len(values) for table in tables for values in table.values()), default=0)
+    integer = entry_dtype(source).itemsize
+    return Counts(source.num_nodes, source.num_edges, pairs, weights, source.kind, team.size, column, integer)
 
 
-def estimate_pairs(source: Source) -> int:
-    """About how many unordered pairs of different nodes have edges between them."""
+def estimate_pairs(team: Team, source: Source) -> int:
+    """Collective. About how many unordered pairs of different nodes have edges between them."""
     sampled = [np.empty(0, np.uint64)]
     for relation in source.relations:
-        for _, src, dst in endpoint_slabs(source, relation):
+        for _, src, dst in endpoint_slabs(source, relation, team):
             keys = (np.minimum(src, dst) * source.num_nodes + np.maximum(src, dst))[src != dst].astype(np.uint64)
             hashed = keys * np.uint64(0x9E3779B97F4A7C15)
-            sampled.append(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // SAMPLED)])
-    return SAMPLED * len(np.unique(np.concatenate(sampled)))
+            sampled.append(np.unique(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // SAMPLED)]))
+    keys = np.unique(np.concatenate(sampled))
+    (received,) = team.send((keys % np.uint64(team.size)).astype(np.int64), keys)
+    return SAMPLED * int(team.sum(np.array([len(np.unique(received))]))[0])
+
+
+def shuffle_window(num_ranks: int, work: int) -> int:
+    """Bytes of a window of rows over all ranks."""
+    return min(WINDOW_SLABS * partition_source.SLAB_BYTES, max(1, num_ranks * work // 4))
 
 
 def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
-    """Bytes that every stage takes at most, besides what the program takes itself; ``work``: for tables whose size can
-    be chosen."""
-    slab, parts = partition_source.SLAB_BYTES, min(options.parts, PARTS_AT_ONCE)
-    weights = 8 * counts.nodes * counts.weights
-    access = TABLE_BYTES + 32 * counts.nodes if getattr(options, "cache_ranking", 0) else 0
-    spool = 60 * counts.nodes + min(work, 2 * ENTRY_BYTES * counts.edges)  # neighbours are counted on disk
-    neighbours = spool if "degree" in options.balance else 0
+    """Bytes that every stage takes at most on a rank, besides what the program takes itself; ``work``: for tables whose
+    size can be chosen. Of a method that needs the whole graph in one place: on rank 0, which has it."""
+    ranks = counts.ranks
+    nodes, parts = -(-counts.nodes // ranks), -(-options.parts // ranks)
+    weights = 8 * nodes * counts.weights
+    slab, moved = partition_source.SLAB_BYTES, 0
+    if ranks > 1:
+        slab = min(slab, counts.column // ranks)
+        moved = MOVED_EDGE_BYTES * min(counts.edges, partition_source.SLAB_BYTES // 16) // ranks
+    neighbours = spool_bytes(counts, work) if "degree" in options.balance else 0
+    halo = min(HALO_KEY_BYTES * most_halo_keys(counts.nodes, 2 * counts.edges, options.parts) // ranks, HALO_BYTES)
+    stamps = 120 * counts.edges // ranks if counts.kind == "snapshots" else 0
+    window = 4 * shuffle_window(ranks, work) // ranks if ranks > 1 else 0
     history = min(work, 4 * HISTORY_BYTES * counts.edges // options.parts) if counts.kind == "temporal" else 0
+    access = 0
+    if getattr(options, "cache_ranking", 0):
+        access = TABLE_BYTES + (32 if ranks == 1 else 44) * counts.nodes
     return {
         "checks": 4 * slab,
-        "assignment": assignment_bytes(counts, options, weights, work) + 4 * slab,
-        "measures": 32 * counts.nodes
-        + 3 * weights
-        + max(neighbours, min(HALO_BYTES, counts.nodes * options.parts))
-        + 6 * slab,
-        "part files": 44 * counts.nodes + 8 * slab + parts * FILE_BYTES + max(history, access),
+        "assignment": assignment_bytes(counts, options, work, slab),
+        "measures": 32 * nodes + 3 * weights + max(neighbours, window, moved + 6 * slab + halo + stamps),
+        "part files": 44 * nodes + moved + 8 * slab + min(parts, PARTS_AT_ONCE) * FILE_BYTES + max(history, access),
     }
 
 
-def assignment_bytes(counts: Counts, options: Options, weights: int, work: int) -> int:
-    """Bytes of the stage that assigns nodes to parts, slabs aside."""
+def spool_bytes(counts: Counts, work: int) -> int:
+    """Bytes of the graph on disk while it is written, or streamed."""
+    return 60 * -(-counts.nodes // counts.ranks) + min(work, 2 * ENTRY_BYTES * counts.edges // counts.ranks)
+
+
+def assignment_bytes(counts: Counts, options: Options, work: int, slab: int) -> int:
+    """Bytes of the stage that assigns nodes to parts, on a rank; slab: of one that is read."""
+    ranks = counts.ranks
+    nodes = -(-counts.nodes // ranks)
+    weights, window = 8 * nodes * counts.weights, 4 * slab
+    if ranks > 1:
+        window = MOVED_EDGE_BYTES * min(-(-counts.edges // ranks), window_bytes(ranks) // ranks // 16)
     if options.method in STREAMED:
-        return 60 * counts.nodes + 3 * weights + min(work, 2 * ENTRY_BYTES * counts.edges)
+        return (0 if ranks == 1 else 108 * nodes) + spool_bytes(counts, work) + 3 * weights + window
+    if options.method == PARMETIS:
+        pairs = int(2 * UNEVEN * counts.pairs * SHARED_PAIR_BYTES[counts.integer]) // ranks
+        return 96 * nodes + 3 * weights + pairs + max(window, 64 * min(nodes * options.parts, CELLS))
     if options.method in OUT_OF_CORE:
-        return 24 * counts.nodes
-    taken = PAIR_BYTES * counts.pairs + 32 * counts.nodes + 2 * weights
-    if options.method == "hotness":
-        taken = max(taken, (4 * options.parts + 64) * counts.nodes + 3 * weights + TABLE_BYTES)
-    return taken
+        return 24 * nodes + window + (16 * counts.nodes if options.method == GIVEN and ranks > 1 else 0)
+    taken = PAIR_BYTES * counts.pairs + 32 * counts.nodes + 16 * counts.nodes * counts.weights
+    if options.method == HOTNESS:
+        tables = 4 * options.parts + 64 + 24 * counts.weights
+        taken = max(taken, tables * counts.nodes + TABLE_BYTES)
+    return taken + window
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is expected, and what tables whose size can be chosen may take."""
+    """What is expected of a rank, and what tables whose size can be chosen may take."""
 
     limit: int
     program: int  # what the program takes itself
@@ -110,27 +151,35 @@ class Plan:
         return [f"memory: at most {mebibytes(self.limit)} allowed{each}; expected", *rows]
 
 
-def make_plan(counts: Counts, options: Options, limit: int | None) -> Plan:
-    """The plan for a limit in bytes (None: a share of the memory that is free); ValueError, with the remedy, where it
-    does not fit."""
+def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -> Plan:
+    """Collective. The plan of a rank for a limit in bytes (None: its share of the memory of its machine that is free),
+    the same on all ranks; ValueError, with the remedy, where it does not fit."""
     program = status_bytes("VmRSS")
-    limit = int(program + FREE_SHARE * free_memory()) if limit is None else limit
-    left = limit - program - max(predict(counts, options, 0).values())
-    work = int(min(max(WORK_SHARE * left, LEAST_WORK), MOST_WORK))
-    plan = Plan(limit, program, predict(counts, options, work), work)
-    if plan.peak > limit:
-        stage = max(plan.stages, key=plan.stages.__getitem__)
-        raise ValueError(
-            f"memory: the stage {stage} of method {options.method} takes about {mebibytes(plan.peak)}, and "
-            f"{mebibytes(limit)} are allowed; {remedy(counts, options, limit - program)}"
-        )
+    allowed = int(program + FREE_SHARE * free_memory() / team.ranks_on_node()) if limit is None else limit
+    program = int(team.largest(np.array([program]))[0])
+    allowed = -int(team.largest(np.array([-allowed]))[0])
+    left = WORK_SHARE * (allowed - program - max(predict(counts, options, 0).values()))
+    work = int(min(max(left, LEAST_WORK), max(MOST_WORK // team.size, 4 * LEAST_WORK)))
+    plan = Plan(allowed, program, predict(counts, options, work), work)
+    with team.together("plan the memory"):
+        if plan.peak > allowed:
+            stage, shared = max(plan.stages, key=plan.stages.__getitem__), isinstance(team, Ranks)
+            each = " a rank" if shared else ""
+            raise ValueError(
+                f"memory: the stage {stage} of method {options.method} takes about {mebibytes(plan.peak)}{each}, and "
+                f"{mebibytes(allowed)} are allowed; {remedy(counts, options, allowed - program, shared)}"
+            )
     return plan
 
 
-def remedy(counts: Counts, options: Options, left: int) -> str:
-    """What would fit into ``left`` bytes."""
+def remedy(counts: Counts, options: Options, left: int, shared: bool) -> str:
+    """What would fit into ``left`` bytes; shared: by the ranks of MPI, of which there may be more."""
+    advice = []
     if options.method not in OUT_OF_CORE:
-        needed = 60 * counts.nodes + 24 * counts.nodes * counts.weights + 4 * partition_source.SLAB_BYTES + LEAST_WORK
-        if needed <= left:
-            return "choose --method ldg, which reads the edges from disk, or raise --memory"
-    return "raise --memory"
+        streamed = predict(counts, replace(options, method="ldg", objective="cut"), LEAST_WORK)
+        if max(streamed.values()) <= left:
+            where = "reads the edges from disk" if not shared else "keeps the edges on disk"
+            advice.append(f"choose --method ldg, which {where}")
+    if shared:
+        advice.append("start more ranks, on more machines")
+    return ", ".join([*advice, "or raise --memory"]) if advice else "raise --memory"

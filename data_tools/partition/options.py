@@ -8,6 +8,7 @@ OBJECTIVES = ("cut", "volume")
 DEFAULT_FANOUTS = (15, 10, 5)
 DEFAULT_BATCH_SIZE = 1024
 STREAMED = ("ldg", "fennel")
+METIS, PARMETIS, HOTNESS = "metis", "parmetis", "hotness"
 GIVEN = "given"  # the method of an assignment from a file
 OUT_OF_CORE = ("random", *STREAMED, GIVEN)  # methods that do not hold all edges
 DEFAULT_PASSES = 10  # over the nodes, of a streamed method; more gain little
@@ -20,7 +21,7 @@ class Options:
     assignment: hash of the file that the method given reads."""
 
     parts: int = 64
-    method: str = "metis"
+    method: str = METIS
     balance: tuple[str, ...] = ()
     seed: int = 0
     objective: str = "cut"
@@ -39,6 +40,8 @@ class Options:
             )
         if self.objective != "cut" and self.method in (*STREAMED, "kaminpar"):
             raise ValueError(f"objective={self.objective}: the method {self.method} knows the objective cut only")
+        if self.objective != "cut" and self.method == PARMETIS:
+            raise ValueError(f"objective={self.objective}: method {PARMETIS} minimises the cut; use --method metis")
         if len(set(self.balance)) != len(self.balance):
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 

@@ -1,23 +1,33 @@
-"""Write a partition set in stages: the assignment, the parts, and the book last."""
+"""Write a partition set in stages: the assignment, the measures, the parts, and the book last.
+
+Nodes lie in blocks on the ranks until it is known which part they belong to; then rows and columns go to the ranks that
+write their parts: rank r of R the parts r P // R .. (r + 1) P // R - 1. The files are the same on any number of ranks,
+byte for byte, where the assignment is.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import h5py
 import numpy as np
 
-from data_tools.partition.assignment import Workplace
+from data_tools.partition import memory, static, temporal
+from data_tools.partition.assignment import Job, assign
 from data_tools.partition.journal import Journal
-from data_tools.partition.layout import Layout, make_layout
+from data_tools.partition.layout import Layout, Numbering, number_nodes
+from data_tools.partition.memory import shuffle_window
 from data_tools.partition.options import Options
-from data_tools.partition.quality import measure_layout
-from data_tools.partition.source import Source
+from data_tools.partition.quality import Loads, Measured, measure, measure_loads
+from data_tools.partition.shuffle import shuffle
+from data_tools.partition.source import Source, endpoint_slabs
+from data_tools.partition.weights import columns_of
 from data_tools.source.checks import validate
 from hpcgnn.graph import files
 
@@ -28,53 +38,44 @@ def make_set_id(source_hash: str, options: Options) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """How the sets of one kind of graph are made: part [N] from (source, options, workplace), part files and further
-    measures from (source, layout, journal, options, workplace)."""
-
-    assign: Callable[[Source, Any, Workplace], np.ndarray]
-    write: Callable[[Source, Layout, Journal, Any, Workplace], dict]
-
-
-def write_set(source: Source, journal: Journal, options: Options, stages: Stages, place: Workplace) -> dict:
-    """Replace what is in the journal's folder by a new set, from the first stage on that is not finished; returns its
-    quality, which the book stores."""
+def write_set(journal: Journal, job: Job) -> dict:
+    """Collective. Replace what is in the journal's folder by a new set, from the first stage on that is not finished;
+    every rank writes its parts, rank 0 the book. Returns the quality, which the book stores."""
+    team, source, options = job.team, job.source, job.options
     if not journal.get("valid"):
-        validate(source)
+        with team.together("check the graph file"):
+            validate(source, (team.rank, team.size))
         journal.note("valid")
-    part = journal.assignment()
+    part = journal.assignment(job.blocks)
     if part is None:
-        part = stages.assign(source, options, place)
-        journal.keep_assignment(part)
-    layout = make_layout(source, part, options.parts)
-    if journal.get("quality") is None:
-        journal.note("quality", measure_layout(source, layout, options.balance, place.weights))
-    if not journal.get("cleared"):
-        clear_folder(journal.folder)
-        journal.note("cleared")
-    quality = {**journal.get("quality"), **stages.write(source, layout, journal, options, place)}
-    attributes = book_attributes(source, journal.set_id, journal.source_hash, options, quality)
-    records = [(digest, part_size(journal.folder, part)) for part, digest in sorted(journal.hashes.items())]
-    write_book(files.book_path(journal.folder), source, layout, options, attributes, records)
-    journal.finish()
-    return quality
+        part = assign(job)
+        journal.keep_assignment(job.blocks, part)
+    loads = load_parts(job, part) if journal.get("quality") is None else None
+    numbering = number_nodes(source, job.blocks, part, options.parts)
+    del part
+    own = numbering.own_parts
+    hashes = journal.finished(own) if journal.get("cleared") else {}
+    if loads is not None or team.sum(np.array([len(hashes)]))[0] < options.parts:
+        with contextlib.ExitStack() as stack:
+            both_ends = source.kind == "temporal" or bool(getattr(options, "out_edges", False))
+            rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
+            if loads is not None:
+                journal.note("quality", measure(Measured(team, rows, layout, own), loads))
+            if not journal.get("cleared"):
+                with team.together("make room for the set"):
+                    if team.rank == 0:
+                        clear_folder(journal.folder)
+                journal.note("cleared")
+            write_own(journal, job, rows, layout, numbering, hashes)
+    return finish(journal, job, numbering, hashes)
 
 
-def book_attributes(source: Source, set_id: str, source_hash: str, options: Options, quality: dict) -> dict[str, str]:
-    """What the book tells of a set as text."""
-    return {
-        "set_id": set_id,
-        "options": json.dumps(asdict(options), sort_keys=True),
-        "source_name": pathlib.Path(source.file.filename).name,
-        "source_hash": source_hash,
-        "quality": json.dumps(quality, sort_keys=True),
-    }
-
-
-def part_size(folder: pathlib.Path, part: int) -> int:
-    """Bytes of a part file."""
-    return files.part_path(folder, part).stat().st_size
+def load_parts(job: Job, part: np.ndarray) -> Loads:
+    """Collective. Loads of the parts by the constraints asked for, by nodes, and by events or edges; part [n] of this
+    rank's block."""
+    balance, always = job.options.balance, ("nodes", "events" if job.source.kind == "temporal" else "edges")
+    weights = job.weights(tuple(dict.fromkeys((*balance, *always))), job.blocks)
+    return measure_loads(job.team, weights, part, job.options.parts, columns_of(job.source, balance))
 
 
 def clear_folder(folder: pathlib.Path) -> None:
@@ -83,6 +84,69 @@ def clear_folder(folder: pathlib.Path) -> None:
     files.book_path(folder).unlink(missing_ok=True)
     for path in (*folder.glob("part-*.h5"), *folder.glob("part-*.h5.tmp")):
         path.unlink()
+
+
+def write_own(
+    journal: Journal, job: Job, rows: Source, layout: Layout, numbering: Numbering, hashes: dict[int, str]
+) -> None:
+    """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
+    group of theirs together. rows, layout: as `shuffle` returns them."""
+    options: Any = job.options
+    counts, by_node = [], None
+    if rows.kind == "temporal":
+        counts = [temporal.count_events(layout, endpoint_slabs(rows, relation)) for relation in rows.relations]
+    elif options.cache_ranking:
+        by_node = numbering.by_node()
+    groups = list(missing_groups(numbering.own_parts, hashes))
+    for index in range(int(job.team.largest(np.array([len(groups)]))[0])):
+        written, accesses = {}, {}
+        with job.team.together("write the parts"):
+            for parts in groups[index : index + 1]:
+                with temporal.open_group(layout, journal.folder, journal.set_id, parts) as group:
+                    if rows.kind == "temporal":
+                        temporal.write_group(rows, layout, group, counts, job.memory)
+                    else:
+                        static.write_group(rows, layout, group, options)
+                    if by_node is not None:
+                        accesses = static.write_caches(job.source, by_node, group, options)
+                written = {part: files.file_hash(files.part_path(journal.folder, part)) for part in parts}
+        journal.note_parts(written, accesses)
+        hashes |= written
+
+
+def missing_groups(parts: range, finished: Container[int]) -> Iterator[range]:
+    """Blocks of at most `memory.PARTS_AT_ONCE` consecutive parts that are not finished."""
+    first = None
+    for part in range(parts.start, parts.stop + 1):
+        missing = part < parts.stop and part not in finished
+        if first is not None and (not missing or part - first == memory.PARTS_AT_ONCE):
+            yield range(first, part)
+            first = None
+        if missing and first is None:
+            first = part
+
+
+def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, str]) -> dict:
+    """Collective. Write the book of parts with hashes, and remove the journal; returns the quality."""
+    team, source, options = job.team, job.source, job.options
+    quality = journal.get("quality")
+    if getattr(options, "cache_ranking", 0):
+        accesses = [journal.part_value(part) for part in range(options.parts)]
+        quality = {**quality, "cache": static.access_shares(accesses)}
+    own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in numbering.own_parts]
+    records = [record for of_rank in team.everyone(own) for record in of_rank]
+    attributes = {
+        "set_id": journal.set_id,
+        "options": json.dumps(asdict(options), sort_keys=True),
+        "source_name": pathlib.Path(source.file.filename).name,
+        "source_hash": journal.source_hash,
+        "quality": json.dumps(quality, sort_keys=True),
+    }
+    with team.together("write the book"):
+        if team.rank == 0:
+            write_book(files.book_path(journal.folder), source, numbering.by_id, options, attributes, records)
+    journal.finish()
+    return quality
 
 
 def write_book(

@@ -1,33 +1,27 @@
 """How good a partition is: cut, balance and replication, for the parts and for the ranks that take blocks of them.
 
 P parts; of R ranks, rank r takes the parts r P // R .. (r + 1) P // R - 1. Of a snapshot graph, edges cut and rows
-exchanged are added up over its snapshots; E rows of edges, each in the snapshots first .. last; N nodes.
+exchanged are added up over its snapshots; E rows of edges, each in the snapshots first .. last; N nodes,
+n of them in a rank's block. A *halo key* is node * P + part: the node has an edge into that part, which is not its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import h5py
 import numpy as np
 
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.layout import Layout
+from data_tools.partition.pair_graph import MERGE_AT_LEAST
 from data_tools.partition.source import Relation, Source, endpoint_slabs
-from data_tools.partition.weights import columns_of
+from data_tools.team import Team
 
 ROUNDING = 1e-4  # of the stored measures
-HALO_BYTES = 256 << 20  # of the table of (node, group) pairs that halo_size fills at once
-
-
-def relation_pairs(source: Source, relation: Relation, layout: Layout) -> np.ndarray:
-    """Edges of a relation by part of src and part of dst [P, P] int64."""
-    num_parts = layout.num_parts
-    counts = np.zeros(num_parts * num_parts, np.int64)
-    for _, src, dst in endpoint_slabs(source, relation):
-        pairs = layout.part[src].astype(np.int64) * num_parts + layout.part[dst]
-        counts += np.bincount(pairs, minlength=len(counts))
-    return counts.reshape(num_parts, num_parts)
+HALO_BYTES = 256 << 20  # of memory for halo keys
+HALO_KEY_BYTES = 24  # of memory for one, while they are made distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +48,17 @@ class Loads:
         return found
 
 
-def measure_loads(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> Loads:
-    """Loads by the constraints asked for, by nodes, and by events or edges; weigh(source, balance): `node_weights`."""
-    always = ("nodes", "events" if source.kind == "temporal" else "edges")
-    weights = weigh(source, tuple(dict.fromkeys((*balance, *always))))
-    by_part = {}
+def measure_loads(
+    team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int, asked: list[str]
+) -> Loads:
+    """Collective. Loads by all columns of weights [n]; part [n] of this rank's block; asked: columns to balance."""
+    by_part, heaviest = {}, {}
     for name, weight in weights.items():
-        by_part[name] = np.zeros(layout.num_parts, np.int64)
-        np.add.at(by_part[name], layout.part, weight)
-    heaviest = {name: int(weight.max(initial=0)) for name, weight in weights.items()}
-    return Loads(tuple(columns_of(source, balance)), by_part, heaviest)
+        load = np.zeros(num_parts, np.int64)
+        np.add.at(load, part, weight)
+        by_part[name] = team.sum(load)
+        heaviest[name] = int(team.largest(np.array([weight.max(initial=0)], np.int64))[0])
+    return Loads(tuple(asked), by_part, heaviest)
 
 
 def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
@@ -90,66 +85,147 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
     }
 
 
-def measure(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
-    """Quality of a layout, as `told`."""
+@dataclass(frozen=True, slots=True)
+class EdgeSlab:
+    """Edges [k] by both ends: nodes, their parts, and the rows' positions in what the rank reads."""
 
-    def halo(num_ranks: int) -> int:
-        rank = rank_of_parts(layout.num_parts, num_ranks)[layout.part]
-        return halo_size(source, rank, num_ranks, both_ends=source.kind == "temporal")
+    src: np.ndarray
+    dst: np.ndarray
+    src_part: np.ndarray
+    dst_part: np.ndarray
+    position: np.ndarray
 
-    pairs = [relation_pairs(source, relation, layout) for relation in source.relations]
-    return told(source, pairs, measure_loads(source, layout, balance, weigh), layout.num_parts, halo)
+    def of(self, rows: np.ndarray) -> EdgeSlab:
+        """Some of the edges."""
+        columns = (self.src, self.dst, self.src_part, self.dst_part, self.position)
+        return EdgeSlab(*(column[rows] for column in columns))
 
 
-def told(
-    source: Source, pairs: list[np.ndarray], loads: Loads, num_parts: int, halo: Callable[[int], int]
-) -> dict:  # fmt: skip
-    """Quality from the edges of every relation by part of src and of dst [P, P], and from the number of (node, foreign
-    rank) pairs when so many ranks take runs of parts: the measures for P ranks and, under ``runs``, for 1, 2, 4, ...
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the measures are taken from: rows of a source whose edges every rank reads if their destination lies in its
+    parts ``own``, and the layout of their nodes."""
 
-    volume (of temporal graphs): pairs with events either way. Of others, halo: remote sources of in-edges, summed over
-    parts, which is the volume of communication; replication: rows that the parts hold with their halo, over nodes;
-    relations: cut of each.
+    team: Team
+    source: Source
+    layout: Layout
+    own: range
+
+    def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
+        """Slabs of a relation's edges; every edge comes on one rank."""
+        for start, src, dst in endpoint_slabs(self.source, relation):
+            slab = EdgeSlab(src, dst, self.layout.part[src], self.layout.part[dst], np.arange(start, start + len(src)))
+            here = (slab.dst_part >= self.own.start) & (slab.dst_part < self.own.stop)
+            yield slab if here.all() else slab.of(here)
+
+    def send_by_node(self, nodes: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+        """Collective. Columns [k] to the ranks that have blocks of the nodes, equally long ones, with nodes [k]."""
+        if self.team.size == 1:
+            return list(columns)
+        return self.team.send(NodeBlocks.even(self.team, self.source.num_nodes).rank_of(nodes), *columns)
+
+    def part_pairs(self, relation: Relation) -> np.ndarray:
+        """Collective. Edges of a relation by part of src and part of dst [P, P] int64."""
+        num_parts = self.layout.num_parts
+        counts = np.zeros(num_parts * num_parts, np.int64)
+        for slab in self.edges(relation):
+            cells = slab.src_part.astype(np.int64) * num_parts + slab.dst_part
+            counts += np.bincount(cells, minlength=len(counts))
+        return self.team.sum(counts).reshape(num_parts, num_parts)
+
+
+def measure(measured: Measured, loads: Loads) -> dict:
+    """Collective. Quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks that take
+    blocks of consecutive parts.
+
+    volume (of temporal graphs): (node, foreign rank) pairs with events either way. Of others, halo: remote sources of
+    in-edges, summed over parts, which is the volume of communication; replication: rows that the parts hold with their
+    halo, over nodes; relations: cut of each. Of snapshots also ``snapshots``, what `count_cut` and `halo_rows` return
+    for the parts, and ``halo_rows`` of every number of ranks.
     """
+    source, num_parts = measured.source, measured.layout.num_parts
+    pairs = [measured.part_pairs(relation) for relation in source.relations]
     total = sum(pairs, np.zeros((num_parts, num_parts), np.int64))
     temporal = source.kind == "temporal"
+    sizes = [*(1 << power for power in range(num_parts.bit_length())), num_parts]
+    num_cut = (2 if temporal else 1) * int(total.sum() - np.trace(total))
+    halos = halo_sizes(measured, sizes, num_cut, temporal)
 
     def of(num_ranks: int) -> dict:
-        found, count = measures(total, loads, num_ranks), halo(num_ranks)
+        found, count = measures(total, loads, num_ranks), halos[num_ranks]
         if temporal:
             return {**found, "volume": count}
         replication = round((source.num_nodes + count) / max(1, source.num_nodes), 6)
         return {**found, "replication": replication, "halo": count}
 
-    runs = [of(1 << power) for power in range(num_parts.bit_length())]
+    runs = [of(size) for size in sizes[:-1]]
     if temporal:
         return {**of(num_parts), "events": int(total.sum()), "runs": runs}
     cut = {
         relation.name: int(counts.sum() - np.trace(counts))
         for relation, counts in zip(source.relations, pairs, strict=True)
     }
-    return {**of(num_parts), "nodes": source.num_nodes, "edges": int(total.sum()), "relations": cut, "runs": runs}
+    quality = {**of(num_parts), "nodes": source.num_nodes, "edges": int(total.sum()), "relations": cut, "runs": runs}
+    if source.kind == "snapshots":
+        measure_snapshots(measured, quality)
+    return quality
 
 
-def halo_size(source: Source, group: np.ndarray, num_groups: int, both_ends: bool = False) -> int:
-    """Number of (node, foreign group) pairs such that an edge leads from the node into the group; group [N].
+def most_halo_keys(num_nodes: int, num_cut: int, num_parts: int) -> int:
+    """How many (node, foreign part) pairs there are at most, with so many ends of cut edges."""
+    return min(num_cut, num_nodes * (num_parts - 1))
 
-    both_ends: edges lead both ways.
+
+def halo_sizes(measured: Measured, sizes: list[int], num_cut: int, both_ends: bool) -> dict[int, int]:
+    """Collective. Number of (node, foreign rank) pairs such that an edge leads from the node to the rank, for several
+    numbers of ranks that take blocks of consecutive parts; both_ends: edges lead both ways.
+
+    A share of the nodes after the other, so that their keys fit into HALO_BYTES.
     """
-    if num_groups == 1:
-        return 0
-    width = max(1, min(num_groups, HALO_BYTES // max(1, source.num_nodes)))
-    count = 0
-    for first in range(0, num_groups, width):
-        reached = np.zeros(source.num_nodes * width, bool)
-        for relation in source.relations:
-            for _, src, dst in endpoint_slabs(source, relation):
-                for node, other in ((src, dst), (dst, src)) if both_ends else ((src, dst),):
-                    into = group[other] - first
-                    chosen = (into >= 0) & (into < width) & (group[node] != group[other])
-                    reached[node[chosen] * width + into[chosen]] = True
-        count += int(np.count_nonzero(reached))
-    return count
+    num_keys = most_halo_keys(measured.source.num_nodes, num_cut, measured.layout.num_parts)
+    shares = 1 + HALO_KEY_BYTES * num_keys // measured.team.size // HALO_BYTES
+    halos = dict.fromkeys(sizes, 0)
+    for share in range(shares):
+        keys = halo_keys(measured, both_ends, (share, shares))
+        for size in halos:
+            halos[size] += halo_of(measured, keys, size)
+    return halos
+
+
+def halo_keys(measured: Measured, both_ends: bool, share: tuple[int, int]) -> np.ndarray:
+    """Collective. The distinct halo keys [k] int64, increasing, of nodes in this rank's block whose number is s modulo
+    S for a share (s, S)."""
+    num_parts = measured.layout.num_parts
+    tables, pending = [np.empty(0, np.int64)], 0
+    for relation in measured.source.relations:
+        for slab in measured.edges(relation):
+            cut = slab.src_part != slab.dst_part
+            keys = slab.src[cut] * num_parts + slab.dst_part[cut]
+            if both_ends:
+                keys = np.r_[keys, slab.dst[cut] * num_parts + slab.src_part[cut]]
+            if share[1] > 1:
+                keys = keys[keys // num_parts % share[1] == share[0]]
+            tables.append(np.unique(keys))
+            pending += len(tables[-1])
+            if pending > max(MERGE_AT_LEAST, len(tables[0])):
+                tables, pending = [np.unique(np.concatenate(tables))], 0
+    keys = np.unique(np.concatenate(tables))
+    (received,) = measured.send_by_node(keys // num_parts, keys)
+    return np.unique(received) if measured.team.size > 1 else received
+
+
+def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
+    """Collective. How many (node, foreign rank) pairs halo keys [k] are where so many ranks take blocks of parts."""
+    num_parts = measured.layout.num_parts
+    rank = rank_of_parts(num_parts, num_ranks)
+    node, taker = np.divmod(keys, num_parts)
+    taker = rank[taker]
+    foreign = taker != rank[measured.layout.part[node]]
+    node, taker = node[foreign], taker[foreign]
+    # Keys increase, and so does the rank with the part.
+    new = np.ones(len(node), bool)
+    new[1:] = (node[1:] != node[:-1]) | (taker[1:] != taker[:-1])
+    return int(measured.team.sum(np.array([new.sum()], np.int64))[0])
 
 
 def unmet(quality: dict, target: float) -> list[str]:
@@ -214,34 +290,42 @@ def headline(quality: dict) -> str:
     return text
 
 
-def measure_layout(source: Source, layout: Layout, balance: tuple[str, ...], weigh: Callable) -> dict:
-    """Quality of a layout of any graph, as `measure` tells it, and of snapshots as `measure_snapshots` does."""
-    quality = measure(source, layout, balance, weigh)
-    if source.kind == "snapshots":
-        measure_snapshots(source, layout, quality)
-    return quality
+def measure_snapshots(measured: Measured, quality: dict) -> None:
+    """Collective. Add to the quality what `measure` promises of snapshots."""
+    (relation,) = measured.source.relations
+    group, num_parts = measured.source.edges(relation), measured.layout.num_parts
+    counts = {"edges": 0, "cut": 0}
+    pieces = [[np.empty(0, np.int64)] * 5]
+    for slab in measured.edges(relation):
+        if not len(slab.position):
+            continue
+        # A slab's rows are nearly all there are between the first and the last, so they are read together.
+        start, stop = int(slab.position[0]), int(slab.position[-1]) + 1
+        first, last = (column[slab.position - start] for column in stamps(group, start, stop))
+        is_cut = slab.src_part != slab.dst_part
+        for name, value in count_cut(is_cut, first, last).items():
+            counts[name] += value
+        cut = slab.of(is_cut)
+        pieces.append([cut.src, cut.src_part, cut.dst_part, first[is_cut], last[is_cut]])
+    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    src, owner, taker, first, last = measured.send_by_node(columns[0], *columns)
+    sums = measured.team.sum(np.array(list(counts.values()), np.int64)).tolist()
 
+    def rows(num_ranks: int) -> int:
+        rank = rank_of_parts(num_parts, num_ranks)
+        count = halo_rows(src, rank[owner], rank[taker], first, last)
+        return int(measured.team.sum(np.array([count], np.int64))[0])
 
-def measure_snapshots(source: Source, layout: Layout, quality: dict) -> None:
-    """Adds to the quality ``snapshots``, as `count_cut` and `halo_rows` tell of the parts, and ``halo_rows`` of every
-    run on fewer ranks."""
-    (relation,) = source.relations
-    group = source.edges(relation)
-    src, dst = (group[name][:].astype(np.int64) for name in ("src", "dst"))
-    first, last = stamps(group)
-    part = layout.part
-    cut = count_cut(part[src] != part[dst], first, last)
-    rows = halo_rows(src, part[src], part[dst], first, last)
-    quality["snapshots"] = {**source.snapshots, **cut, "halo_rows": rows}
+    totals = dict(zip(counts, sums, strict=True))
+    quality["snapshots"] = {**measured.source.snapshots, **totals, "halo_rows": rows(num_parts)}
     for run in quality["runs"]:
-        rank = rank_of_parts(layout.num_parts, run["ranks"])[part]
-        run["halo_rows"] = halo_rows(src, rank[src], rank[dst], first, last)
+        run["halo_rows"] = rows(run["ranks"])
 
 
-def stamps(group: h5py.Group) -> tuple[np.ndarray, np.ndarray]:
-    """First and last snapshot of every row of a relation [E], int64."""
-    first = group["first"][:].astype(np.int64)
-    return first, group["last"][:].astype(np.int64) if "last" in group else first
+def stamps(group: h5py.Group, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """First and last snapshot [k] int64 of rows start .. stop - 1 of a relation (default: all)."""
+    first = group["first"][start:stop].astype(np.int64)
+    return first, group["last"][start:stop].astype(np.int64) if "last" in group else first
 
 
 def count_cut(cut: np.ndarray, first: np.ndarray, last: np.ndarray) -> dict[str, int]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from data_tools.team import Team
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
 SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are in memory together
+LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
 STAMPS = {"temporal": ("time",), "snapshots": ("first",)}  # columns of edges that a kind needs
 
 
@@ -77,6 +79,14 @@ class Source:
     def nodes(self, node_type: NodeType) -> h5py.Group:
         """The group of a node type."""
         return self.file["nodes"][node_type.name]
+
+    def types_in(self, nodes: range) -> Iterator[tuple[int, NodeType, range, slice]]:
+        """Of every node type: its id, the type, the rows that some consecutive nodes have of it, and where they lie
+        among those nodes."""
+        for type_id, node_type in enumerate(self.types):
+            start, stop = (min(max(end - node_type.base, 0), node_type.num_nodes) for end in (nodes.start, nodes.stop))
+            first = node_type.base + start - nodes.start
+            yield type_id, node_type, range(start, stop), slice(first, first + stop - start)
 
     def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
         """Positions (start, stop) of the edges of a relation, in slabs."""
@@ -185,10 +195,24 @@ def check_snapshots(file: h5py.File) -> None:
         )
 
 
-def endpoint_slabs(source: Source, relation: Relation) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64."""
+def endpoint_slabs(
+    source: Source, relation: Relation, team: Team | None = None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64.
+
+    With a team every slab is shared out over its ranks, all of which get equally many, some perhaps empty.
+    """
     group = source.edges(relation)
     src, dst = group["src"], group["dst"]
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
-    for start, stop in source.edge_slabs(relation, 16):
+    if team is None:
+        slabs = source.edge_slabs(relation, 16)
+    else:
+        slabs = (team.share(*window) for window in files.slabs(relation.num_edges, 16, window_bytes(team.size)))
+    for start, stop in slabs:
         yield start, src[start:stop].astype(np.int64) + src_base, dst[start:stop].astype(np.int64) + dst_base
+
+
+def window_bytes(num_ranks: int) -> int:
+    """Bytes of a slab that all ranks share: with more ranks each has less of it in memory."""
+    return max(SLAB_BYTES, num_ranks * min(LEAST_BYTES, SLAB_BYTES))

@@ -16,14 +16,12 @@ import h5py
 import numpy as np
 
 from data_tools.partition import source as partition_source
-from data_tools.partition.journal import Journal
+from data_tools.partition.blocks import run_starts
 from data_tools.partition.layout import Layout
-from data_tools.partition.runs import run_starts
-from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.partition.source import Relation, Source
 from hpcgnn.graph import files
 
 HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
-PARTS_AT_ONCE = 64  # part files open together; each may hold a few MiB of chunk cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +189,6 @@ def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation
         keys = np.concatenate([history_keys(src, dst, (first, stop), start, num_events) for start, src, dst in ends()])
         keys.sort()
         event[indptr[first] : indptr[stop]] = keys % num_events
-
-
-def write_parts(source: Source, layout: Layout, journal: Journal, memory: int) -> None:
-    """Write the part files that are not finished; ``memory``: about the bytes for sorting histories."""
-    counts = [count_events(layout, endpoint_slabs(source, relation)) for relation in source.relations]
-    for parts in part_groups(range(layout.num_parts)):
-        if journal.group(parts) is None:
-            with open_group(layout, journal.folder, journal.set_id, parts) as opened:
-                write_group(source, layout, opened, counts, memory)
-            journal.note_group(parts, True)
-
-
-def part_groups(parts: range) -> Iterator[range]:
-    """Groups of parts whose files are written together."""
-    for first in range(parts.start, parts.stop, PARTS_AT_ONCE):
-        yield range(first, min(first + PARTS_AT_ONCE, parts.stop))
 
 
 @contextlib.contextmanager

@@ -1,17 +1,17 @@
 """Node weights: the constraints that a partition can be balanced by.
 
-N nodes of all types numbered together, C columns of weights.
+N nodes of all types numbered together, n of them in a rank's block.
 """
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import NodeType, Relation, Source, endpoint_slabs
-from hpcgnn.graph.files import BY_DESTINATION, FileFormatError
+from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.team import Team
+from hpcgnn.graph.files import FileFormatError
 
 CONSTRAINTS = ("nodes", "events", "degree", "train", "val", "time")
 STATIC_CONSTRAINTS = ("nodes", "edges", "degree", "train", "val")
@@ -19,6 +19,7 @@ ALL_TYPES = "types"
 SPLITS = {"train": 0, "val": 1}  # values of the column split
 STRETCHES = {"train": (0.0, 0.7), "val": (0.7, 0.85)}  # of the event stream, as training splits it
 QUARTERS = 4
+QUARTER_NAMES = [f"time{quarter}" for quarter in range(QUARTERS)]
 
 
 def constraints(source: Source) -> tuple[str, ...]:
@@ -36,65 +37,80 @@ def type_names(source: Source) -> list[str]:
 def columns_of(source: Source, balance: tuple[str, ...]) -> list[str]:
     """Names of the weight columns: ``time`` is one for every quarter of the events or snapshots, ``types`` one for
     every node type."""
-    several = {"time": [f"time{quarter}" for quarter in range(QUARTERS)], ALL_TYPES: type_names(source)}
+    several = {"time": QUARTER_NAMES, ALL_TYPES: type_names(source)}
     return list(dict.fromkeys(column for name in balance for column in several.get(name, [name])))
 
 
-def node_weights(source: Source, balance: tuple[str, ...], degrees: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Weights [N] int64 by column name.
+def node_weights(
+    source: Source, balance: tuple[str, ...], degrees: np.ndarray | None = None, blocks: NodeBlocks | None = None
+) -> dict[str, np.ndarray]:
+    """Collective. Weights [n] int64 of this rank's block of the nodes (default: all nodes, in one process) by column
+    name.
 
-    nodes: 1; degree: distinct neighbours (``degrees`` [N], else counted in memory); type:<name>: 1 for its nodes. Of
+    nodes: 1; degree: distinct neighbours (``degrees`` [n], else counted in memory); type:<name>: 1 for its nodes. Of
     a temporal graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next
     15 %; time0 .. time3: those in each quarter; a self-loop is one entry. Of the others: edges: in-edges of all
     relations; train, val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of them.
     """
-    columns = columns_of(source, balance)
-    weights = {name: plain_weight(source, name) for name in columns if name == "nodes" or name.startswith("type:")}
-    if "degree" in columns:
-        weights["degree"] = build_pair_graph(source).degrees() if degrees is None else degrees
-    remaining = [name for name in columns if name not in weights]
-    if source.kind in BY_DESTINATION:
-        weights |= {name: static_weight(source, name) for name in remaining}
-    else:
-        weights |= temporal_weights(source, remaining)
-    return {name: weights[name] for name in columns}
+    blocks = blocks or NodeBlocks.even(Team(), source.num_nodes)
+    names = columns_of(source, balance)
+    counted = [name for name in names if name in ("events", "edges", *QUARTER_NAMES)]
+    if source.kind == "temporal":
+        counted += [name for name in names if name in STRETCHES]
+    weights = count_edges(source, blocks, counted)
+    for name in names:
+        if name == "nodes":
+            weights[name] = np.ones(len(blocks.own), np.int64)
+        elif name == "degree":
+            weights[name] = build_pair_graph(source, blocks).degrees() if degrees is None else degrees
+        elif name not in weights and name in SPLITS:
+            weights[name] = in_split(source, name, blocks.own).astype(np.int64)
+        elif name not in weights:
+            weights[name] = np.zeros(len(blocks.own), np.int64)
+            for _, node_type, _, place in source.types_in(blocks.own):
+                weights[name][place] = name == f"type:{node_type.name}"
+    return {name: weights[name] for name in names}
 
 
-def plain_weight(source: Source, name: str) -> np.ndarray:
-    """1 for every node [N] int64, or for those of the type that is named."""
-    weight = np.full(source.num_nodes, name == "nodes", np.int64)
-    for node_type in source.types:
-        if name == f"type:{node_type.name}":
-            weight[node_type.base : node_type.base + node_type.num_nodes] = 1
-    return weight
+def count_edges(source: Source, blocks: NodeBlocks, names: list[str]) -> dict[str, np.ndarray]:
+    """Collective. Weights [n] int64 by name that count a node's edges: in-edges of a static graph, history entries of a
+    temporal one, where a self-loop is one entry."""
+    totals = {name: np.zeros(len(blocks.own), np.int64) for name in names}
+    stretches = {name: stretches_of(source, name) for name in names}
+    for index, relation in enumerate(source.relations if names else ()):
+        for start, src, dst in endpoint_slabs(source, relation, blocks.team):
+            for name in names:
+                begin, end = stretches[name][index]
+                if source.kind == "snapshots" and name in QUARTER_NAMES:
+                    blocks.add_up(dst, snapshots_within(source, relation, start, len(dst), (begin, end)), totals[name])
+                    continue
+                rows = slice(max(begin - start, 0), max(end - start, 0))
+                blocks.add_up(dst[rows], 1, totals[name])
+                if source.kind == "temporal":
+                    blocks.add_up(src[rows][src[rows] != dst[rows]], 1, totals[name])
+    return totals
 
 
-def temporal_weights(source: Source, names: list[str]) -> dict[str, np.ndarray]:
-    """Events, train, val and quarters of time: columns [N] int64, at least those named."""
-    weights = {name: entries(source, STRETCHES[name])[0] for name in names if name in STRETCHES}
-    if len(weights) < len(names):
-        quarters = entries(source, tuple(quarter / QUARTERS for quarter in range(QUARTERS + 1)))
-        weights |= {f"time{index}": column for index, column in enumerate(quarters)}
-        weights["events"] = quarters.sum(axis=0)
-    return weights
+def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
+    """What a name counts of every relation: rows of a temporal graph, snapshots of one of snapshots; all rows for names
+    that are of no stretch of time."""
+    quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
+    if source.kind == "snapshots" and quarter is not None:
+        begin, end = (source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
+        return [(begin, end)]
+    if source.kind != "temporal" or name == "events":
+        return [(0, relation.num_edges) for relation in source.relations]
+    fractions = STRETCHES[name] if quarter is None else (quarter / QUARTERS, (quarter + 1) / QUARTERS)
+    begins, ends = (stream_cuts(source, fraction) for fraction in fractions)
+    return list(zip(begins, ends, strict=True))
 
 
-def entries(source: Source, fractions: tuple[float, ...]) -> np.ndarray:
-    """History entries per node [B, N] in each of the B stretches of the event stream between B + 1 fractions."""
-    cuts = np.array([stream_cuts(source, fraction) for fraction in fractions])
-    counts = np.zeros((len(fractions) - 1, source.num_nodes), np.int64)
-    for index, relation in enumerate(source.relations):
-        for start, src, dst in endpoint_slabs(source, relation):
-            edges = np.clip(cuts[:, index] - start, 0, len(src))
-            for stretch, (begin, end) in enumerate(itertools.pairwise(edges)):
-                add_entries(counts[stretch], src[begin:end], dst[begin:end])
-    return counts
-
-
-def add_entries(counts: np.ndarray, src: np.ndarray, dst: np.ndarray) -> None:
-    """Count both endpoints of events, a self-loop once; counts [N] is changed in place."""
-    np.add.at(counts, src, 1)
-    np.add.at(counts, dst[src != dst], 1)
+def snapshots_within(source: Source, relation: Relation, start: int, count: int, bounds: tuple[int, int]) -> np.ndarray:
+    """In how many snapshots from bounds[0] to bounds[1] - 1 each of some rows of a relation is [count] int64."""
+    columns, (begin, end) = source.edges(relation), bounds
+    first = columns["first"][start : start + count].astype(np.int64)
+    last = columns["last"][start : start + count] if "last" in relation.columns else first
+    return np.clip(np.minimum(last + 1, end) - np.maximum(first, begin), 0, None).astype(np.int64)
 
 
 def stream_cuts(source: Source, fraction: float) -> list[int]:
@@ -141,57 +157,30 @@ def default_balance(source: Source) -> tuple[str, ...]:
     return ("nodes", "edges", "train") if has_split(source) else ("nodes", "edges")
 
 
-def static_weight(source: Source, name: str) -> np.ndarray:
-    """Edges, train, val or a quarter of the snapshots: one column [N] int64."""
-    if name == "edges":
-        return in_degrees(source)
-    if name in SPLITS:
-        return in_split(source, name).astype(np.int64)
-    return snapshot_degrees(source, int(name.removeprefix("time")))
+def in_split(source: Source, name: str, nodes: range | None = None) -> np.ndarray:
+    """Which of some consecutive nodes [n] bool (default: of all) are of a split, train or val; types without a column
+    split have none. Raises what `check_split` does."""
+    check_split(source, name)
+    nodes = range(source.num_nodes) if nodes is None else nodes
+    chosen = np.zeros(len(nodes), bool)
+    for _, node_type, rows, place in source.types_in(nodes):
+        if "split" in node_type.columns:
+            chosen[place] = source.nodes(node_type)["split"][rows.start : rows.stop] == SPLITS[name]
+    return chosen
 
 
-def in_degrees(source: Source) -> np.ndarray:
-    """In-edges of every node over all relations [N] int64."""
-    degrees = np.zeros(source.num_nodes, np.int64)
-    for relation in source.relations:
-        for _, _, dst in endpoint_slabs(source, relation):
-            np.add.at(degrees, dst, 1)
-    return degrees
-
-
-def snapshot_degrees(source: Source, quarter: int) -> np.ndarray:
-    """In-edges of every node [N] int64 in the snapshots of one quarter, added up."""
-    degrees, count = np.zeros(source.num_nodes, np.int64), source.snapshots["num_snapshots"]
-    begin, end = (count * place // QUARTERS for place in (quarter, quarter + 1))
-    for relation in source.relations:
-        columns = source.edges(relation)
-        for start, _, dst in endpoint_slabs(source, relation):
-            first = columns["first"][start : start + len(dst)]
-            last = columns["last"][start : start + len(dst)] if "last" in columns else first
-            np.add.at(degrees, dst, np.clip(np.minimum(last + 1, end) - np.maximum(first, begin), 0, None))
-    return degrees
-
-
-def in_split(source: Source, name: str) -> np.ndarray:
-    """Which nodes [N] bool are of a split, train or val; types without a column split have none."""
+def check_split(source: Source, name: str) -> None:
+    """ValueError where no node type tells which of its nodes are of a split, FileFormatError where one does so in a way
+    that is not known."""
     if not has_split(source):
         raise ValueError(
             f"{source.file.filename}: no node type has a column split, so no node is known to be of {name}; "
             "name its source to data_tools.convert, or balance by nodes and edges"
         )
-    chosen = np.zeros(source.num_nodes, bool)
     for node_type in source.types:
-        if "split" in node_type.columns:
-            chosen[node_type.base : node_type.base + node_type.num_nodes] = split_of(source, node_type) == SPLITS[name]
-    return chosen
-
-
-def split_of(source: Source, node_type: NodeType) -> np.ndarray:
-    """The column split of a type [N_type]."""
-    split = source.nodes(node_type)["split"]
-    if split.ndim != 1 or split.dtype.kind not in "iu":
-        raise FileFormatError(
-            f"{source.file.filename}: {split.name} is {split.dtype} of shape {split.shape}, expected one integer a "
-            "node: 0 train, 1 validation, 2 test; convert one split only"
-        )
-    return split[()]
+        split = source.nodes(node_type)["split"] if "split" in node_type.columns else None
+        if split is not None and (split.ndim != 1 or split.dtype.kind not in "iu"):
+            raise FileFormatError(
+                f"{source.file.filename}: {split.name} is {split.dtype} of shape {split.shape}, expected one integer a "
+                "node: 0 train, 1 validation, 2 test; convert one split only"
+            )

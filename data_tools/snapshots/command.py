@@ -17,7 +17,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from data_tools.cli import run_command
+from data_tools.cli import with_exit_code
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.snapshots.parallel_edges import merge_parallel
@@ -32,33 +32,29 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m data_tools.snapshots", description=__doc__.splitlines()[0])
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
 
-    def add(name: str, read, text: str, *sources: str) -> argparse.ArgumentParser:
+    def add(name: str, text: str, *sources: str) -> argparse.ArgumentParser:
         command = formats.add_parser(name, help=text, description=text)
         for source in sources:
             command.add_argument(source, type=pathlib.Path)
         command.add_argument("output", type=pathlib.Path, help="the graph file to write")
-        command.set_defaults(read=read, sources=sources)
+        command.set_defaults(sources=sources)
         return command
 
-    command = add("lists", _lists, "rows snapshot,u,v or snapshot,u,v,weight", "edges")
+    command = add("lists", "rows snapshot,u,v or snapshot,u,v,weight", "edges")
     command.add_argument("--nodes", type=int, help="ids are rows 0 .. NODES-1; default: the ids found")
     command.add_argument("--ids", choices=("int", "string"), default="int")
     command.add_argument("--undirected", action="store_true", help="store both directions")
     command.add_argument("--merge", action="store_true", help="merge parallel edges of a snapshot, weights are summed")
-    command = add("pygt", _pygt, "a JSON set of PyTorch Geometric Temporal", "json")
+    command = add("pygt", "a JSON set of PyTorch Geometric Temporal", "json")
     command.add_argument("--raw", action="store_true", help="numbers as they are, not standardised or encoded")
-    command = add("quadruples", _quadruples, "a folder with train, valid and test: rows s r o t", "folder")
+    command = add("quadruples", "a folder with train, valid and test: rows s r o t", "folder")
     command.add_argument("--nodes", type=int, help="number of entities; default: as stat.txt says, else those found")
     command.add_argument("--step", type=int, help="time from one snapshot to the next; default: what fits all times")
-    command = add("speeds", _speeds, "measurements of sensors and weights between them", "speeds", "adjacency")
+    command = add("speeds", "measurements of sensors and weights between them", "speeds", "adjacency")
     command.add_argument("--raw", action="store_true", help="measurements as they are, not divided by their maximum")
-    command = add("contacts", _contacts, "a folder or archive of lists t i j, one a snapshot", "archive")
+    command = add("contacts", "a folder or archive of lists t i j, one a snapshot", "archive")
     command.add_argument("--keep", action="store_true", help="keep parallel edges instead of counting them in weight")
-    _add_window_options(add("windows", _windows, "windows over the events of a temporal graph file", "graph"))
-    return parser
-
-
-def _add_window_options(command: argparse.ArgumentParser) -> None:
+    command = add("windows", "windows over the events of a temporal graph file", "graph")
     command.add_argument("--windows", type=int, default=0, help="so many, of equally many events")
     command.add_argument("--events", type=int, default=0, help="events of a window")
     command.add_argument("--length", type=float, default=0, help="time of a window, in the source's unit")
@@ -69,52 +65,41 @@ def _add_window_options(command: argparse.ArgumentParser) -> None:
         "--reduce", action="append", default=[], metavar="COLUMN=HOW", help="of merged edges: sum, mean or last"
     )
     command.add_argument("--undirected", action="store_true", help="store both directions")
+    return parser
 
 
-def _lists(args: argparse.Namespace) -> SnapshotGraph:
+def read(args: argparse.Namespace) -> SnapshotGraph:
+    """Read the sources that the command line names."""
+    if args.format == "pygt":
+        return read_json(args.json, args.raw)
+    if args.format == "quadruples":
+        return read_quadruples(args.folder, args.nodes, args.step)
+    if args.format == "speeds":
+        return read_speeds(args.speeds, args.adjacency, not args.raw)
+    if args.format == "contacts":
+        return read_contacts(args.archive, not args.keep)
+    if args.format == "windows":
+        reduce = dict(text.partition("=")[::2] for text in args.reduce)
+        options = WindowOptions(
+            args.windows, args.events, args.length, args.stride, args.cumulative, not args.keep, reduce
+        )
+        return read_windows(args.graph, options, args.undirected)
     graph = read_lists(args.edges, args.ids, args.nodes)
     graph = both_directions(graph) if args.undirected else graph
     return merge_parallel(graph, {"weight": "sum"} if "weight" in graph.edges else {}) if args.merge else graph
 
 
-def _pygt(args: argparse.Namespace) -> SnapshotGraph:
-    return read_json(args.json, args.raw)
-
-
-def _quadruples(args: argparse.Namespace) -> SnapshotGraph:
-    return read_quadruples(args.folder, args.nodes, args.step)
-
-
-def _speeds(args: argparse.Namespace) -> SnapshotGraph:
-    return read_speeds(args.speeds, args.adjacency, not args.raw)
-
-
-def _contacts(args: argparse.Namespace) -> SnapshotGraph:
-    return read_contacts(args.archive, not args.keep)
-
-
-def _windows(args: argparse.Namespace) -> SnapshotGraph:
-    options = WindowOptions(
-        args.windows, args.events, args.length, args.stride, args.cumulative, not args.keep,
-        dict(text.partition("=")[::2] for text in args.reduce),
-    )  # fmt: skip
-    return read_windows(args.graph, options, args.undirected)
-
-
+@with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     args = make_parser().parse_args(argv)
-
-    def command() -> int:
-        paths = [getattr(args, name) for name in args.sources]
-        graph = args.read(args)
-        sources = [
-            {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
-            for found in paths
-            for path in (sorted(found.iterdir()) if found.is_dir() else [found])
-            if path.is_file()
-        ]
-        print(write_snapshots(args.output, graph, sources, paths[0].name))
-        return 0
-
-    return run_command(command)
+    paths = [getattr(args, name) for name in args.sources]
+    graph = read(args)
+    sources = [
+        {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
+        for given in paths
+        for path in (sorted(given.iterdir()) if given.is_dir() else [given])
+        if path.is_file()
+    ]
+    print(write_snapshots(args.output, graph, sources, paths[0].name))
+    return 0

@@ -1,4 +1,4 @@
-"""Facts with times: folders with train, valid and test in the form of RE-Net's files, such as ICEWS14 and YAGO.
+"""Reads facts with times: folders with train, valid and test in the form of RE-Net's files (ICEWS14, YAGO).
 
 N entities, R facts.
 """
@@ -24,20 +24,24 @@ FACT = ("subject", "relation", "object", "time")
 
 
 def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: int | None = None) -> SnapshotGraph:
-    """Facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as in
-    RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
+    """Read facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as
+    in RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
 
     num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
     next, by default the largest that fits all times. The names of relation2id.txt, where it is there, become attribute
     ``names`` of the column. Raises FileFormatError.
     """
-    paths = {name: _find_text(folder, file) for name, file in SETS.items()}
+    paths = {}
+    for name, file in SETS.items():
+        path = _text_in(folder, file)
+        if path is None:
+            needed = ", ".join(SETS.values())
+            raise FileFormatError(f"{folder / file}: no such file (nor {file}.gz); the folder needs {needed}")
+        paths[name] = path
     stat = _text_in(folder, "stat.txt")
     if num_nodes is None and stat is not None:
         num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
-    space: IntegerIds | RowIds = IntegerIds("entity") if num_nodes is None else RowIds("entity")
-    if num_nodes is not None and isinstance(space, RowIds):
-        space.num_nodes = num_nodes
+    space = IntegerIds("entity") if num_nodes is None else RowIds("entity", num_nodes)
     parsers: list[Callable[..., np.ndarray]] = [space.column(), parse_ids, space.column(), parse_ids]
     sets = {name: read_columns(text_layout(path, FACT, range(4, 9))[0], parsers) for name, path in paths.items()}
     src, kind, dst, time = (np.concatenate(columns) for columns in zip(*sets.values(), strict=True))
@@ -48,16 +52,21 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
         for name, begin, end in zip(sets, sizes[:-1], sizes[1:], strict=True)
         if end > begin
     }
-    _check_order(splits, folder)
+    for before, after in itertools.pairwise(splits):
+        if splits[after][0] <= splits[before][1]:
+            raise FileFormatError(
+                f"{folder}: {after} begins with snapshot {splits[after][0]}, {before} ends with {splits[before][1]}; "
+                "sets must follow each other in time"
+            )
     if num_nodes is None:
         num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     names = _relation_names(_text_in(folder, "relation2id.txt"))
-    told = {"type": {"names": json.dumps(names)}} if names else {}
-    return SnapshotGraph(num_nodes, count, src, dst, first, edges={"type": kind}, attributes=told, splits=splits)
+    attributes = {"type": {"names": json.dumps(names)}} if names else {}
+    return SnapshotGraph(num_nodes, count, src, dst, first, edges={"type": kind}, attributes=attributes, splits=splits)
 
 
 def _relation_names(path: pathlib.Path | None) -> list[str]:
-    """Names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
+    """Read the names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
     if path is None:
         return []
     with Source(path).open() as raw:
@@ -70,23 +79,5 @@ def _relation_names(path: pathlib.Path | None) -> list[str]:
 
 
 def _text_in(folder: pathlib.Path, name: str) -> pathlib.Path | None:
-    """A file of a folder, or its .gz."""
+    """Find a file of a folder, or its .gz."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-
-
-def _find_text(folder: pathlib.Path, name: str) -> pathlib.Path:
-    path = _text_in(folder, name)
-    if path is None:
-        needed = ", ".join(SETS.values())
-        raise FileFormatError(f"{folder / name}: no such file (nor {name}.gz); the folder needs {needed}")
-    return path
-
-
-def _check_order(splits: dict[str, tuple[int, int]], folder: pathlib.Path) -> None:
-    """Sets follow each other in time. Raises FileFormatError."""
-    for before, after in itertools.pairwise(splits):
-        if splits[after][0] <= splits[before][1]:
-            raise FileFormatError(
-                f"{folder}: {after} begins with snapshot {splits[after][0]}, {before} ends with {splits[before][1]}; "
-                "sets must follow each other in time"
-            )

@@ -1,7 +1,7 @@
 """Writes a snapshot graph: one node set, edges of several snapshots, columns of nodes that may differ by snapshot.
 
-An edge that stays through several snapshots with the same columns is one row, ``first`` .. ``last``: consecutive
-snapshots are stored as differences, where that takes fewer bytes. N nodes, S snapshots, E rows.
+An edge that stays through several snapshots with the same columns becomes one row with its ``first`` and ``last``
+snapshot, where that takes fewer bytes. N nodes, S snapshots, E rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import h5py
 import numpy as np
 
+from data_tools.source.rewrite import create_table
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -22,13 +23,12 @@ STAMP = np.int32
 
 @dataclass(slots=True)
 class SnapshotGraph:
-    """What a snapshot graph is made of.
+    """A snapshot graph in memory.
 
     num_nodes N, num_snapshots S; src, dst [E] rows of nodes and first [E] the snapshot of an edge; last [E] the last
-    snapshot that it stays in, or None: it is in one only; edges: further columns [E, ...] by name, such as weight;
-    nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N] of the source;
-    attributes: what is said of columns, by their names; splits: first and last snapshot of the sets that the source
-    has.
+    snapshot that it stays in, or None: every edge is in one snapshot; edges: further columns [E, ...] by name, such as
+    weight; nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N] of the
+    source; attributes: attributes of columns, by name; splits: first and last snapshot of the sets of the source.
     """
 
     num_nodes: int
@@ -45,7 +45,7 @@ class SnapshotGraph:
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def check(self, name: str) -> None:
-        """Raises FileFormatError, naming the file ``name`` that this came from, for what does not fit together."""
+        """Raise FileFormatError, naming the source ``name``, where columns do not fit together."""
         ends = {"src": (self.src, self.num_nodes), "dst": (self.dst, self.num_nodes)}
         ends["snapshot"] = (self.first, self.num_snapshots)
         if self.last is not None:
@@ -64,8 +64,8 @@ class SnapshotGraph:
 
 
 def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
-    """The same graph with every edge that stays as one row. Edges that occur several times in a snapshot stay so: the
-    k-th of one snapshot goes on as the k-th of the next."""
+    """Make one row of every edge that stays. Edges that occur several times in a snapshot are kept: the
+    k-th of one snapshot continues as the k-th of the next."""
     if len(graph.src) == 0:
         return graph
     last = graph.first if graph.last is None else graph.last
@@ -73,9 +73,8 @@ def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
     before = _occurrence(same, graph.first)
     same = same * (1 + before.max()) + before
     order = np.lexsort((graph.first, same))
-    begins = np.ones(len(order), bool)
-    goes_on = (same[order][1:] == same[order][:-1]) & (graph.first[order][1:] == last[order][:-1] + 1)
-    begins[1:] = ~goes_on
+    continues = (same[order][1:] == same[order][:-1]) & (graph.first[order][1:] == last[order][:-1] + 1)
+    begins = np.r_[True, ~continues]
     heads = np.flatnonzero(begins)
     rows, ends = order[heads], order[np.append(heads[1:], len(order)) - 1]
     back = np.argsort(rows, kind="stable")  # the order of the source
@@ -84,7 +83,7 @@ def as_intervals(graph: SnapshotGraph) -> SnapshotGraph:
 
 
 def as_rows(graph: SnapshotGraph) -> SnapshotGraph:
-    """The same graph with a row for every snapshot that an edge is in."""
+    """Make a row of every snapshot that an edge is in."""
     if graph.last is None:
         return graph
     stays = graph.last - graph.first + 1
@@ -94,39 +93,36 @@ def as_rows(graph: SnapshotGraph) -> SnapshotGraph:
 
 
 def _with_edges(graph: SnapshotGraph, rows: np.ndarray, first: np.ndarray, last: np.ndarray | None) -> SnapshotGraph:
-    """Some rows of the edges, in other snapshots."""
+    """Replace the edges by some of them: rows ``rows`` [e], in the snapshots first [e] to last [e]."""
     columns = {name: column[rows] for name, column in graph.edges.items()}
     return replace(graph, src=graph.src[rows], dst=graph.dst[rows], first=first, last=last, edges=columns)
 
 
-def count_edges(graph: SnapshotGraph) -> int:
-    """Edges of all snapshots."""
-    return len(graph.src) if graph.last is None else int((graph.last - graph.first + 1).sum())
-
-
-def row_bytes(graph: SnapshotGraph) -> int:
-    """Bytes of one edge's columns as they are stored, without ``last``."""
-    columns: list[np.ndarray] = [np.empty((0, 2), np.int64), np.empty(0, STAMP), *graph.edges.values()]
-    return sum(c.dtype.itemsize * int(np.prod(c.shape[1:], dtype=np.int64)) for c in columns)
-
-
 def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list, name: str) -> str:
-    """Write the graph file, edges in order of their first snapshot; returns a line that tells what was written.
+    """Write the graph file, edges in order of their first snapshot; returns a line on what was written.
 
-    ``name`` of the source, for messages; ``sources`` as the graph file tells them. Raises FileFormatError.
+    ``name`` of the source, for messages; ``sources`` as the graph file keeps them. Raises FileFormatError where columns
+    do not fit together.
     """
     graph.check(name)
-    merged, total = as_intervals(graph), count_edges(graph)
-    plain = total * row_bytes(graph)
-    differences = len(merged.src) * (row_bytes(graph) + np.dtype(STAMP).itemsize)
+    merged = as_intervals(graph)
+    total = len(graph.src) if graph.last is None else int((graph.last - graph.first + 1).sum())
+    row_bytes = 2 * 8 + np.dtype(STAMP).itemsize + sum(map(files.row_bytes, graph.edges.values()))
+    plain = total * row_bytes
+    differences = len(merged.src) * (row_bytes + np.dtype(STAMP).itemsize)
     chosen = merged if differences < plain else as_rows(graph)
     order = np.argsort(chosen.first, kind="stable")
-    told = {"splits": json.dumps(graph.splits)} if graph.splits else {}
+    columns = {"src": chosen.src.astype(np.int64), "dst": chosen.dst.astype(np.int64)}
+    columns["first"] = chosen.first.astype(STAMP)
+    if chosen.last is not None:
+        columns["last"] = chosen.last.astype(STAMP)
+    nodes = {**({} if graph.id is None else {"id": graph.id}), **graph.nodes, **graph.series}
+    splits = {"splits": json.dumps(graph.splits)} if graph.splits else {}
     with files.writing(
-        path, files.GRAPH, kind="snapshots", sources=json.dumps(sources), num_snapshots=graph.num_snapshots, **told
+        path, files.GRAPH, kind="snapshots", sources=json.dumps(sources), num_snapshots=graph.num_snapshots, **splits
     ) as file:
-        _write_nodes(file.create_group(f"nodes/{NODE}"), graph)
-        _write_edges(file.create_group(f"edges/{RELATION}"), chosen, order)
+        _write_columns(create_table(file, "nodes", NODE, graph.num_nodes, 0), nodes, graph, None)
+        _write_columns(create_table(file, "edges", RELATION, len(order), 0), {**columns, **chosen.edges}, graph, order)
     sets = "".join(f"; {name} {first} to {last}" for name, (first, last) in graph.splits.items())
     return (
         f"{path}: {graph.num_nodes} nodes, {graph.num_snapshots} snapshots, {total} edges in all; stored as "
@@ -135,31 +131,20 @@ def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list
     )
 
 
-def _write_nodes(group: h5py.Group, graph: SnapshotGraph) -> None:
-    group.attrs["num_nodes"], group.attrs["type_id"] = graph.num_nodes, 0
-    columns = {**({} if graph.id is None else {"id": graph.id}), **graph.nodes, **graph.series}
+def _write_columns(
+    group: h5py.Group, columns: dict[str, np.ndarray], graph: SnapshotGraph, order: np.ndarray | None
+) -> None:
+    """Write the columns of nodes (order None), or of edges in the given order of their rows."""
     for name, column in columns.items():
-        dataset = files.create_column(group, name, graph.num_nodes, column.shape[1:], column.dtype)
-        dataset[:] = column
+        dataset = files.create_column(group, name, len(column), column.shape[1:], column.dtype)
+        dataset[:] = column if order is None else column[order]
         dataset.attrs.update(graph.attributes.get(name, {}))
-        if name in graph.series:
+        if order is None and name in graph.series:
             dataset.attrs["per_snapshot"] = True
 
 
-def _write_edges(group: h5py.Group, graph: SnapshotGraph, order: np.ndarray) -> None:
-    group.attrs["num_edges"], group.attrs["relation_id"] = len(order), 0
-    columns: dict[str, np.ndarray] = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}
-    columns["first"] = graph.first.astype(STAMP)
-    if graph.last is not None:
-        columns["last"] = graph.last.astype(STAMP)
-    for name, column in {**columns, **graph.edges}.items():
-        dataset = files.create_column(group, name, len(order), column.shape[1:], column.dtype)
-        dataset[:] = column[order]
-        dataset.attrs.update(graph.attributes.get(name, {}))
-
-
 def _number_rows(columns: list[np.ndarray]) -> np.ndarray:
-    """A number [E] for every row, equal where all columns are."""
+    """Number rows [E], with the same number for rows that are equal in all columns."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         flat = np.ascontiguousarray(column.reshape(len(column), -1))
@@ -170,11 +155,11 @@ def _number_rows(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def _occurrence(number: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """How many rows before it have the same number and snapshot [E]."""
+    """Count for every row the rows before it with the same number and snapshot [E]."""
     order = np.lexsort((first, number))
     begins = np.ones(len(order), bool)
     begins[1:] = (number[order][1:] != number[order][:-1]) | (first[order][1:] != first[order][:-1])
     start = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-    found = np.empty(len(order), np.int64)
-    found[order] = np.arange(len(order)) - start
-    return found
+    occurrence = np.empty(len(order), np.int64)
+    occurrence[order] = np.arange(len(order)) - start
+    return occurrence

@@ -14,10 +14,10 @@ REDUCE = ("sum", "mean", "last")
 
 
 def merge_parallel(graph: SnapshotGraph, reduce: dict[str, str] | None = None) -> SnapshotGraph:
-    """One edge for every pair of nodes and snapshot; ``weight`` counts what it stands for, and columns named in
-    ``reduce`` are summed ("sum"), averaged ("mean") or those of the newest edge, the last row ("last").
+    """Make one edge of every pair of nodes and snapshot; ``weight`` counts the edges that it stands for, and columns
+    named in ``reduce`` are summed ("sum"), averaged ("mean") or taken from the newest edge, the last row ("last").
 
-    Edges must be in order of time. Rows go on for as long as the set of merged edges stays the same.
+    Edges must be in order of time. A row lasts for as long as the set of merged edges stays the same.
     """
     reduce = reduce or {}
     last = graph.first if graph.last is None else graph.last
@@ -34,7 +34,16 @@ def merge_parallel(graph: SnapshotGraph, reduce: dict[str, str] | None = None) -
     there = np.flatnonzero(count > 0)
     ends = at[starts[np.minimum(there + 1, len(starts) - 1)]] - 1
     newest = run.newest()[there]
-    edges = {name: _reduced(graph.edges[name], how, run, there, newest) for name, how in reduce.items()}
+    edges = {}
+    for name, how in reduce.items():
+        column = graph.edges[name]
+        if how == "last":
+            edges[name] = column[newest]
+            continue
+        total = run.sums(column)[there]
+        if how == "mean":
+            total = total / count[there].reshape(len(there), *[1] * (column.ndim - 1))
+        edges[name] = total.astype(np.float32)
     if WEIGHT not in edges:
         edges[WEIGHT] = count[there].astype(np.float32)
     where = starts[there]
@@ -45,7 +54,7 @@ def merge_parallel(graph: SnapshotGraph, reduce: dict[str, str] | None = None) -
 
 
 class _Runs:
-    """Stretches of snapshots [r] in which nothing changes for a pair; they begin at the changes ``starts``."""
+    """Stretches of snapshots [r] in which nothing changes for a pair of nodes; they begin at the changes ``starts``."""
 
     def __init__(self, starts: np.ndarray, new_pair: np.ndarray, edge: np.ndarray, sign: np.ndarray):
         self._starts, self._edge, self._sign = starts, edge, sign
@@ -69,13 +78,3 @@ class _Runs:
         latest = np.maximum.reduceat(begun, self._starts)
         base = self._pair_start * (len(self._edge) + 1)  # larger for later pairs: maxima do not reach into them
         return np.maximum.accumulate(latest + base) - base
-
-
-def _reduced(column: np.ndarray, how: str, run: _Runs, there: np.ndarray, newest: np.ndarray) -> np.ndarray:
-    if how == "last":
-        return column[newest]
-    total = run.sums(column)[there]
-    if how == "mean":
-        count = run.sums(np.ones(len(column)))[there]
-        total = total / count.reshape(len(count), *[1] * (column.ndim - 1))
-    return total.astype(np.float32)

@@ -1,5 +1,5 @@
-"""JSON files of PyTorch Geometric Temporal (Rozemberczki et al., 2021): chickenpox, england_covid, montevideo_bus and
-twitter_tennis, with the numbers that its loaders make of them.
+"""Reads JSON files of PyTorch Geometric Temporal (Rozemberczki et al., 2021): chickenpox, england_covid, montevideo_bus
+and twitter_tennis, with the numbers that its loaders make of them.
 
 N nodes, S snapshots.
 """
@@ -23,7 +23,7 @@ DEGREE_CLASSES, SHARE_CLASSES = 5, 11  # of the tennis features: log of degrees,
 
 
 def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
-    """A file of one of the sets, which its keys tell. Columns ``target`` [N, S] and, of tennis, ``feat`` [N, S, 16].
+    """Read a file of one of the sets, as its keys tell. Columns ``target`` [N, S] and, for tennis, ``feat`` [N, S, 16].
 
     raw: numbers as they stand in the file, else: england_covid and montevideo_bus standardised, every node over its
     whole time; tennis: logarithms of 1 + target, degrees and transitivity as one-hot classes (raw: feat [N, S, 2]).
@@ -47,13 +47,13 @@ def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
 
 
 def read_chickenpox(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """One graph; its numbers are standardised in the file."""
+    """Read one graph; its numbers are standardised in the file."""
     target = np.array(data["FX"], FLOAT).T
     return _one_graph(np.array(data["edges"], np.int64), target, {})
 
 
 def read_bus(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """One graph of bus stops; weight is the road's length."""
+    """Read one graph of bus stops; weight is the road's length."""
     ids = np.array([node["bus_stop"] for node in data["nodes"]], np.int64)
     row = {int(stop): place for place, stop in enumerate(ids)}
     ends = np.array([(row[link["source"]], row[link["target"]]) for link in data["links"]], np.int64)
@@ -65,7 +65,7 @@ def read_bus(data: dict[str, Any], raw: bool) -> SnapshotGraph:
 
 
 def read_covid(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """A weighted graph a day."""
+    """Read a weighted graph a day."""
     target, mapping = np.array(data["y"], np.float64).T, data["edge_mapping"]
     count = int(data["time_periods"])
     ends = [mapping["edge_index"][str(number)] for number in range(count)]
@@ -74,17 +74,17 @@ def read_covid(data: dict[str, Any], raw: bool) -> SnapshotGraph:
 
 
 def read_tennis(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """A weighted graph an hour; features are degree and transitivity."""
+    """Read a weighted graph an hour; features are degree and transitivity."""
     steps = [data[str(number)] for number in range(int(data["time_periods"]))]
     target = np.stack([step["y"] for step in steps], axis=1).astype(np.float64)
-    known = np.stack([step["X"] for step in steps], axis=1).astype(np.float64)
+    features = np.stack([step["X"] for step in steps], axis=1).astype(np.float64)
     if not raw:
         target = np.log1p(target)
-        degree = np.minimum(np.ceil(np.log1p(known[..., 0])), DEGREE_CLASSES - 1).astype(np.int64)
-        share = np.floor(10 * known[..., 1]).astype(np.int64)
-        known = np.concatenate([np.eye(DEGREE_CLASSES)[degree], np.eye(SHARE_CLASSES)[share]], axis=2)
+        degree = np.minimum(np.ceil(np.log1p(features[..., 0])), DEGREE_CLASSES - 1).astype(np.int64)
+        share = np.floor(10 * features[..., 1]).astype(np.int64)
+        features = np.concatenate([np.eye(DEGREE_CLASSES)[degree], np.eye(SHARE_CLASSES)[share]], axis=2)
     ends, weight = [step["edges"] for step in steps], [step["weights"] for step in steps]
-    return _many_graphs(ends, weight, {TARGET: target, "feat": known})
+    return _many_graphs(ends, weight, {TARGET: target, "feat": features})
 
 
 READERS: dict[str, Callable[[dict[str, Any], bool], SnapshotGraph]] = {
@@ -101,12 +101,12 @@ def _one_graph(ends: np.ndarray, target: np.ndarray, edges: dict[str, np.ndarray
 
 def _many_graphs(ends: list, weight: list, series: dict[str, np.ndarray]) -> SnapshotGraph:
     """ends [S][e, 2] and weight [S][e] of every snapshot; series [N, S, ...]."""
-    src, dst = np.concatenate([np.array(found, np.int64).reshape(-1, 2) for found in ends]).T
-    weights = np.concatenate([np.array(found, FLOAT) for found in weight])
+    src, dst = np.concatenate([np.array(pairs, np.int64).reshape(-1, 2) for pairs in ends]).T
+    weights = np.concatenate([np.array(values, FLOAT) for values in weight])
     if len(weights) != len(src):
         raise ValueError(f"{len(src)} edges, but {len(weights)} weights")
     nodes, count = series[TARGET].shape
-    first = np.repeat(np.arange(len(ends)), [len(found) for found in ends])
+    first = np.repeat(np.arange(len(ends)), [len(pairs) for pairs in ends])
     stored = {name: column.astype(FLOAT) for name, column in series.items()}
     return SnapshotGraph(nodes, count, src, dst, first, edges={"weight": weights}, series=stored)
 

@@ -1,4 +1,4 @@
-"""Text files of snapshots: lists of edges, daily contacts, speeds of sensors.
+"""Reads text files of snapshots: lists of edges, daily contacts, speeds of sensors.
 
 N nodes, S snapshots, R rows.
 """
@@ -11,7 +11,8 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,25 +22,25 @@ from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, Source
 from data_tools.source.formats.values import Raw, parse_ids, parse_numbers
-from data_tools.source.id_spaces import IntegerIds, RowIds, make_id_space
+from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
 from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
 SPEED, TARGET = np.dtype(np.float32), "target"
+parse_weights = partial(parse_numbers, dtype=SPEED, fill=None, words={})
 
 
-def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = None) -> SnapshotGraph:
-    """Rows ``snapshot, u, v`` or ``snapshot, u, v, weight``, separated by commas or white space, with or without a
+def read_lists(
+    path: pathlib.Path, ids: Literal["int", "string"] = "int", num_nodes: int | None = None
+) -> SnapshotGraph:
+    """Read rows ``snapshot, u, v`` or ``snapshot, u, v, weight``, separated by commas or white space, with or without a
     header. Snapshots count from the smallest number; a number without rows is a snapshot without edges.
 
     ids: "int" or "string"; with ``num_nodes`` they are the rows 0 .. num_nodes - 1. Raises FileFormatError.
     """
-    space = make_id_space("node", ids)
-    if num_nodes is not None:
-        space = RowIds("node")
-        space.num_nodes = num_nodes
+    space: IdSpace = ID_SPACES[ids]("node") if num_nodes is None else RowIds("node", num_nodes)
     spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
-    parsers: list[Callable] = [parse_ids, space.column(), space.column(), _parse_weight]
+    parsers: list[Callable] = [parse_ids, space.column(), space.column(), parse_weights]
     columns: list[Any] = [*read_columns(spec, parsers[:width]), None]
     number, *ends, weight = columns[:4]
     space.finish()
@@ -50,8 +51,8 @@ def read_lists(path: pathlib.Path, ids: str = "int", num_nodes: int | None = Non
 
 
 def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
-    """Contacts ``t i j``, one file a snapshot, in order of their names: a folder or an archive (.tar, .tgz, .zip). A
-    contact is an edge in both directions; merge: those of a pair in a snapshot are one, weight counts them.
+    """Read contacts ``t i j``, one file a snapshot, in order of their names: a folder or an archive (.tar, .tgz, .zip).
+    A contact is an edge in both directions; merge: the contacts of a pair in a snapshot are one, weight counts them.
 
     Raises FileFormatError.
     """
@@ -71,14 +72,17 @@ def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
 
 
 def read_speeds(speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = True) -> SnapshotGraph:
-    """Measurements of sensors [S, N], the first line their ids, and weights between them [N, N]: edges that stay,
+    """Read measurements of sensors [S, N], the first line their ids, and weights between them [N, N]: edges that stay,
     and a series ``target``. scaled: divided by its maximum, as T-GCN does; attribute ``scale`` holds the factor.
 
     The entry of row i and column j is the edge from i to j. Raises FileFormatError.
     """
     spec = FileSpec(path=str(speeds), header="skip")
     values, weights = _read_matrix(spec), _read_matrix(FileSpec(path=str(adjacency), header="none"))
-    names = _header(speeds)
+    with Source(speeds).open() as raw:
+        names = [name.strip() for name in CleanText(raw).next_line().decode(errors="replace").split(",")]
+    # Ids are numbers where all are, else text.
+    ids = np.array(names, np.int64) if all(map(str.isdigit, names)) else np.array([name.encode() for name in names])
     if weights.shape != (len(names), len(names)):
         raise FileFormatError(
             f"{adjacency.name}: {weights.shape[0]} rows of {weights.shape[1]} numbers, but {speeds.name} has "
@@ -91,13 +95,13 @@ def read_speeds(speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = Tr
     count, zeros = len(values), np.zeros(len(src), np.int64)
     return SnapshotGraph(
         len(names), count, src, dst, zeros, zeros + count - 1, {"weight": weights[src, dst]},
-        series={TARGET: np.ascontiguousarray((values / np.float32(scale)).T)}, id=names,
+        series={TARGET: np.ascontiguousarray((values / np.float32(scale)).T)}, id=ids,
         attributes={TARGET: {"scale": scale}},
     )  # fmt: skip
 
 
 def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
-    """The graph with every edge in both directions, those from a node to itself once."""
+    """Store every edge in both directions, and an edge from a node to itself once; changes the graph."""
     back = np.flatnonzero(graph.src != graph.dst)
     graph.src, graph.dst = np.r_[graph.src, graph.dst[back]], np.r_[graph.dst, graph.src[back]]
     graph.first = np.r_[graph.first, graph.first[back]]
@@ -107,8 +111,8 @@ def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
 
 
 def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int]) -> tuple[FileSpec, int]:
-    """How a text file is laid out, its first columns called ``names``, with their number, one of ``widths``. Raises
-    FileFormatError."""
+    """Find out how a text file is laid out, its first columns called ``names``, and how many columns it has. Raises
+    FileFormatError when that is not one of ``widths``."""
     with Source(path).open() as raw:
         line = CleanText(raw, "#%").peek_line().decode(errors="replace")
     comma = "," in line
@@ -128,20 +132,20 @@ def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int
 
 
 def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndarray]]) -> list[np.ndarray]:
-    """The first columns of a text file, each [R] by its parser. Raises FileFormatError."""
+    """Read the first columns of a text file, each [R] by its parser. Raises FileFormatError."""
     table, row = open_table(spec), 0
     pieces: list[list[np.ndarray]] = [[] for _ in parsers]
     names = spec.columns[: len(parsers)]
     for batch in table.batches({name: name for name in names}):
-        for found, name, parse in zip(pieces, names, parsers, strict=True):
-            found.append(parse(batch[name], table.name, row))
+        for arrays, name, parse in zip(pieces, names, parsers, strict=True):
+            arrays.append(parse(batch[name], table.name, row))
         row += batch[names[0]].num_rows
-    return [np.concatenate(found or [np.empty(0, np.int64)]) for found in pieces]
+    return [np.concatenate(arrays or [np.empty(0, np.int64)]) for arrays in pieces]
 
 
 @contextlib.contextmanager
 def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
-    """The files of a folder or an archive, in order of their names. Raises FileFormatError."""
+    """List the files of a folder or an archive, in order of their names. Raises FileFormatError."""
     if path.is_dir():
         yield sorted(file for file in path.iterdir() if file.is_file())
         return
@@ -160,32 +164,19 @@ def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
         yield sorted(file for file in pathlib.Path(folder).rglob("*") if file.is_file())
 
 
-def _parse_weight(raw: Raw, file: str, first_row: int) -> np.ndarray:
-    return parse_numbers(raw, file, first_row, SPEED, None, {})
-
-
 def _read_matrix(spec: FileSpec) -> np.ndarray:
     """All numbers of a text file [R, columns]."""
     table, row, pieces = open_table(spec), 0, []
     for batch in table.batches({"all": "0:"}):
-        pieces.append(parse_numbers(batch["all"], table.name, row, SPEED, None, {}))
+        pieces.append(parse_weights(batch["all"], table.name, row))
         row += len(pieces[-1])
     if not pieces:
         raise FileFormatError(f"{table.name}: no rows of numbers")
     return np.concatenate(pieces)
 
 
-def _header(path: pathlib.Path) -> np.ndarray:
-    """The fields of the first line as ids: numbers where all are, else text."""
-    with Source(path).open() as raw:
-        names = [name.strip() for name in CleanText(raw).next_line().decode(errors="replace").split(",")]
-    if all(name.isdigit() for name in names):
-        return np.array(names, np.int64)
-    return np.array([name.encode() for name in names])
-
-
 def count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:
-    """Snapshots [R] of times, and how many there are. Raises FileFormatError."""
+    """Number the snapshots [R] of times; also returns how many there are. Raises FileFormatError."""
     if not len(time):
         raise FileFormatError(f"{name}: no rows, so no snapshots")
     time = time - time.min()

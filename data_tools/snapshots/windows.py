@@ -13,6 +13,7 @@ import numpy as np
 
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.parallel_edges import REDUCE, merge_parallel
+from data_tools.source.edge_rows import both_directions
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -39,8 +40,8 @@ class WindowOptions:
     reduce: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        given = [name for name in ("windows", "events", "length") if getattr(self, name)]
-        if len(given) != 1 or min(self.windows, self.events, self.length) < 0:
+        chosen = [name for name in ("windows", "events", "length") if getattr(self, name)]
+        if len(chosen) != 1 or min(self.windows, self.events, self.length) < 0:
             raise ValueError("windows: exactly one of --windows, --events and --length is needed, above 0")
         if self.stride and (self.windows or not 0 < self.stride <= (self.events or self.length)):
             raise ValueError(
@@ -55,7 +56,8 @@ class WindowOptions:
 
 @dataclass(slots=True)
 class Events:
-    """src, dst [E] rows of all nodes numbered together, time [E] non-decreasing, columns [E, ...] by name."""
+    """Events of all relations: src, dst [E] rows of all nodes numbered together, time [E] non-decreasing, columns [E,
+    ...] by name."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -64,31 +66,40 @@ class Events:
 
 
 def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = False) -> SnapshotGraph:
-    """A temporal graph file as a snapshot graph. Node types are numbered one after the other, with a column ``type``
-    where there are several, and so are relations; both: edges in both directions. Raises FileFormatError.
+    """Read a temporal graph file as a snapshot graph. Node types are numbered one after the other, with a column
+    ``type`` where there are several, and so are relations; both: edges in both directions. Raises FileFormatError.
     """
     with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as file:
         if file.attrs.get("kind") != "temporal":
             raise FileFormatError(f"{path}: kind is {file.attrs.get('kind')!r}, expected a temporal graph")
-        events, scale = _read_events(file), _time_scale(file)
+        events = _read_events(file)
+        relation = file["edges"][files.relations(file)[0]]
+        scale = float(relation.attrs.get("time_scale", relation["time"].attrs.get("time_scale", 1)))
         nodes, ids, count = _read_nodes(file)
     if not len(events.time):
         raise FileFormatError(f"{path}: no events, so no windows")
     for name in options.reduce:
         if name not in events.columns or events.columns[name].dtype.kind not in "iufb":
-            known = ", ".join(events.columns) or "none"
-            raise FileFormatError(f"{path}: --reduce {name}: no such column of numbers; the events have {known}")
+            names = ", ".join(events.columns) or "none"
+            raise FileFormatError(f"{path}: --reduce {name}: no such column of numbers; the events have {names}")
     begin, end = window_bounds(events.time, options, scale)
     first = np.searchsorted(end, np.arange(len(events.time)), side="right")
     last = np.searchsorted(begin, np.arange(len(events.time)), side="right") - 1
     graph = SnapshotGraph(count, len(begin), events.src, events.dst, first, last, events.columns, nodes, id=ids)
     if both:
-        graph = _turned(graph)
+        row, flipped = both_directions(np.arange(len(graph.src)), graph.src, graph.dst)
+        graph.src, graph.dst = (
+            np.where(flipped, graph.dst[row], graph.src[row]),
+            np.where(flipped, graph.src[row], graph.dst[row]),
+        )
+        graph.first, graph.last = first[row], last[row]
+        graph.edges = {name: column[row] for name, column in graph.edges.items()}
     return merge_parallel(graph, options.reduce) if options.merge else graph
 
 
 def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """First event, and the first after the last, of every window [S] each; scale: stored time / that of the source."""
+    """Find the first event, and the first after the last, of every window [S]; scale: stored time / time of the
+    source."""
     total = len(time)
     if options.windows:
         cuts = np.arange(options.windows + 1) * total // options.windows
@@ -106,24 +117,12 @@ def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tup
     return np.zeros_like(begin) if options.cumulative else begin, end
 
 
-def _turned(graph: SnapshotGraph) -> SnapshotGraph:
-    """Every event in both directions, one after the other: rows stay in order of time."""
-    row = np.repeat(np.arange(len(graph.src)), 2)
-    back = np.tile([False, True], len(graph.src))
-    kept = ~back | (graph.src != graph.dst)[row]
-    row, back = row[kept], back[kept]
-    graph.src, graph.dst = (
-        np.where(back, graph.dst[row], graph.src[row]), np.where(back, graph.src[row], graph.dst[row])
-    )  # fmt: skip
-    assert graph.last is not None
-    graph.first, graph.last = graph.first[row], graph.last[row]
-    graph.edges = {name: column[row] for name, column in graph.edges.items()}
-    return graph
-
-
 def _read_events(file: h5py.File) -> Events:
-    """The events of all relations in order of time."""
-    base = dict(zip(files.node_types(file), np.cumsum([0, *_counts(file)]), strict=False))
+    """Read the events of all relations in order of time."""
+    base, num_nodes = {}, 0
+    for name in files.node_types(file):
+        base[name] = num_nodes
+        num_nodes += int(file["nodes"][name].attrs["num_nodes"])
     tables = []
     names = files.relations(file)
     for number, name in enumerate(names):
@@ -135,7 +134,8 @@ def _read_events(file: h5py.File) -> Events:
         ends = group["src"][:] + base[src_type], group["dst"][:] + base[dst_type]
         src, dst = (end.astype(np.int64) for end in ends)
         tables.append(Events(src, dst, group["time"][:], columns))
-    common = [key for key in tables[0].columns if all(_alike(table, tables[0], key) for table in tables)]
+    layouts = [{key: (column.shape[1:], column.dtype) for key, column in table.columns.items()} for table in tables]
+    common = [key for key, layout in layouts[0].items() if all(other.get(key) == layout for other in layouts)]
     time = np.concatenate([table.time for table in tables])
     order = np.argsort(time, kind="stable")
     src, dst = (np.concatenate([getattr(table, end) for table in tables])[order] for end in ("src", "dst"))
@@ -143,29 +143,12 @@ def _read_events(file: h5py.File) -> Events:
     return Events(src, dst, time[order], columns)
 
 
-def _alike(table: Events, other: Events, key: str) -> bool:
-    """Whether both have a column, of one shape and type."""
-    found = table.columns.get(key)
-    return found is not None and (found.shape[1:], found.dtype) == (
-        other.columns[key].shape[1:], other.columns[key].dtype
-    )  # fmt: skip
-
-
 def _read_nodes(file: h5py.File) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:
-    """Columns, ids and number of nodes; of several types only which one a node is of."""
-    names, counts = files.node_types(file), _counts(file)
+    """Read columns, ids and number of nodes; with several types the only column says which type a node is of."""
+    names = files.node_types(file)
+    counts = [int(file["nodes"][name].attrs["num_nodes"]) for name in names]
     if len(names) > 1:
         return {"type": np.repeat(np.arange(len(names)), counts)}, None, sum(counts)
     columns = {name: column[:] for name, column in file["nodes"][names[0]].items()}
     ids = columns.pop("id", None)
     return columns, ids, counts[0]
-
-
-def _counts(file: h5py.File) -> list[int]:
-    return [int(file["nodes"][name].attrs["num_nodes"]) for name in files.node_types(file)]
-
-
-def _time_scale(file: h5py.File) -> float:
-    """Stored time / source's."""
-    group = file["edges"][files.relations(file)[0]]
-    return float(group.attrs.get("time_scale", group["time"].attrs.get("time_scale", 1)))

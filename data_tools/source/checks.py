@@ -1,4 +1,4 @@
-"""Check a graph file's values: ids, times, snapshots, and that features and weights are finite."""
+"""Checks the values of a graph file: ids, times, snapshots, and that features and weights are finite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FINITE_COLUMNS = ("feat", "weight")
 
 
 def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:
-    """Read every id, time, feature and weight once; FileFormatError names the first row that cannot be used.
+    """Read every id, time, feature and weight once. Raises FileFormatError naming the first row that cannot be used.
 
     share: (rank, number of ranks): only that rank's contiguous share of every column is read.
     """
@@ -36,7 +36,7 @@ def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:
 
 
 def check_ids(dataset: h5py.Dataset, node_type: NodeType, share: tuple[int, int] = (0, 1)) -> None:
-    """Row ids must be in [0, num_nodes)."""
+    """Refuse row ids outside of [0, num_nodes)."""
     for start, ids in column_slabs(dataset, share):
         bad = (ids < 0) | (ids >= node_type.num_nodes)
         if bad.any():
@@ -46,7 +46,7 @@ def check_ids(dataset: h5py.Dataset, node_type: NodeType, share: tuple[int, int]
 
 
 def check_times(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:
-    """Times must not decrease."""
+    """Refuse times that decrease."""
     for start, times in column_slabs(dataset, share):
         before = dataset[start - 1 : start] if start else times[:1]
         previous = np.r_[before, times[:-1]]
@@ -57,7 +57,7 @@ def check_times(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:
 
 
 def check_stamps(group: h5py.Group, num_snapshots: int, share: tuple[int, int] = (0, 1)) -> None:
-    """Snapshots of edges: first must not decrease, and last not lie before it; both below ``num_snapshots``."""
+    """Refuse snapshots of edges where first decreases, last lies before it, or one is not below ``num_snapshots``."""
     check_times(group["first"], share)
     for start, first in column_slabs(group["first"], share):
         last = group["last"][start : start + len(first)] if "last" in group else first
@@ -69,7 +69,7 @@ def check_stamps(group: h5py.Group, num_snapshots: int, share: tuple[int, int] =
 
 
 def check_finite(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:
-    """Features and weights must be finite."""
+    """Refuse features and weights that are not finite."""
     if dataset.dtype.kind != "f" or dataset.name.rsplit("/", 1)[1] not in FINITE_COLUMNS:
         return
     for start, values in column_slabs(dataset, share):
@@ -84,7 +84,7 @@ def refuse(dataset: h5py.Dataset, row: int, what: str) -> None:
 
 
 def column_slabs(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[int, np.ndarray]]:
-    """Rows of a column, or of a rank's share of it, in slabs: (first row, values)."""
+    """Read a rank's share of a column in slabs: (first row, values)."""
     rank, size = share
     first, last = (dataset.shape[0] * place // size for place in (rank, rank + 1))
     for start, stop in files.slabs(last - first, files.row_bytes(dataset), partition_source.SLAB_BYTES):

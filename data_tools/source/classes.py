@@ -1,4 +1,4 @@
-"""Words of a column as numbers 0, 1, ... in the order of the words."""
+"""Numbers the words of a column 0, 1, ... in their order."""
 
 from __future__ import annotations
 
@@ -22,33 +22,26 @@ class Classes:
         self._codes: dict[str, int] = {}
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Codes [n] in order of first appearance, -1 for empty words."""
-        words = self._words(raw, file, first_row).dictionary_encode()
-        codes = [self._code(word) for word in words.dictionary.to_pylist()]
+        """Give the codes [n] of a piece of the column, in order of first appearance, -1 for empty words."""
+        if self._fill is None:
+            words = parse_names(raw, file, first_row)
+        else:
+            part, _ = single(raw, file, first_row)
+            words = pc.utf8_trim_whitespace(pc.fill_null(to_arrow(part).cast(pa.string()), ""))
+        words = words.dictionary_encode()
+        numbers = self._codes
+        codes = [numbers.setdefault(word, len(numbers)) if word else -1 for word in words.dictionary.to_pylist()]
         if len(self._codes) > np.iinfo(self._dtype).max:
             raise FileFormatError(f"{file}: column {raw.labels[0]}: more classes than {self._dtype} can number")
         return np.array(codes, self._dtype)[words.indices.to_numpy(zero_copy_only=False)]
 
-    def _words(self, raw: Raw, file: str, first_row: int) -> pa.Array:
-        if self._fill is None:
-            return parse_names(raw, file, first_row)
-        part, _ = single(raw, file, first_row)
-        return pc.utf8_trim_whitespace(pc.fill_null(to_arrow(part).cast(pa.string()), ""))
-
-    def _code(self, word: str) -> int:
-        return -1 if word == "" else self._codes.setdefault(word, len(self._codes))
-
     def finish(self, column: np.ndarray) -> list[str]:
         """Replace the codes of a column [n] in place by the final numbers, and return the words in their order."""
-        words = sorted(self._codes, key=int if all(map(is_integer, self._codes)) else str.encode)
+        are_integers = all(word.removeprefix("-").isdecimal() for word in self._codes)
+        words = sorted(self._codes, key=int if are_integers else str.encode)
         number = np.empty(len(words) + 1, column.dtype)
         number[[self._codes[word] for word in words]] = np.arange(len(words))
         number[-1] = 0 if self._fill is None else self._fill
         for start, stop in slabs(len(column), column.dtype.itemsize):
             column[start:stop] = number[column[start:stop]]
         return words
-
-
-def is_integer(word: str) -> bool:
-    """Whether a word is an integer in decimal notation."""
-    return word.removeprefix("-").isdecimal()

@@ -16,7 +16,7 @@ import numpy as np
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import SPLITS, ColumnSpec, FileSpec, Reference, TableFile
 from data_tools.source.formats.arrays import Sparse
-from data_tools.source.formats.tables import is_empty, open_table
+from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.values import Place, Raw, parse_numbers, parse_times
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
@@ -41,15 +41,14 @@ def read_fields(
 ) -> dict[str, np.ndarray]:
     """Read columns, each file once; they must all have the same number of rows. Columns of width 0 are left out.
 
-    ``origin`` notes where the rows of the first field come from.
+    ``origin`` records which files the rows of the first field come from.
     """
     columns: dict[str, np.ndarray] = {}
     for file in dict.fromkeys(field.file for field in fields):
         here = [field for field in fields if field.file == file]
         spools = {field.name: Spool(folder) for field in here}
         for piece in spec.files[file].pieces():
-            # A chunk of text may be empty, and then lacks even the names of its columns.
-            num_rows = 0 if spec.files[file].chunks and is_empty(piece) else read_piece(piece, here, spools)
+            num_rows = read_piece(piece, here, spools, may_be_empty=bool(spec.files[file].chunks))
             if origin is not None and file == fields[0].file:
                 origin.add(pathlib.Path(piece.title).name, num_rows)
         columns |= {name: spool.column() for name, spool in spools.items()}
@@ -60,8 +59,13 @@ def read_fields(
     return {name: column for name, column in columns.items() if 0 not in column.shape[1:]}
 
 
-def read_piece(piece: FileSpec, fields: list[Field], spools: dict[str, Spool]) -> int:
-    """Add the columns of one file to spools; returns its number of rows."""
+def read_piece(piece: FileSpec, fields: list[Field], spools: dict[str, Spool], may_be_empty: bool) -> int:
+    """Add the columns of one file to spools; returns its number of rows. ``may_be_empty``: a file without a byte, which
+    lacks even the names of its columns, has no rows."""
+    if may_be_empty:
+        with piece.source.open() as stream:
+            if not stream.read(1):
+                return 0
     table = open_table(piece)
     first_row = 0
     for batch in table.batches({field.name: field.reference for field in fields}):
@@ -75,10 +79,10 @@ def read_piece(piece: FileSpec, fields: list[Field], spools: dict[str, Spool]) -
     return first_row
 
 
-def check_rows(title: str, found: int, expected: list[int]) -> None:
-    """FileFormatError where a file has not as many rows as it must have."""
-    if expected and found != sum(expected):
-        raise FileFormatError(f"{title}: has {found:,} rows, expected {sum(expected):,}; is a file cut short?")
+def check_rows(title: str, count: int, expected: list[int]) -> None:
+    """Raise FileFormatError where a file has another number of rows than it must have."""
+    if expected and count != sum(expected):
+        raise FileFormatError(f"{title}: has {count:,} rows, expected {sum(expected):,}; is a file cut short?")
 
 
 def read_table(
@@ -98,26 +102,23 @@ def read_table(
         if spools and spools.keys() != piece.keys():
             raise FileFormatError(f"{spec.files[name].title}: its columns {sorted(piece)} are not {sorted(spools)}")
         for key, column in piece.items():
-            append_all(spools.setdefault(key, Spool(folder)), column, spec.files[name])
+            spool = spools.setdefault(key, Spool(folder))
+            if not spool.fits(column):
+                title = spec.files[name].title
+                raise FileFormatError(f"{title}: its rows differ in width from those of the files before it")
+            for start, stop in slabs(len(column), row_bytes(column)):
+                spool.append(column[start:stop])
     return {key: spool.column() for key, spool in spools.items()} or empty
 
 
-def append_all(spool: Spool, column: np.ndarray, file: FileSpec) -> None:
-    """Add a whole column to a spool, slab by slab; FileFormatError when its width is not that of the files before."""
-    if not spool.fits(column):
-        raise FileFormatError(f"{file.title}: its rows differ in width from those of the files before it")
-    for start, stop in slabs(len(column), row_bytes(column)):
-        spool.append(column[start:stop])
-
-
 def number_classes(fields: list[Field], columns: dict[str, np.ndarray]) -> dict[str, list[str]]:
-    """Put the classes of those columns in order that have them; returns their words by column."""
-    found = {field.name: field.convert for field in fields if isinstance(field.convert, Classes)}
-    return {name: classes.finish(columns[name]) for name, classes in found.items()}
+    """Put the classes of the columns that have any in order; returns their words by column."""
+    classes = {field.name: field.convert for field in fields if isinstance(field.convert, Classes)}
+    return {name: column_classes.finish(columns[name]) for name, column_classes in classes.items()}
 
 
 def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> list[Field]:
-    """Fields for the plain columns of a table (those with ``sets`` are not row by row)."""
+    """Make fields of the columns of a table, but for columns with ``sets``, which are not row by row."""
     names = table_files(file)
     return [
         Field(
@@ -151,13 +152,11 @@ class OrderedTimes:
             before = np.concatenate([times[:1] if self._last is None else [self._last], times[:-1]])
             if len(bad := np.flatnonzero(times < before)):
                 row = int(bad[0])
+                unit = "" if self._scale == 1 else f" (scaled by {self._scale:g})"
                 raise Place(file, raw.labels[0], first_row).error(
                     row,
-                    f"the time decreases from {before[row]} to {times[row]}{self._unit()}; pass --sort (or set "
+                    f"the time decreases from {before[row]} to {times[row]}{unit}; pass --sort (or set "
                     "sort: true) to sort the events by time",
                 )
             self._last = int(times[-1])
         return times
-
-    def _unit(self) -> str:
-        return "" if self._scale == 1 else f" (scaled by {self._scale:g})"

@@ -1,14 +1,13 @@
-"""How much memory a conversion takes, estimated from the files before they are read; and what it keeps on disk instead.
+"""Predicts the memory of a conversion from its files before they are read, and decides what goes by way of the disk.
 
-N nodes and E edges of the largest table, K buckets: what is not streamed (distinct ids, columns of nodes that change
-their order, edges to compare with each other) is in memory as a whole, or a K-th of it at a time.
+What is not streamed (distinct ids, columns of nodes that change their order, edges to compare with each other) is in
+memory as a whole or, with K buckets, a K-th of it at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,12 +15,10 @@ import pyarrow.parquet
 
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.npz_arrays import loaded_bytes, open_npy
-from data_tools.source.formats.tables import SUFFIXES
-from data_tools.source.formats.text_stream import Source
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from hpcgnn.graph.files import FileFormatError, split_relation
 
-# What the interpreter, its libraries and a slab of every stream take, as measured.
+# The interpreter, its libraries and a slab of every stream, as measured.
 FIXED_BYTES = 320 << 20
 SAMPLE_BYTES = 1 << 20
 MOST_BUCKETS = 1024
@@ -38,7 +35,7 @@ class Plan:
     num_edges: int
 
     def describe(self, memory: int) -> str:
-        """One line to print first."""
+        """Make the line that is printed first."""
         how = f"{self.num_buckets} buckets on disk" if self.num_buckets else "ids in memory"
         return (
             f"memory: {self.peak / 2**20:,.0f} MiB predicted, {memory / 2**20:,.0f} MiB allowed; "
@@ -47,9 +44,14 @@ class Plan:
 
 
 def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
-    """The smallest number of buckets whose predicted peak is within ``memory`` bytes. ValueError when there is none."""
+    """Find the smallest number of buckets whose predicted peak is within ``memory`` bytes. Raises ValueError when there
+    is none."""
     rows = {edge.relation: table_rows(spec, edge) for edge in spec.edges}
-    fixed = FIXED_BYTES + file_bytes(spec) + sum(kept_bytes(edge, rows[edge.relation]) for edge in spec.edges)
+    fixed = FIXED_BYTES + file_bytes(spec)
+    for edge in spec.edges:
+        # Which rows are kept, the order of sorted ones, and the order of those that a column of types divides.
+        row_bytes = 1 + (24 if edge.sort and edge.time is not None else 0) + (24 if edge.types is not None else 0)
+        fixed += row_bytes * rows[edge.relation]
     parts = [id_bytes(spec, node, rows) for node in spec.nodes] + [scatter_bytes(spec, node) for node in spec.nodes]
     parts += [RECORD_BYTES * rows[edge.relation] for edge in spec.edges if edge.duplicates != "keep"]
     total = sum(rows.values())
@@ -57,7 +59,7 @@ def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
         return Plan(fixed + sum(parts), 0, total)
     num_buckets = 4
     while num_buckets <= MOST_BUCKETS:
-        # One of them is in memory at a time, of the largest; buckets differ in size.
+        # One bucket of the largest is in memory at a time; buckets differ in size.
         peak = fixed + int(1.5 * max(parts, default=0) / num_buckets)
         if peak <= memory:
             return Plan(peak, num_buckets, total)
@@ -65,13 +67,9 @@ def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
     raise ValueError(f"--memory: {memory / 2**20:,.0f} MiB are too few; the least is {peak / 2**20 + 1:,.0f} MiB")
 
 
-def kept_bytes(edge: EdgeSpec, num_rows: int) -> int:
-    """What of a relation is in memory in any case: which rows are kept, and their order where they are sorted."""
-    return num_rows * (1 + (24 if edge.sort and edge.time is not None else 0) + (24 if edge.types is not None else 0))
-
-
 def id_bytes(spec: SourceSpec, node: NodeSpec, rows: dict[str, int]) -> int:
-    """Of the distinct ids of a type: those of its table, or at most as many as rows name it."""
+    """Estimate the bytes of the distinct ids of a type: the ids of its table, and at most one for every end of an
+    edge."""
     if node.ids == "row":
         return 0
     count, width = 0, 0
@@ -88,7 +86,7 @@ def id_bytes(spec: SourceSpec, node: NodeSpec, rows: dict[str, int]) -> int:
 
 
 def scatter_bytes(spec: SourceSpec, node: NodeSpec) -> int:
-    """Of the widest column of a type that has to be brought into the order of its ids."""
+    """Estimate the bytes of the widest column of a type that has to be brought into the order of its ids."""
     if node.id is None:
         return 0
     widths = [0]
@@ -99,52 +97,32 @@ def scatter_bytes(spec: SourceSpec, node: NodeSpec) -> int:
 
 
 def table_rows(spec: SourceSpec, table: NodeSpec | EdgeSpec) -> int:
-    """About how many rows the files of a table have."""
-    return sum(file_rows(spec.files[name]) for name in table_files(table.file))
-
-
-def file_rows(file: FileSpec) -> int:
-    """About how many rows a file has: as declared, as its header says, or by the length of its first lines."""
-    return sum(file.rows) if file.rows else sum(measure(piece)[0] for piece in file.pieces())
+    """Estimate how many rows the files of a table have: as declared, as headers say, or by the length of first
+    lines."""
+    files = [spec.files[name] for name in table_files(table.file)]
+    return sum(sum(file.rows) if file.rows else sum(measure(piece)[0] for piece in file.pieces()) for file in files)
 
 
 def row_width(file: FileSpec) -> int:
-    """About how many bytes a row of a file has."""
+    """Estimate how many bytes a row of a file has."""
     return max(measure(piece)[1] for piece in file.pieces()[:3])
 
 
 def measure(piece: FileSpec) -> tuple[int, int]:
-    """Rows of one file and bytes of a row."""
-    source = Source(pathlib.Path(str(piece.path)), piece.member)
+    """Estimate how many rows one file has, and how many bytes a row."""
+    source = piece.source
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
-    kind = kind_of(piece, source)
-    with naming(source.path, kind):
-        return measure_rows(source, kind)
-
-
-@contextlib.contextmanager
-def naming(path: pathlib.Path, kind: str) -> Iterator[None]:
-    """What the libraries raise about damaged files, which has no common class, becomes a FileFormatError."""
-    try:
-        yield
-    except FileFormatError:
-        raise
-    except Exception as error:
-        raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
-
-
-def measure_rows(source: Source, kind: str) -> tuple[int, int]:
-    """As `measure`, by format."""
-    if kind == "parquet":
-        footer = pyarrow.parquet.read_metadata(source.path)
-        size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
-        return footer.num_rows, size // max(1, footer.num_rows) + 8
-    if kind == "npy":
-        array = open_npy(source.path)
-        return len(array), array.nbytes // max(1, len(array))
-    with source.open() as stream:
-        sample = stream.read(SAMPLE_BYTES)
+    with naming(piece):
+        if piece.kind == "parquet":
+            footer = pyarrow.parquet.read_metadata(source.path)
+            size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+            return footer.num_rows, size // max(1, footer.num_rows) + 8
+        if piece.kind == "npy":
+            array = open_npy(source.path)
+            return len(array), array.nbytes // max(1, len(array))
+        with source.open() as stream:
+            sample = stream.read(SAMPLE_BYTES)
     lines = max(1, sample.count(b"\n"))
     if len(sample) < SAMPLE_BYTES:
         return lines, len(sample) // lines + 1
@@ -154,28 +132,31 @@ def measure_rows(source: Source, kind: str) -> tuple[int, int]:
 
 
 def file_bytes(spec: SourceSpec) -> int:
-    """Of what is read as a whole: a group of rows of a parquet file; the arrays of npz, mat and JSON files."""
+    """Measure the bytes of the largest piece that is read as a whole: a group of rows of a parquet file, the arrays of
+    npz, mat, pt and JSON files."""
     largest = 0
-    for file in (spec.files[name] for name in spec.used_files()):
-        for piece in file.pieces():
-            source = Source(pathlib.Path(str(piece.path)), piece.member)
-            kind = kind_of(piece, source)
-            if source.path.is_file():
-                with naming(source.path, kind):
-                    largest = max(largest, whole_bytes(source.path, kind))
+    for piece in (piece for name in spec.used_files() for piece in spec.files[name].pieces()):
+        path, kind = piece.source.path, piece.kind
+        if not path.is_file():
+            continue
+        with naming(piece):
+            if kind == "npz":
+                largest = max(largest, loaded_bytes(path))
+            elif kind == "parquet":
+                footer = pyarrow.parquet.read_metadata(path)
+                groups = (footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+                largest = max(largest, 2 * max(groups, default=0))
+            elif kind in ("mat", "pt", "idlists"):
+                largest = max(largest, 4 * os.path.getsize(path))
     return largest
 
 
-def whole_bytes(path: pathlib.Path, kind: str) -> int:
-    """As `file_bytes`, of one file."""
-    if kind == "npz":
-        return loaded_bytes(path)
-    if kind == "parquet":
-        footer = pyarrow.parquet.read_metadata(path)
-        return 2 * max((footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)), default=0)
-    return 4 * os.path.getsize(path) if kind in ("mat", "pt", "idlists") else 0
-
-
-def kind_of(piece: FileSpec, source: Source) -> str:
-    """The format of a file."""
-    return SUFFIXES.get(source.suffix, "text") if piece.format == "auto" else piece.format
+@contextlib.contextmanager
+def naming(piece: FileSpec) -> Iterator[None]:
+    """Make a FileFormatError of what the libraries raise about a damaged file, which has no common class."""
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except Exception as error:
+        raise FileFormatError(f"{piece.source.path.name}: not a readable {piece.kind} file ({error})") from None

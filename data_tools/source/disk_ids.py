@@ -1,6 +1,6 @@
 """Id spaces whose ids do not fit into memory: sorted and joined on disk, in buckets that do.
 
-While files stream by, the ids of every column are written in buckets by their hash. When all are known, each bucket is
+While files stream by, the ids of every column are written in buckets by their hash. When all are read, each bucket is
 made distinct and sorted, the sorted buckets are merged, which numbers the ids as `id_spaces` does, and then each
 bucket's ids are looked up among its own. N ids, K buckets.
 """
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_tools.source.formats.values import Raw, parse_ids, parse_names
-from data_tools.source.id_spaces import unknown_id
+from data_tools.source.formats.values import Raw
+from data_tools.source.id_spaces import UNKNOWN, IdColumn, IdSpace, unknown_id
 from data_tools.source.segments import ArraySegments, IdSegments, hash_text, mix, text_parts, to_buckets
 from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import slabs
@@ -24,45 +24,41 @@ LOOKUP_ROWS = 1 << 18
 BLOCK_ROWS = 1 << 14
 
 
-class DiskIds:
-    """Integer ids, or ids that are text; see `data_tools.source.id_spaces.IdSpace`."""
+class DiskIds(IdSpace):
+    """Integer ids, or ids that are text."""
 
     def __init__(self, node_type: str, text: bool, folder: pathlib.Path, num_buckets: int):
-        self.type = node_type
-        self.text = text
+        super().__init__(node_type, text)
         self.folder = folder
         self.num_buckets = num_buckets
-        self.ids: np.ndarray | None = None
-        self.num_nodes = 0
         self._columns: list[DiskColumn] = []
-        self._table: list[DiskColumn] | None = None
+        self._naming: list[DiskColumn] = []  # the columns whose ids are nodes: those made before it was sealed
 
     def column(self, drop: bool = False) -> DiskColumn:
-        """A column of ids to read; with ``drop`` unknown ones become -1, else they are refused."""
-        self._columns.append(DiskColumn(self, drop))
-        return self._columns[-1]
-
-    def seal(self) -> None:
-        """No further id may come."""
-        self._table = list(self._columns)
+        column = DiskColumn(self, drop)
+        self._columns.append(column)
+        if not self.sealed:
+            self._naming.append(column)
+        return column
 
     def finish(self) -> None:
-        """Number the ids and look up those of all columns."""
+        """Number the ids and look up the ids of all columns."""
         runs = IdSegments(self.folder, self.text)
         starts, widest = [0], 1
         for bucket in range(self.num_buckets):
-            known = distinct(self._columns if self._table is None else self._table, bucket, self.text)
-            if self.text and len(known):
-                widest = max(widest, int(np.diff(text_parts(known)[0]).max()))
-            runs.append(known, np.minimum(np.arange(0, len(known) + 2 * BLOCK_ROWS, BLOCK_ROWS), len(known)))
-            starts.append(starts[-1] + len(known))
+            distinct_ids = distinct(self._naming, bucket, self.text)
+            if self.text and len(distinct_ids):
+                widest = max(widest, int(np.diff(text_parts(distinct_ids)[0]).max()))
+            bounds = np.arange(0, len(distinct_ids) + 2 * BLOCK_ROWS, BLOCK_ROWS)
+            runs.append(distinct_ids, np.minimum(bounds, len(distinct_ids)))
+            starts.append(starts[-1] + len(distinct_ids))
         self.num_nodes = starts[-1]
         ranks = self._merge(runs, starts, np.dtype(f"S{widest}") if self.text else np.dtype(np.int64))
         for bucket in range(self.num_buckets):
-            known = pa.concat_arrays(list(blocks(runs, bucket, starts)))
+            distinct_ids = pa.concat_arrays(list(blocks(runs, bucket, starts)))
             here = np.array(ranks[starts[bucket] : starts[bucket + 1]])
             for column in self._columns:
-                column.look_up(bucket, known, here)
+                column.look_up(bucket, distinct_ids, here)
 
     def _merge(self, runs: IdSegments, starts: list[int], dtype: np.dtype) -> np.ndarray:
         """Write all ids in order; returns the row id of each id of each run [N], run after run."""
@@ -87,24 +83,22 @@ class DiskIds:
         return rank_of
 
 
-class DiskColumn:
+class DiskColumn(IdColumn):
     """One column of ids of a space: first its ids as they are read, later their row ids."""
 
+    _space: DiskIds
+
     def __init__(self, space: DiskIds, drop: bool):
-        self._space = space
-        self._drop = drop
+        super().__init__(space, drop)
         self._ids = IdSegments(space.folder, space.text)
         self._rows = ArraySegments(space.folder)
         self._places: list[tuple[Raw, str, int]] = []
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Buckets [n] int64 of a piece of the column."""
-        if self._space.text:
-            ids = parse_names(raw, file, first_row).cast(pa.large_string())
-            hashes = hash_text(ids)
-        else:
-            numbers = parse_ids(raw, file, first_row)
-            ids, hashes = pa.array(numbers), mix(numbers)
+        """Store a piece of the column; returns the buckets [n] int64 of its ids."""
+        ids = self._space.parse(raw, file, first_row)
+        hashes = hash_text(ids) if self._space.text else mix(ids)
+        ids = ids.cast(pa.large_string()) if self._space.text else pa.array(ids)
         buckets, order, bounds = to_buckets(hashes, self._space.num_buckets)
         self._ids.append(ids.take(pa.array(order)), bounds)
         self._rows.append(np.zeros(len(ids), np.int64), bounds)
@@ -112,25 +106,24 @@ class DiskColumn:
         return buckets
 
     def pieces(self, bucket: int) -> Iterator[tuple[list[int], pa.Array]]:
-        """The ids of a bucket, those of many batches together; and which batches."""
+        """Read the ids of a bucket, many batches together; and which batches."""
         batches: list[int] = []
-        found: list[pa.Array] = []
+        arrays: list[pa.Array] = []
         count = 0
         for batch in range(self._ids.num_batches):
             batches.append(batch)
-            found.append(self._ids.read(batch, bucket))
-            count += len(found[-1])
-            if count >= LOOKUP_ROWS:
-                yield batches, pa.concat_arrays(found)
-                batches, found, count = [], [], 0
-        if found:
-            yield batches, pa.concat_arrays(found)
+            arrays.append(self._ids.read(batch, bucket))
+            count += len(arrays[-1])
+            if count >= LOOKUP_ROWS or batch == self._ids.num_batches - 1:
+                yield batches, pa.concat_arrays(arrays)
+                batches, arrays, count = [], [], 0
 
-    def look_up(self, bucket: int, known: pa.Array, ranks: np.ndarray) -> None:
-        """Store the row ids of the ids of a bucket, whose distinct ones are ``known`` [n] with rows ``ranks`` [n]."""
+    def look_up(self, bucket: int, distinct_ids: pa.Array, ranks: np.ndarray) -> None:
+        """Store the row ids of the ids of a bucket, whose distinct ones are ``distinct_ids`` [n] with rows ``ranks``
+        [n]."""
         for batches, ids in self.pieces(bucket):
-            found = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy(zero_copy_only=False)
-            rows = np.where(found < 0, -1, ranks[found]) if len(ranks) else np.full(len(found), -1)
+            places = pc.fill_null(pc.index_in(ids, value_set=distinct_ids), -1).to_numpy(zero_copy_only=False)
+            rows = np.where(places < 0, UNKNOWN, ranks[places]) if len(ranks) else np.full(len(places), UNKNOWN)
             start = 0
             for batch in batches:
                 low, high = self._rows.span(batch, bucket)
@@ -140,39 +133,38 @@ class DiskColumn:
     def resolve(self, codes: np.ndarray) -> None:
         """Replace what `__call__` gave [N], in one piece, by row ids; FileFormatError for an unknown id."""
         for batch, (raw, file, first_row) in enumerate(self._places):
-            start, stop = self._rows.batch(batch)
-            order = np.argsort(codes[start:stop], kind="stable")
+            start, stop = self._rows.starts[batch : batch + 2]
+            buckets = np.array(codes[start:stop])
+            order = np.argsort(buckets, kind="stable")
             rows = np.empty(stop - start, np.int64)
             rows[order] = self._rows.get(start, stop)
-            if not self._drop and len(bad := np.flatnonzero(rows < 0)):
-                value = self._value(batch, int(codes[start + bad[0]]), int(np.flatnonzero(order == bad[0])[0]))
-                raise unknown_id(raw, file, first_row + int(bad[0]), value, self._space.type)
+            if not self._drop and len(unknown := np.flatnonzero(rows == UNKNOWN)):
+                row = int(unknown[0])
+                # The batch is stored in order of its buckets, and within a bucket in order of its rows.
+                place = np.flatnonzero(buckets == buckets[row]).tolist().index(row)
+                value = self._ids.read(batch, int(buckets[row]))[place].as_py()
+                raise unknown_id(raw, file, first_row + row, value, self._space.type)
             codes[start:stop] = rows
             forget(codes)
 
-    def _value(self, batch: int, bucket: int, position: int) -> int | str:
-        """The id at a position of a batch that is sorted by buckets."""
-        low, _ = self._rows.span(batch, bucket)
-        return self._ids.read(batch, bucket)[position - (low - self._rows.batch(batch)[0])].as_py()
-
 
 def distinct(columns: list[DiskColumn], bucket: int, text: bool) -> pa.Array:
-    """The distinct ids of a bucket, sorted."""
-    known = pa.array([], pa.large_string() if text else pa.int64())
+    """Find the distinct ids of a bucket, sorted."""
+    distinct_ids = pa.array([], pa.large_string() if text else pa.int64())
     for column in columns:
         for _, ids in column.pieces(bucket):
-            known = pc.unique(pa.concat_arrays([known, pc.unique(ids)]))
-    return known.take(pc.sort_indices(known))
+            distinct_ids = pc.unique(pa.concat_arrays([distinct_ids, pc.unique(ids)]))
+    return distinct_ids.take(pc.sort_indices(distinct_ids))
 
 
 def blocks(runs: IdSegments, run: int, starts: list[int]) -> Iterator[pa.Array]:
-    """The blocks of a sorted run; at least one, which may be empty."""
+    """Read the blocks of a sorted run; there is at least one, which may be empty."""
     for block in range(max(1, -(-(starts[run + 1] - starts[run]) // BLOCK_ROWS))):
         yield runs.read(run, block)
 
 
 def merged(runs: list[Iterator[pa.Array]]) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Sorted runs merged: pieces of ids in order, with the run that each comes from [n]."""
+    """Merge sorted runs: pieces of ids in order, with the run that each id comes from [n]."""
     heads = [next(run) for run in runs]
     while True:
         for run, head in enumerate(heads):
@@ -191,7 +183,7 @@ def merged(runs: list[Iterator[pa.Array]]) -> Iterator[tuple[pa.Array, np.ndarra
 
 
 def fixed_width(text: pa.Array, dtype: np.dtype) -> np.ndarray:
-    """Strings [n] as bytes of fixed width."""
+    """Make bytes of fixed width of strings [n]."""
     offsets, data = text_parts(text)
     lengths = np.diff(offsets)
     matrix = np.zeros((len(text), dtype.itemsize), np.uint8)

@@ -1,4 +1,4 @@
-"""Which rows of an edge table become edges, and in which order.
+"""Chooses which rows of an edge table become edges, and in which order.
 
 The rows of a relation are chosen without holding the table: a byte a row says whether it is kept, and `EdgeRows.pieces`
 then gives the rows slab by slab. Only sorting by time takes eight more bytes a row.
@@ -43,8 +43,8 @@ class EdgeRows:
 
 
 def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) -> EdgeRows:
-    """Apply the options of a relation to its rows; ``num_buckets``: into how many pieces on disk the search for
-    duplicates divides them (0: it is done in memory).
+    """Apply the options of a relation to its rows; the search for duplicates divides them into ``num_buckets`` pieces
+    on disk (0: it is done in memory).
 
     Raises FileFormatError, naming file and row, for a self-loop or duplicate where the option is ``error``.
     """
@@ -52,7 +52,8 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
     notes: list = []
     keep = np.ones(len(table.src), bool)
     if edge.dangling == "drop":
-        leave_out(table, keep, dangling_rows(table), "drop", "dangling edge", notes)
+        dangling = (start + np.flatnonzero((src < 0) | (dst < 0)) for start, src, dst in scan(table))
+        leave_out(table, keep, dangling, "drop", "dangling edge", notes)
     homogeneous = len(set(split_relation(edge.relation)[::2])) == 1
     if homogeneous and edge.self_loops != "keep":
         leave_out(table, keep, loop_rows(table, keep), edge.self_loops, "self-loop", notes)
@@ -73,7 +74,7 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
 def leave_out(
     table: EdgeTable, keep: np.ndarray, bad: Iterator[np.ndarray], policy: str, what: str, notes: list[str]
 ) -> None:
-    """Drop rows, which come in pieces, from ``keep`` [E]; FileFormatError if the policy is ``error``."""
+    """Drop rows, which come in pieces, from ``keep`` [E]. Raises FileFormatError if the policy is ``error``."""
     count, first = 0, len(keep)
     for rows in bad:
         if len(rows):
@@ -89,27 +90,21 @@ def leave_out(
 
 
 def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Slabs of the ends of all rows: first row, src, dst."""
+    """Read the ends of all rows in slabs: first row, src, dst."""
     for start, stop in slabs(len(table.src), 1, SCAN_ROWS):
         yield start, np.array(table.src[start:stop]), np.array(table.dst[start:stop])
         forget(table.src)
         forget(table.dst)
 
 
-def dangling_rows(table: EdgeTable) -> Iterator[np.ndarray]:
-    """Rows with an end that is no node."""
-    for start, src, dst in scan(table):
-        yield start + np.flatnonzero((src < 0) | (dst < 0))
-
-
 def loop_rows(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
-    """Kept rows whose ends are the same."""
+    """Find the kept rows whose ends are the same."""
     for start, src, dst in scan(table):
         yield start + np.flatnonzero((src == dst) & keep[start : start + len(src)])
 
 
 def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
-    """Kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
+    """Find the kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
     if not num_buckets:
         pieces = list(keys(table, keep))
         if pieces:
@@ -124,7 +119,7 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
 
 
 def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
-    """Row, src, dst and, where there is one, time of the kept rows, [n, 3 or 4] int64."""
+    """Read row, src, dst and, where there is one, time of the kept rows, [n, 3 or 4] int64."""
     for start, src, dst in scan(table):
         rows = np.flatnonzero(keep[start : start + len(src)])
         src, dst = src[rows], dst[rows]
@@ -135,7 +130,8 @@ def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def later_of_equal(records: np.ndarray) -> np.ndarray:
-    """The rows (first column) of those records [n, ...] that equal an earlier one; they are in order of their rows."""
+    """Find the rows (first column) of records [n, ...] that equal an earlier record; records are in order of their
+    rows."""
     rows, *columns = records.T
     order = np.lexsort(columns)  # stable, so the first of equal rows is the earliest
     same = np.ones(max(len(order) - 1, 0), bool)
@@ -145,7 +141,7 @@ def later_of_equal(records: np.ndarray) -> np.ndarray:
 
 
 def both_directions(rows: np.ndarray, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each row twice, the second time flipped, next to each other; a self-loop once."""
+    """Repeat each row [n] next to itself, the second time flipped, but a self-loop: rows [m], flipped [m] bool."""
     doubled = np.repeat(rows, 2)
     flipped = np.tile(np.array([False, True]), len(rows))
     keep = ~(flipped & (np.asarray(src)[doubled] == np.asarray(dst)[doubled]))

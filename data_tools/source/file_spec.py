@@ -1,16 +1,20 @@
-"""Files and columns of a source, as `data_tools.source.spec` describes them."""
+"""Specs of files and columns of a source, as `data_tools.source.spec` describes them."""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from dataclasses import dataclass, field
+from typing import Literal
 
+from data_tools.source.formats.text_stream import Source
 from data_tools.source.schema import one_of
 
 SPLITS = {"train": 0, "val": 1, "test": 2}
-DTYPES = ("int8", "int16", "int32", "int64", "float32", "float64")
-FORMATS = ("auto", "text", "npz", "npy", "parquet", "mat", "pt", "lists", "triples", "turtle", "idlists")
-POLICIES = ("keep", "drop", "error")
+Dtype = Literal["int8", "int16", "int32", "int64", "float32", "float64"]
+Format = Literal["auto", "text", "npz", "npy", "parquet", "mat", "pt", "lists", "triples", "turtle", "idlists"]
+SUFFIXES = {f".{kind}": kind for kind in ("npz", "npy", "parquet", "mat", "pt")}
+SUFFIXES |= {".nt": "triples", ".ttl": "turtle", ".n3": "turtle"}
 
 Reference = int | str | list
 TableFile = str | dict[str, str]
@@ -25,15 +29,13 @@ class FileSpec:
     rows: list[int] = field(default_factory=list)
     archive: str | None = None
     member: str | None = None
-    format: str = "auto"
+    format: Format = "auto"
     delimiter: str = ","
-    header: str = "names"
+    header: Literal["names", "skip", "none"] = "names"
     columns: list[str] = field(default_factory=list)
     comment: str = ""
 
     def __post_init__(self):
-        one_of("format", self.format, FORMATS)
-        one_of("header", self.header, ("names", "skip", "none"))
         if self.delimiter != "whitespace" and len(self.delimiter) != 1:
             raise ValueError(f"delimiter: {self.delimiter!r} is neither one character nor 'whitespace'")
         if self.columns and self.header == "names":
@@ -48,7 +50,7 @@ class FileSpec:
             raise ValueError("rows: one number, as there are no chunks")
 
     def pieces(self) -> list[FileSpec]:
-        """The files whose rows follow each other, each with the number of rows it must have, if that is told."""
+        """The files whose rows follow each other, each with the number of rows it must have, if that is declared."""
         if not self.chunks:
             return [self]
         rows = [[count] for count in self.rows] if len(self.rows) == len(self.chunks) > 1 else [[]] * len(self.chunks)
@@ -58,8 +60,18 @@ class FileSpec:
         ]
 
     @property
+    def source(self) -> Source:
+        """The file itself; it has no chunks."""
+        return Source(pathlib.Path(str(self.path)), self.member)
+
+    @property
+    def kind(self) -> str:
+        """The format: as declared, or by the suffix."""
+        return SUFFIXES.get(self.source.suffix, "text") if self.format == "auto" else self.format
+
+    @property
     def title(self) -> str:
-        """What messages call it: its path, or that of its first chunk and how many there are."""
+        """What messages call it: its path, or the path of its first chunk and how many there are."""
         if not self.chunks:
             return str(self.path)
         return self.chunks[0] + (f" (and {len(self.chunks) - 1:,} chunks more)" if len(self.chunks) > 1 else "")
@@ -67,7 +79,7 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """A column of integers in a file of its own; as a mask it has a value for every row, 0 or 1."""
+    """A column of integers in a file of its own; a mask has a value for every row, 0 or 1."""
 
     file: str
     column: Reference
@@ -82,7 +94,7 @@ class ColumnSpec:
     sparse: str | None = None
     sets: dict[str, Reference | FileColumn] = field(default_factory=dict)
     file: str | None = None
-    dtype: str | None = None
+    dtype: Dtype | None = None
     fill: float | None = None
     values: dict[str, int] = field(default_factory=dict)
     classes: bool = False
@@ -90,8 +102,6 @@ class ColumnSpec:
     def __post_init__(self):
         if (self.column is not None) + (self.sparse is not None) + bool(self.sets) != 1:
             raise ValueError("exactly one of column, sparse and sets says where the values are")
-        if self.dtype is not None:
-            one_of("dtype", self.dtype, DTYPES)
         for name in self.sets:
             one_of("sets", name, tuple(SPLITS))
         if self.classes and (self.values or self.column is None or isinstance(self.column, list)):

@@ -15,6 +15,7 @@ from data_tools.source.edge_rows import EdgeRows, choose_rows
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
+from data_tools.source.rewrite import create_table, write_column
 from data_tools.source.scatter import scattered
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spool import forget
@@ -43,18 +44,23 @@ def write_graph(
     folder: pathlib.Path,
     num_buckets: int = 0,
 ) -> Summary:
-    """Write the graph file from finished tables and return what is in it; ``num_buckets``: into how many pieces in
-    ``folder`` that is divided which does not go row by row (0: it is done in memory)."""
+    """Write the graph file from finished tables; returns what is in it. ``num_buckets``: work that does not go row by
+    row is divided into so many pieces in ``folder`` (0: it is done in memory). Raises FileFormatError without edges."""
     if not any(len(edge.src) for edge in edges):
         raise FileFormatError(f"no edges in {', '.join(edge.file for edge in edges)}; is a file empty?")
     files = {spec.files[name].title: spec.files[name] for name in spec.used_files()}
     sources = json.dumps([describe_source(file) for file in files.values()])
-    summary = Summary(spec.graph_kind, {}, {}, time_range(edges), [])
+    times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
+    time_range = (int(min(t.min() for t in times)), int(max(t.max() for t in times))) if times else None
+    summary = Summary(spec.graph_kind, {}, {}, time_range, [])
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
-            group = file.create_group(f"nodes/{name}")
-            summary.nodes[name] = write_nodes(group, type_id, table, folder, num_buckets)
-            summary.notes.extend(added_nodes(spec, table))
+            group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
+            write_nodes(group, table, folder, num_buckets)
+            summary.nodes[name] = table.space.num_nodes
+            added = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
+            if added:
+                summary.notes.append(f"{name}: {added:,} node{'' if added == 1 else 's'} added that only edges name")
         for edge in edges:
             chosen = choose_rows(edge, folder, num_buckets)
             summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
@@ -63,8 +69,8 @@ def write_graph(
 
 
 def describe_source(file: FileSpec) -> dict[str, object]:
-    """Name, size and sha256 of a source file; no folder, since files move. Of chunks: the sum of their sizes, and the
-    sha256 of theirs."""
+    """Describe a source file by name, size and sha256; no folder, since files move. For chunks: the sum of their sizes,
+    and the sha256 of their sha256."""
     paths = [str(piece.path) for piece in file.pieces()]
     hashes = [file_hash(path) for path in paths]
     described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}
@@ -73,16 +79,9 @@ def describe_source(file: FileSpec) -> dict[str, object]:
     return described
 
 
-def time_range(edges: list[EdgeTable]) -> tuple[int, int] | None:
-    """Smallest and largest stored time of all relations."""
-    times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
-    return (int(min(t.min() for t in times)), int(max(t.max() for t in times))) if times else None
-
-
-def write_nodes(group: h5py.Group, type_id: int, table: NodeTable, folder: pathlib.Path, num_buckets: int) -> int:
+def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_buckets: int) -> None:
     """Write a node type: ids in order of rows, and its columns brought into that order."""
     ids, num_nodes = table.space.ids, table.space.num_nodes
-    group.attrs["num_nodes"], group.attrs["type_id"] = num_nodes, type_id
     if ids is not None:
         write_column(group, "id", ids)
     for name, column in table.columns.items():
@@ -102,21 +101,6 @@ def write_nodes(group: h5py.Group, type_id: int, table: NodeTable, folder: pathl
                 rows[~there] = fill
             dataset[start : start + len(rows)] = rows
     write_classes(group, table.classes)
-    return num_nodes
-
-
-def added_nodes(spec: SourceSpec, table: NodeTable) -> list[str]:
-    """A note on nodes that a table of nodes lacks."""
-    count = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
-    return [f"{table.spec.type}: {count:,} node{'' if count == 1 else 's'} added that only edges name"] if count else []
-
-
-def write_column(group: h5py.Group, name: str, column: np.ndarray) -> None:
-    """Write a column as it is, slab by slab."""
-    dataset = create_column(group, name, len(column), column.shape[1:], column.dtype)
-    for start, stop in slabs(len(column), row_bytes(column)):
-        dataset[start:stop] = column[start:stop]
-        forget(column)
 
 
 def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
@@ -137,8 +121,7 @@ def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: 
     for name, (src, dst) in ends.items():
         if name is None:
             continue
-        group = file.create_group(f"edges/{name}")
-        group.attrs["num_edges"], group.attrs["relation_id"] = chosen.num_edges, len(summary.edges)
+        group = create_table(file, "edges", name, chosen.num_edges, len(summary.edges))
         if edge.type_name is not None:
             group.attrs["source_name"] = edge.type_name
         write_edges(group, edge, src, dst, chosen)

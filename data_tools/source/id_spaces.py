@@ -1,16 +1,17 @@
 """Id spaces: from the ids of a source to row ids 0 .. num_nodes-1 of a node type.
 
-Ids are first turned into int64 *codes* while the files stream by; when all are known, `rows` turns codes into row
-ids, which increase with the id (numerically, or by the bytes of the UTF-8 text). A space that a node table has
-*sealed* knows its ids, and refuses others.
+While the files stream by, ids are turned into int64 *codes*; when all ids are known, codes become row ids, which
+increase with the id (numerically, or by the bytes of the UTF-8 text). A space that a node table has *sealed* knows all
+of its ids, and refuses others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from data_tools.source.formats.values import Raw, parse_ids, parse_names
 from data_tools.source.spool import forget
@@ -20,211 +21,152 @@ MERGE_AT = 1 << 22
 MAP_ROWS = 1 << 20
 DENSE = 4
 UNKNOWN = -1
-NONE = np.empty(0, np.int64)
 
 
-class IdColumn(Protocol):
-    """A column of ids of a space."""
+class IdSpace:
+    """The ids of one node type.
 
-    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
+    When it is finished, ``num_nodes`` is their number and ``ids`` holds them in order of their rows, int64 [N] or
+    bytes [N]; None when the ids are the row numbers. Once ``sealed`` no id is added.
+    """
 
-    def resolve(self, codes: np.ndarray) -> None:
-        """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
+    ids: np.ndarray | None = None
 
-
-class IdSpace(Protocol):
-    """The ids of one node type. When it is finished, ``num_nodes`` is their number and ``ids`` holds all in order of
-    their rows, int64 [N] or bytes [N]; None when the ids are the row numbers."""
-
-    @property
-    def ids(self) -> np.ndarray | None:
-        """See the class."""
-
-    @property
-    def num_nodes(self) -> int:
-        """See the class."""
+    def __init__(self, node_type: str, text: bool = False):
+        self.type = node_type
+        self.text = text
+        self.parse: Callable[[Raw, str, int], Any] = parse_names if text else parse_ids
+        self.num_nodes = 0
+        self.sealed = False
 
     def column(self, drop: bool = False) -> IdColumn:
-        """A column of ids to read; ``drop``: one that the sealed space does not know is marked, not refused."""
+        """A column of ids to read; with ``drop`` an id that a sealed space does not know is marked, not refused."""
+        return IdColumn(self, drop)
 
-    def seal(self) -> None:
-        """No further id may come."""
+    def encode(self, ids: Any) -> np.ndarray:
+        """Codes [n] of parsed ids, UNKNOWN for ids that a sealed space does not know."""
+        raise NotImplementedError
 
     def finish(self) -> None:
         """Number the ids; all columns have been read."""
-
-
-class MemoryColumn:
-    """A column of a space that is in memory; its codes do not depend on the column."""
-
-    def __init__(self, space: IntegerIds | TextIds | RowIds, drop: bool):
-        self._space = space
-        self._drop = drop
-
-    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """See `IdColumn`."""
-        codes, unknown, value = self._space.encode(raw, file, first_row)
-        if len(unknown) and not self._drop:
-            raise unknown_id(raw, file, first_row + int(unknown[0]), value(int(unknown[0])), self._space.type)
-        if len(unknown):
-            codes = np.array(codes)
-            codes[unknown] = UNKNOWN
-        return codes
-
-    def resolve(self, codes: np.ndarray) -> None:
-        """See `IdColumn`."""
-        for start in range(0, len(codes), MAP_ROWS):
-            piece = codes[start : start + MAP_ROWS]
-            unknown = piece == UNKNOWN if self._drop else np.zeros(0, bool)
-            piece[:] = self._space.rows(piece) if not unknown.any() else self._known_rows(piece, unknown)
-            forget(codes)
-
-    def _known_rows(self, codes: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-        rows = np.full(len(codes), UNKNOWN)
-        rows[~unknown] = self._space.rows(codes[~unknown])
-        return rows
-
-
-Encoded = tuple[np.ndarray, np.ndarray, Callable[[int], int | str]]
-
-
-class IntegerIds:
-    """Integer ids; a code is the id itself."""
-
-    def __init__(self, node_type: str):
-        self.type = node_type
-        self.ids = np.empty(0, np.int64)
-        self._pending: list[np.ndarray] = []
-        self._row: np.ndarray | None = None
-        self._sealed = False
-
-    def column(self, drop: bool = False) -> MemoryColumn:
-        """See `IdSpace`."""
-        return MemoryColumn(self, drop)
-
-    def encode(self, raw: Raw, file: str, first_row: int) -> Encoded:
-        """Codes [n] of a piece of a column; the rows of unknown ids, and what tells such an id."""
-        ids = parse_ids(raw, file, first_row)
-        if not self._sealed:
-            self._pending.append(sorted_unique(ids))
-            if sum(map(len, self._pending)) > max(MERGE_AT, len(self.ids)):
-                self._merge()
-            return ids, NONE, int
-        found = np.searchsorted(self.ids, ids)
-        known = self.ids[np.minimum(found, len(self.ids) - 1)] == ids if len(self.ids) else np.zeros(len(ids), bool)
-        return ids, np.flatnonzero(~known), lambda row: int(ids[row])
-
-    def seal(self) -> None:
-        """See `IdSpace`."""
-        self._merge()
-        self._sealed = True
-
-    def finish(self) -> None:
-        """See `IdSpace`."""
-        self._merge()
-        # Where ids are dense a table is several times faster than a search, and no larger than a few columns.
-        if len(self.ids) and self.ids[-1] < DENSE * len(self.ids):
-            self._row = np.zeros(int(self.ids[-1]) + 1, np.int64)
-            self._row[self.ids] = np.arange(len(self.ids))
-
-    def rows(self, codes: np.ndarray) -> np.ndarray:
-        """Row ids [n] of codes."""
-        return np.searchsorted(self.ids, codes) if self._row is None else self._row[codes]
-
-    @property
-    def num_nodes(self) -> int:
-        """See `IdSpace`."""
-        return len(self.ids)
-
-    def _merge(self) -> None:
-        self.ids = sorted_unique(np.concatenate([self.ids, *self._pending]))
-        self._pending = []
-
-
-class TextIds:
-    """Ids that are text; a code is the order of first appearance."""
-
-    def __init__(self, node_type: str):
-        self.type = node_type
-        self.ids = np.empty(0, "S1")
-        self._codes: dict[str, int] = {}
-        self._rank = np.empty(0, np.int64)
-        self._sealed = False
-
-    def column(self, drop: bool = False) -> MemoryColumn:
-        """See `IdSpace`."""
-        return MemoryColumn(self, drop)
-
-    def encode(self, raw: Raw, file: str, first_row: int) -> Encoded:
-        """Codes [n] of a piece of a column; the rows of unknown ids, and what tells such an id."""
-        column = parse_names(raw, file, first_row).dictionary_encode()
-        indices = column.indices.to_numpy(zero_copy_only=False)
-        codes = np.array([self._code(name) for name in column.dictionary.to_pylist()], np.int64)[indices]
-        return codes, np.flatnonzero(codes < 0), lambda row: column.dictionary[int(indices[row])].as_py()
-
-    def _code(self, name: str) -> int:
-        return self._codes.get(name, -1) if self._sealed else self._codes.setdefault(name, len(self._codes))
-
-    def seal(self) -> None:
-        """See `IdSpace`."""
-        self._sealed = True
-
-    def finish(self) -> None:
-        """See `IdSpace`."""
-        names = np.array([name.encode() for name in self._codes] or np.empty(0, "S1"))
-        order = np.argsort(names, kind="stable")
-        self._rank = np.empty(len(names), np.int64)
-        self._rank[order] = np.arange(len(names))
-        self.ids = names[order]
-
-    def rows(self, codes: np.ndarray) -> np.ndarray:
-        """Row ids [n] of codes."""
-        return self._rank[codes]
-
-    @property
-    def num_nodes(self) -> int:
-        """See `IdSpace`."""
-        return len(self._codes)
-
-
-class RowIds:
-    """Ids that are row numbers already; how many there are is known before the edges are read."""
-
-    ids = None
-
-    def __init__(self, node_type: str):
-        self.type = node_type
-        self.num_nodes = 0
-
-    def column(self, drop: bool = False) -> MemoryColumn:
-        """See `IdSpace`."""
-        return MemoryColumn(self, drop)
-
-    def encode(self, raw: Raw, file: str, first_row: int) -> Encoded:
-        """Codes [n] of a piece of a column; the rows of unknown ids, and what tells such an id."""
-        ids = parse_ids(raw, file, first_row)
-        return ids, np.flatnonzero(ids >= self.num_nodes), lambda row: int(ids[row])
-
-    def seal(self) -> None:
-        """See `IdSpace`."""
-
-    def finish(self) -> None:
-        """See `IdSpace`."""
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
         """Row ids [n] of codes."""
         return np.asarray(codes)
 
 
-def make_id_space(node_type: str, ids: str) -> IntegerIds | TextIds | RowIds:
-    """The id space for a node type whose ids are ``int``, ``string`` or ``row``."""
-    kinds: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
-    return kinds[ids](node_type)
+class IdColumn:
+    """A column of ids of a space, read piece by piece."""
+
+    def __init__(self, space: IdSpace, drop: bool):
+        self._space = space
+        self._drop = drop
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        """Codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
+        ids = self._space.parse(raw, file, first_row)
+        codes = self._space.encode(ids)
+        if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
+            row = int(unknown[0])
+            raise unknown_id(raw, file, first_row + row, ids[row : row + 1].tolist()[0], self._space.type)
+        return codes
+
+    def resolve(self, codes: np.ndarray) -> None:
+        """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
+        for start in range(0, len(codes), MAP_ROWS):
+            piece = codes[start : start + MAP_ROWS]
+            known = piece != UNKNOWN
+            if known.all():
+                piece[:] = self._space.rows(piece)
+            else:
+                piece[known] = self._space.rows(piece[known])
+            forget(codes)
+
+
+class IntegerIds(IdSpace):
+    """Integer ids; a code is the id itself."""
+
+    ids: np.ndarray
+
+    def __init__(self, node_type: str):
+        super().__init__(node_type)
+        self.ids = np.empty(0, np.int64)
+        self._pending: list[np.ndarray] = []
+        self._row: np.ndarray | None = None
+
+    def encode(self, ids: np.ndarray) -> np.ndarray:
+        if not self.sealed:
+            self._pending.append(sorted_unique(ids))
+            if sum(map(len, self._pending)) > max(MERGE_AT, len(self.ids)):
+                self._merge()
+            return ids
+        self._merge()
+        if not len(self.ids):
+            return np.full(len(ids), UNKNOWN)
+        nearest = self.ids[np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)]
+        return np.where(nearest == ids, ids, UNKNOWN)
+
+    def finish(self) -> None:
+        self._merge()
+        self.num_nodes = len(self.ids)
+        # Where ids are dense a table is several times faster than a search, and no larger than a few columns.
+        if len(self.ids) and self.ids[-1] < DENSE * len(self.ids):
+            self._row = np.zeros(int(self.ids[-1]) + 1, np.int64)
+            self._row[self.ids] = np.arange(len(self.ids))
+
+    def rows(self, codes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.ids, codes) if self._row is None else self._row[codes]
+
+    def _merge(self) -> None:
+        if self._pending:
+            self.ids = sorted_unique(np.concatenate([self.ids, *self._pending]))
+            self._pending = []
+
+
+class TextIds(IdSpace):
+    """Ids that are text; a code is the order of first appearance."""
+
+    def __init__(self, node_type: str):
+        super().__init__(node_type, text=True)
+        self._codes: dict[str, int] = {}
+        self._rank = np.empty(0, np.int64)
+
+    def encode(self, ids: pa.Array) -> np.ndarray:
+        column = ids.dictionary_encode()
+        names, codes = column.dictionary.to_pylist(), self._codes
+        if self.sealed:
+            numbers = [codes.get(name, UNKNOWN) for name in names]
+        else:
+            numbers = [codes.setdefault(name, len(codes)) for name in names]
+        return np.array(numbers, np.int64)[column.indices.to_numpy(zero_copy_only=False)]
+
+    def finish(self) -> None:
+        names = np.array([name.encode() for name in self._codes] or np.empty(0, "S1"))
+        order = np.argsort(names, kind="stable")
+        self._rank = np.empty(len(names), np.int64)
+        self._rank[order] = np.arange(len(names))
+        self.ids, self.num_nodes = names[order], len(names)
+
+    def rows(self, codes: np.ndarray) -> np.ndarray:
+        return self._rank[codes]
+
+
+class RowIds(IdSpace):
+    """Ids that are row numbers already; how many there are must be known before the edges are read."""
+
+    def __init__(self, node_type: str, num_nodes: int = 0):
+        super().__init__(node_type)
+        self.num_nodes = num_nodes
+
+    def encode(self, ids: np.ndarray) -> np.ndarray:
+        return np.where(ids < self.num_nodes, ids, UNKNOWN)
+
+
+ID_SPACES: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
 
 
 def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> FileFormatError:
-    """An edge (or a row) names a node that its type does not have; ``row`` is 0-based."""
+    """The error for an edge (or a row) that names a node which its type does not have; ``row`` is 0-based."""
     return FileFormatError(
         f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {node_type}; add it to the node "
         "table, or set others: add (with a fill for each column), or dangling: drop on the relation"

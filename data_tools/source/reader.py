@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from data_tools.source.disk_ids import DiskIds
 from data_tools.source.file_spec import SPLITS, ColumnSpec, FileColumn, Reference
 from data_tools.source.formats.tables import read_array
 from data_tools.source.formats.values import parse_ids
-from data_tools.source.id_spaces import MAP_ROWS, IdColumn, IdSpace, RowIds, make_id_space
+from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, IdColumn, IdSpace, RowIds
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from hpcgnn.graph.files import FileFormatError, split_relation
@@ -23,7 +22,7 @@ from hpcgnn.graph.files import FileFormatError, split_relation
 @dataclass(frozen=True, slots=True)
 class NodeTable:
     """What the source says about a node type: its id space and its columns in source order (``codes`` name their
-    rows, ``ids`` resolves them); ``classes`` holds the words of those columns that number them."""
+    rows, ``ids`` resolves them); ``classes`` holds the words of the columns that number them."""
 
     spec: NodeSpec
     space: IdSpace
@@ -41,7 +40,15 @@ class NodeTable:
         assert self.ids is not None
         self.ids.resolve(self.codes)
         if isinstance(self.space, DiskIds):
-            check_table_ids(self, duplicate_row_id(self.codes, self.space.num_nodes))
+            self.refuse_second(duplicate_row_id(self.codes, self.space.num_nodes))
+
+    def refuse_second(self, row: int | None) -> None:
+        """Raise FileFormatError for the first row of a node that has had a row before, if there is one."""
+        if row is not None:
+            file, row = self.origin.find(row)
+            raise FileFormatError(
+                f"{file}: column {self.spec.id!r}, row {row + 1}: the id occurs a second time; keep one row a node"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class ReadEdges:
     words: list[str]
 
     def finish(self, folder: pathlib.Path) -> list[EdgeTable]:
-        """The relations, src and dst as row ids; the spaces must be finished."""
+        """Make the relations, src and dst as row ids; the spaces must be finished."""
         for ids, codes in zip(self.ends, (self.table.src, self.table.dst), strict=True):
             ids.resolve(codes)
         return [self.table] if self.types is None else split_by_type(self.table, self.types, self.words, folder)
@@ -64,7 +71,7 @@ class ReadEdges:
 def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_buckets: int = 0) -> NodeTable:
     """Read the table of a node type, if it has one, and start its id space: on disk where there are buckets."""
     on_disk = num_buckets and node.ids != "row"
-    space: IdSpace = make_id_space(node.type, node.ids)
+    space: IdSpace = ID_SPACES[node.ids](node.type)
     if on_disk:
         space = DiskIds(node.type, node.ids == "string", folder, num_buckets)
     fields = column_fields(node.columns, node.file)
@@ -76,30 +83,29 @@ def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_bucke
     classes = number_classes(fields, columns)
     codes = columns.pop("id", None)
     if isinstance(space, RowIds):
-        space.num_nodes = row_count(node, read_count(spec, node.count, folder), columns)
-        columns |= {name: read_sets(spec, node, column, space.num_nodes, folder) for name, column in set_columns(node)}
+        space.num_nodes = count_rows(spec, node, columns, folder)
+        for name, column in node.columns.items():
+            if column.sets:
+                columns[name] = read_sets(spec, node, column, space.num_nodes, folder)
     table = NodeTable(node, space, codes, ids, columns, classes, origin)
     if codes is not None:
         if not on_disk:
-            check_table_ids(table, duplicate_row(codes))
-        if not spec.adds_nodes(node):
-            space.seal()
+            table.refuse_second(duplicate_row(codes))
+        space.sealed = not spec.adds_nodes(node)
     return table
 
 
-def read_count(spec: SourceSpec, count: int | FileColumn | None, folder: pathlib.Path) -> int | None:
-    """The declared number of nodes, which may stand in a file."""
-    if not isinstance(count, FileColumn):
-        return count
-    numbers = read_rows(spec, count.file, count.column, folder)
-    if len(numbers) != 1:
-        raise FileFormatError(f"{spec.files[count.file].title}: expected one number of nodes, got {len(numbers)}")
-    return int(numbers[0])
-
-
-def row_count(node: NodeSpec, count: int | None, columns: dict[str, np.ndarray]) -> int:
-    """Number of nodes whose ids are row numbers."""
-    lengths = {len(column) for column in columns.values()} | ({count} if count is not None else set())
+def count_rows(spec: SourceSpec, node: NodeSpec, columns: dict[str, np.ndarray], folder: pathlib.Path) -> int:
+    """Count the nodes whose ids are row numbers: as declared, as a file says, and by the length of their columns."""
+    lengths = {len(column) for column in columns.values()}
+    if isinstance(node.count, FileColumn):
+        numbers = read_rows(spec, node.count.file, node.count.column, folder)
+        if len(numbers) != 1:
+            title = spec.files[node.count.file].title
+            raise FileFormatError(f"{title}: expected one number of nodes, got {len(numbers)}")
+        lengths.add(int(numbers[0]))
+    elif node.count is not None:
+        lengths.add(node.count)
     if len(lengths) != 1:
         raise FileFormatError(
             f"node type {node.type}: count and columns must give one number of rows, got {sorted(lengths)}"
@@ -107,22 +113,8 @@ def row_count(node: NodeSpec, count: int | None, columns: dict[str, np.ndarray])
     return lengths.pop()
 
 
-def check_table_ids(table: NodeTable, row: int | None) -> None:
-    """Every node has one row in the node table; ``row`` is the first of a node that has had one before."""
-    if row is not None:
-        file, row = table.origin.find(row)
-        raise FileFormatError(
-            f"{file}: column {table.spec.id!r}, row {row + 1}: the id occurs a second time; keep one row a node"
-        )
-
-
-def set_columns(node: NodeSpec) -> list[tuple[str, ColumnSpec]]:
-    """Columns that are given as sets of rows."""
-    return [(name, column) for name, column in node.columns.items() if column.sets]
-
-
 def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: int, folder: pathlib.Path) -> np.ndarray:
-    """A split [N], int8, from arrays of row numbers or masks; -1 where a node is in no set."""
+    """Make a split [N], int8, of arrays of row numbers or masks; -1 where a node is in no set."""
     split = np.full(num_nodes, -1, np.int8)
     for name, item in column.sets.items():
         if isinstance(item, FileColumn):
@@ -131,27 +123,27 @@ def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: i
         else:
             file, reference = column.file or table_files(node.file)[0], item
             rows = read_array(spec.files[file], reference)
+        title = spec.files[file].title
         if isinstance(item, FileColumn) and item.mask:
             if len(rows) and rows.max() > 1:
-                raise FileFormatError(f"{spec.files[file].title}: {reference!r} is no mask: it holds {rows.max()}")
+                raise FileFormatError(f"{title}: {reference!r} is no mask: it holds {rows.max()}")
             rows = rows.astype(bool)
         if rows.ndim == 2 and 1 in rows.shape:
             rows = rows.ravel()
-        mask = rows.dtype.kind == "b"
-        path = spec.files[file].title
-        if rows.ndim != 1 or (mask and len(rows) != num_nodes) or rows.dtype.kind not in "biu":
+        is_mask = rows.dtype.kind == "b"
+        if rows.ndim != 1 or (is_mask and len(rows) != num_nodes) or rows.dtype.kind not in "biu":
             raise FileFormatError(
-                f"{path}: {reference!r} ({rows.dtype}, shape {rows.shape}) is neither a list of rows nor a "
+                f"{title}: {reference!r} ({rows.dtype}, shape {rows.shape}) is neither a list of rows nor a "
                 f"mask of {num_nodes} rows"
             )
-        if not mask and len(rows) and (rows.min() < 0 or rows.max() >= num_nodes):
-            raise FileFormatError(f"{path}: {reference!r} names rows outside of 0 .. {num_nodes - 1}")
+        if not is_mask and len(rows) and (rows.min() < 0 or rows.max() >= num_nodes):
+            raise FileFormatError(f"{title}: {reference!r} names rows outside of 0 .. {num_nodes - 1}")
         split[rows] = SPLITS[name]
     return split
 
 
 def read_rows(spec: SourceSpec, file: str, reference: Reference, folder: pathlib.Path) -> np.ndarray:
-    """Row numbers [n] from a column."""
+    """Read row numbers [n] from a column."""
     return read_fields(spec, [Field("rows", file, reference, parse_ids)], folder)["rows"]
 
 
@@ -174,29 +166,29 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     origin = Origin()
     columns = read_table(spec, edge.file, fields, folder, origin)
     classes = number_classes(fields, columns)
-    found: list[Any] = [columns.pop(name, None) for name in ("src", "dst", "time", "types")]
-    src, dst, time, types = found
-    name = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
-    table = EdgeTable(edge, name, origin, src, dst, time, columns, classes)
+    src, dst = columns.pop("src"), columns.pop("dst")
+    time, types = columns.pop("time", None), columns.pop("types", None)
+    title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
+    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes)
     return ReadEdges(table, ends, types, classes.pop("types", []))
 
 
 def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
-    """As `duplicate_row`, for row ids [n] below ``num_nodes``, of which only a slab is in memory."""
+    """Find the position of the first of the row ids [n], all below ``num_nodes``, that occurred before, or None.
+    Only a slab of them is in memory."""
     seen = np.zeros(num_nodes, bool)
     for start in range(0, len(rows), MAP_ROWS):
         piece = rows[start : start + MAP_ROWS]
-        again = seen[piece]
-        order = np.argsort(piece, kind="stable")
-        again[order[1:][piece[order[1:]] == piece[order[:-1]]]] = True
-        if again.any():
-            return start + int(np.flatnonzero(again)[0])
+        again = np.flatnonzero(seen[piece])
+        within = duplicate_row(piece)
+        if len(again) or within is not None:
+            return start + int(min([*again[:1], *([] if within is None else [within])]))
         seen[piece] = True
     return None
 
 
 def duplicate_row(codes: np.ndarray) -> int | None:
-    """Position of the first code that occurred before, None if there is none."""
+    """Find the position of the first code that occurred before, or None."""
     order = np.argsort(codes, kind="stable")
     repeated = order[1:][codes[order[1:]] == codes[order[:-1]]]
     return int(repeated.min()) if len(repeated) else None

@@ -1,4 +1,4 @@
-"""The rows of a relation, and how a column of types makes several relations of them."""
+"""Holds the rows of a relation, and makes several relations of them by a column of types."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 
 
 class Origin:
-    """From which files the rows of a table come, in their order."""
+    """The files that the rows of a table come from, in their order."""
 
     def __init__(self):
         self._names: list[str] = []
         self._starts = [0]
 
     def add(self, name: str, num_rows: int) -> None:
-        """The next rows are those of a file."""
+        """Record that the next rows come from a file."""
         self._names.append(name)
         self._starts.append(self._starts[-1] + num_rows)
 
     def find(self, row: int) -> tuple[str, int]:
-        """File of a row, and the row in it."""
+        """The file of a row, and the row's place in it."""
         index = bisect.bisect_right(self._starts, row) - 1
         return self._names[index], row - self._starts[index]
 
@@ -36,7 +36,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
     """The rows of a relation in source order; src and dst hold codes, later row ids. ``classes`` holds the words of
-    those columns that number them, ``type_name`` the value that made the relation, if a column of types did."""
+    the columns that number them, ``type_name`` the value that made the relation, if a column of types did."""
 
     spec: EdgeSpec
     file: str
@@ -50,7 +50,7 @@ class EdgeTable:
 
 
 def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder: pathlib.Path) -> list[EdgeTable]:
-    """One table per word of a column of types (types: [E], positions in words), in the order of the words.
+    """Make one table per word of a column of types (types: [E], positions in words), in the order of the words.
 
     The rows of a word keep their order; words of ``left_out`` and words without a row make no table.
     """
@@ -67,29 +67,23 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
             continue
         rows = {key: column[start:stop] for key, column in columns.items()}
         src, dst = rows.pop("src"), rows.pop("dst")
-        spec = one_type(table.spec, name)
+        reverse = None if table.spec.reverse is None else table.spec.reverse.replace("*", name)
+        relation = table.spec.relation.replace("*", name)
+        spec = dataclasses.replace(table.spec, relation=relation, reverse=reverse, types=None, left_out=[])
         tables.append(EdgeTable(spec, table.file, table.origin, src, dst, None, rows, table.classes, word))
     return tables
 
 
 def gather(column: np.ndarray, rows: np.ndarray, folder: pathlib.Path) -> np.ndarray:
-    """``column[rows]`` on disk."""
+    """Write ``column[rows]`` to disk."""
     spool = Spool(folder)
     for start, stop in slabs(len(rows), row_bytes(column)):
         spool.append(column[rows[start:stop]])
     return spool.column() if len(rows) else column
 
 
-def one_type(spec: EdgeSpec, name: str) -> EdgeSpec:
-    """The spec of one of the relations."""
-    reverse = None if spec.reverse is None else spec.reverse.replace("*", name)
-    return dataclasses.replace(
-        spec, relation=spec.relation.replace("*", name), reverse=reverse, types=None, left_out=[]
-    )
-
-
 def local_names(words: list[str]) -> list[str]:
-    """What follows the last # or / of each word, fit for a relation's name; numbered where two are the same."""
+    """Make relation names of what follows the last # or / of each word, numbered where two are the same."""
     names: list[str] = []
     taken: set[str] = set()
     for word in words:

@@ -1,4 +1,4 @@
-"""A graph file written anew with something added."""
+"""Writes tables of graph files, and graph files anew with something added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pathlib
 from collections.abc import Collection, Iterator
 
 import h5py
+import numpy as np
 
+from data_tools.source.spool import forget
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -17,33 +19,44 @@ from hpcgnn.graph.files import FileFormatError
 def rewriting(
     path: str | os.PathLike, output: str | os.PathLike, leave_out: Collection[str] = ()
 ) -> Iterator[tuple[h5py.File, h5py.File]]:
-    """The graph file at ``path`` and its copy that becomes ``output`` when the block ends; they may be the same path.
+    """Open the graph file at ``path`` and its copy that becomes ``output`` when the block ends, maybe the same path.
 
     ``leave_out`` names datasets that are not copied, such as ``nodes/user/split``. Copies are made by HDF5, chunk by
-    chunk. FileFormatError for a file that cannot be used.
+    chunk. Raises FileFormatError for a file that cannot be used.
     """
     remedy = "write it anew with data_tools.convert"
     with files.reading(path, files.GRAPH, remedy) as source:
         kind, sources = source.attrs["kind"], source.attrs["sources"]
         with files.writing(output, files.GRAPH, kind=kind, sources=sources) as target:
-            copy_tables(source, target, leave_out)
+            for kind in ("nodes", "edges"):
+                for name, group in source[kind].items():
+                    copied = target.create_group(f"{kind}/{name}")
+                    for key, value in group.attrs.items():
+                        copied.attrs[key] = value
+                    for column, dataset in group.items():
+                        if f"{kind}/{name}/{column}" not in leave_out:
+                            source.copy(dataset, copied)
             yield source, target
 
 
-def copy_tables(source: h5py.File, target: h5py.File, leave_out: Collection[str]) -> None:
-    """Copy all node types and relations with their attributes."""
-    for kind in ("nodes", "edges"):
-        for name, group in source[kind].items():
-            copied = target.create_group(f"{kind}/{name}")
-            for key, value in group.attrs.items():
-                copied.attrs[key] = value
-            for column, dataset in group.items():
-                if f"{kind}/{name}/{column}" not in leave_out:
-                    source.copy(dataset, copied)
+def create_table(file: h5py.File, kind: str, name: str, count: int, number: int) -> h5py.Group:
+    """Make the group of a node type (kind ``nodes``) or relation (``edges``) with its count and its id ``number``."""
+    group = file.create_group(f"{kind}/{name}")
+    count_name, number_name = ("num_nodes", "type_id") if kind == "nodes" else ("num_edges", "relation_id")
+    group.attrs[count_name], group.attrs[number_name] = count, number
+    return group
+
+
+def write_column(group: h5py.Group, name: str, column: np.ndarray) -> None:
+    """Write a column as it is, slab by slab."""
+    dataset = files.create_column(group, name, len(column), column.shape[1:], column.dtype)
+    for start, stop in files.slabs(len(column), files.row_bytes(column)):
+        dataset[start:stop] = column[start:stop]
+        forget(column)
 
 
 def find_table(file: h5py.File, kind: str, name: str) -> h5py.Group:
-    """The group of a node type (kind ``nodes``) or relation (``edges``); FileFormatError naming those there are."""
+    """The group of a node type (kind ``nodes``) or relation (``edges``). Raises FileFormatError naming the others."""
     names = files.node_types(file) if kind == "nodes" else files.relations(file)
     if name not in names:
         what = "node type" if kind == "nodes" else "relation"
@@ -53,7 +66,7 @@ def find_table(file: h5py.File, kind: str, name: str) -> h5py.Group:
 
 
 def integer_column(group: h5py.Group, name: str, remedy: str) -> h5py.Dataset:
-    """A column [N] of integers; FileFormatError with the remedy when there is none."""
+    """A column [N] of integers. Raises FileFormatError with the remedy when there is none."""
     where = f"{pathlib.Path(group.file.filename).name}: {group.name[1:]}"
     if name not in group:
         raise FileFormatError(f"{where} has no column {name!r}; {remedy}")

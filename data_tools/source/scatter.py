@@ -1,4 +1,4 @@
-"""Columns brought into another order, in memory or, where that is too small, in pieces on disk."""
+"""Brings columns into another order, in memory or, where that is too small, in pieces on disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SLAB_BYTES = 16 << 20
 def scattered(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int = 0
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """The column [n, ...] with its i-th row at place ``rows[i]`` of ``num_rows``: pieces (first place, rows [m, ...],
-    there [m] bool). What no row goes to is not there, and undefined. ``num_buckets``: in so many pieces by way of the
-    disk (0: reading the column in any order)."""
+    """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``: pieces (first
+    place, rows [m, ...], there [m] bool). What no row goes to is not there, and undefined. ``num_buckets``: in so many
+    pieces by way of the disk (0: reading the column in any order)."""
     if num_buckets:
         yield from _by_buckets(column, rows, num_rows, folder, num_buckets)
         return
@@ -37,7 +37,7 @@ def scattered(
 def _by_buckets(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """A bucket is a range of places."""
+    """Reorder by way of the disk: a bucket is a range of places."""
     size = max(1, -(-num_rows // num_buckets))
     places, values = ArraySegments(folder), ArraySegments(folder)
     for start, stop in slabs(len(rows), row_bytes(column) + 8, SLAB_BYTES):

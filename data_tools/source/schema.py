@@ -1,4 +1,7 @@
-"""Dataclasses from decoded YAML, checked key by key, with messages that say where and what is allowed."""
+"""Makes dataclasses of decoded YAML, checked key by key, with messages that say where and what is allowed.
+
+By hand, since jsonargparse reads the column name "0" as the number 0, and does not say which entry of a list is wrong.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def one_of(what: str, value: Any, allowed: tuple) -> None:
 
 
 def items(where: str, data: Any) -> ItemsView:
-    """Items of a mapping with text keys; ValueError for anything else."""
+    """List the items of a mapping with text keys. Raises ValueError for anything else."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {type(data).__name__}")
     for key in data:
@@ -28,42 +31,40 @@ def items(where: str, data: Any) -> ItemsView:
 
 
 def build(kind: type[T], data: Any, where: str) -> T:
-    """Make one dataclass from a mapping. Keys whose value is null count as left out.
+    """Make a dataclass from a mapping. Keys whose value is null count as left out.
 
     Raises ValueError naming the place and the key for an unknown key (with the allowed ones), a missing key, or a
     value of the wrong type.
     """
     prefix = f"{where}: " if where else ""
-    given = {key: value for key, value in items(where or "spec", data) if value is not None}
+    values = {key: value for key, value in items(where or "spec", data) if value is not None}
     dataclass: Any = kind
     fields = {item.name: item for item in dataclasses.fields(dataclass)}
     for key in data:
         if key not in fields:
             raise ValueError(f"{prefix}unknown key {key!r}; allowed: {', '.join(fields)}")
     for name, item in fields.items():
-        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING and name not in given:
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING and name not in values:
             raise ValueError(f"{prefix}key {name!r} is missing")
     hints = typing.get_type_hints(kind)
-    for key, value in given.items():
+    for key, value in values.items():
         check_type(f"{prefix}{key}", value, hints[key])
     try:
-        return kind(**given)
+        return kind(**values)
     except ValueError as error:
         raise ValueError(f"{prefix}{error}") from None
 
 
 def check_type(what: str, value: Any, hint: Any) -> None:
-    """Raise ValueError unless ``value`` has the outer type of the annotation (an int passes for a float)."""
-    allowed = plain_types(hint)
-    found = type(value)
-    if found in allowed or (found is int and float in allowed):
-        return
-    names = " or ".join(kind.__name__ for kind in allowed if kind is not types.NoneType)
-    raise ValueError(f"{what}: {value!r} is {found.__name__}, expected {names}")
-
-
-def plain_types(hint: Any) -> list[type]:
-    """The classes an annotation allows, without what is inside of lists and dicts."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return [kind for argument in typing.get_args(hint) for kind in plain_types(argument)]
-    return [typing.get_origin(hint) or hint]
+    """Raise ValueError unless ``value`` is one of the annotation's literals or, where it has none, of its outer type
+    (an int passes for a float)."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = typing.get_args(hint) if is_union else (hint,)
+    for option in options:
+        if typing.get_origin(option) is typing.Literal:
+            one_of(what, value, typing.get_args(option))
+            return
+    allowed = [typing.get_origin(option) or option for option in options]
+    if type(value) not in allowed and not (type(value) is int and float in allowed):
+        names = " or ".join(kind.__name__ for kind in allowed if kind is not types.NoneType)
+        raise ValueError(f"{what}: {value!r} is {type(value).__name__}, expected {names}")

@@ -1,4 +1,5 @@
-"""Columns on disk that are read again bucket by bucket: each batch is written once, its rows in order of their buckets.
+"""Stores columns on disk that are read again bucket by bucket: each batch is written once, its rows in order of their
+buckets.
 
 K buckets, B batches; a bucket is small enough for the memory where the whole column is not.
 """
@@ -12,13 +13,15 @@ import tempfile
 import numpy as np
 import pyarrow as pa
 
+from hpcgnn.graph.files import row_bytes
+
 MULTIPLIER = 0x9E3779B97F4A7C15  # odd: has an inverse modulo 2**64
 INVERSE = pow(MULTIPLIER, -1, 1 << 64)
 HASH_BYTES = 1 << 15
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Hash of integers [n], uint64 (the finaliser of SplitMix64)."""
+    """Hash integers [n], uint64 (the finaliser of SplitMix64)."""
     values = values.astype(np.uint64, copy=True)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values ^= values >> np.uint64(shift)
@@ -27,7 +30,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def hash_rows(columns: list[np.ndarray]) -> np.ndarray:
-    """Hash of the rows of several columns of integers [n], uint64."""
+    """Hash the rows of several columns of integers [n], uint64."""
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = mix(total * np.uint64(MULTIPLIER) + column.astype(np.uint64))
@@ -35,7 +38,7 @@ def hash_rows(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def text_parts(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets [n + 1] int64, from 0, and the bytes [offsets[n]] of an array of strings without nulls."""
+    """Take an array of strings without nulls apart: offsets [n + 1] int64, from 0, and bytes [offsets[n]]."""
     text = text.cast(pa.large_string())
     bounds = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
     data = np.frombuffer(text.buffers()[2] or b"", np.uint8)[bounds[0] : bounds[-1]]
@@ -43,11 +46,13 @@ def text_parts(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hash_text(text: pa.Array) -> np.ndarray:
-    """Hash of strings [n], uint64: a polynomial of all bytes, from differences of a running sum."""
+    """Hash strings [n], uint64: a polynomial of all bytes, from differences of a running sum."""
     bounds, data = text_parts(text)
     hashes = np.zeros(len(text), np.uint64)
     longest = max(HASH_BYTES, int(np.diff(bounds).max(initial=0)))
-    powers, inverses = (running_products(factor, longest) for factor in (MULTIPLIER, INVERSE))
+    tables = np.array([[MULTIPLIER], [INVERSE]], np.uint64).repeat(longest + 1, axis=1)
+    tables[:, 0] = 1
+    powers, inverses = np.cumprod(tables, axis=1)  # 1, factor, factor**2, ... modulo 2**64
     sums = np.zeros(longest + 1, np.uint64)
     start = 0
     while start < len(text):
@@ -61,21 +66,15 @@ def hash_text(text: pa.Array) -> np.ndarray:
     return mix(hashes)
 
 
-def running_products(factor: int, count: int) -> np.ndarray:
-    """1, factor, factor**2, ... [count + 1] modulo 2**64."""
-    products = np.full(count + 1, factor, np.uint64)
-    products[0] = 1
-    return np.cumprod(products)
-
-
 def to_buckets(hashes: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bucket of each row [n] int64, the order that sorts them (stable), and the bounds [K + 1] of the sorted."""
+    """Find the bucket of each row [n] int64, the order that sorts them (stable), and the bounds [K + 1] of the
+    sorted."""
     buckets = (hashes % np.uint64(num_buckets)).astype(np.int64)
     return buckets, *sorted_buckets(buckets, num_buckets)
 
 
 def sorted_buckets(buckets: np.ndarray, num_buckets: int) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts rows by their buckets (stable) and the bounds [K + 1] of the sorted."""
+    """Find the order that sorts rows by their buckets (stable) and the bounds [K + 1] of the sorted."""
     order = np.argsort(buckets.astype(np.uint16 if num_buckets <= 1 << 16 else np.int64), kind="stable")
     bounds = np.zeros(num_buckets + 1, np.int64)
     np.cumsum(np.bincount(buckets, minlength=num_buckets), out=bounds[1:])
@@ -88,22 +87,23 @@ class ArraySegments:
     def __init__(self, folder: pathlib.Path):
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
         self._like = np.empty(0, np.int64)
-        self._starts = [0]
+        self._row_bytes = 8
+        self.starts = [0]  # first row of each batch, and the number of all rows
         self._bounds: list[np.ndarray] = []
 
     def append(self, rows: np.ndarray, bounds: np.ndarray) -> None:
         """Add a batch [n, ...] that is sorted by buckets; bounds [K + 1]."""
-        self._like = rows[:0]
-        write_all(self._file.fileno(), rows, self._starts[-1] * self._row_bytes)
-        self._starts.append(self._starts[-1] + len(rows))
+        self._like, self._row_bytes = rows[:0], row_bytes(rows)
+        write_all(self._file.fileno(), rows, self.starts[-1] * self._row_bytes)
+        self.starts.append(self.starts[-1] + len(rows))
         self._bounds.append(bounds)
 
     def read(self, batch: int, bucket: int) -> np.ndarray:
-        """The rows of a batch that are in a bucket."""
+        """Read the rows of a batch that are in a bucket."""
         return self.get(*self.span(batch, bucket))
 
     def get(self, start: int, stop: int) -> np.ndarray:
-        """Rows start .. stop - 1 of all as they were written."""
+        """Read rows start .. stop - 1 of all rows as they were written."""
         data = os.pread(self._file.fileno(), (stop - start) * self._row_bytes, start * self._row_bytes)
         return np.frombuffer(data, self._like.dtype).reshape(stop - start, *self._like.shape[1:])
 
@@ -112,31 +112,19 @@ class ArraySegments:
         write_all(self._file.fileno(), rows.astype(self._like.dtype, copy=False), start * self._row_bytes)
 
     def span(self, batch: int, bucket: int) -> tuple[int, int]:
-        """Where they stand among all rows as they were written."""
-        bounds = self._bounds[batch] + self._starts[batch]
+        """Find the first and last + 1 of the rows of a batch that are in a bucket, among all rows as they were
+        written."""
+        bounds = self._bounds[batch] + self.starts[batch]
         return int(bounds[bucket]), int(bounds[bucket + 1])
-
-    def batch(self, batch: int) -> tuple[int, int]:
-        """First row of a batch, and of the next."""
-        return self._starts[batch], self._starts[batch + 1]
 
     @property
     def num_batches(self) -> int:
         """Number of batches."""
         return len(self._bounds)
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of all batches."""
-        return self._starts[-1]
-
     def bucket(self, bucket: int) -> np.ndarray:
-        """All rows of a bucket, in order of the batches."""
+        """Read all rows of a bucket, in order of the batches."""
         return np.concatenate([self._like, *(self.read(batch, bucket) for batch in range(self.num_batches))])
-
-    @property
-    def _row_bytes(self) -> int:
-        return int(self._like.dtype.itemsize * np.prod(self._like.shape[1:], dtype=np.int64))
 
 
 class IdSegments:
@@ -157,31 +145,19 @@ class IdSegments:
         self._bytes.append(data, offsets[bounds])
 
     def read(self, batch: int, bucket: int) -> pa.Array:
-        """The ids of a batch that are in a bucket."""
+        """Read the ids of a batch that are in a bucket."""
         rows = self._rows.read(batch, bucket)
         if self._bytes is None:
             return pa.array(rows)
-        return make_text(rows, self._bytes.read(batch, bucket))
-
-    def span(self, batch: int, bucket: int) -> tuple[int, int]:
-        """Where they stand among all ids as they were written."""
-        return self._rows.span(batch, bucket)
-
-    def batch(self, batch: int) -> tuple[int, int]:
-        """First row of a batch, and of the next."""
-        return self._rows.batch(batch)
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(rows, out=offsets[1:])
+        data = self._bytes.read(batch, bucket)
+        return pa.LargeStringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
 
     @property
     def num_batches(self) -> int:
         """Number of batches."""
         return self._rows.num_batches
-
-
-def make_text(lengths: np.ndarray, data: np.ndarray) -> pa.Array:
-    """Strings [n] from their lengths and bytes."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def write_all(descriptor: int, rows: np.ndarray, position: int) -> None:

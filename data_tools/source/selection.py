@@ -1,4 +1,4 @@
-"""Which columns of a table a reference selects."""
+"""Finds the columns of a table that a reference selects."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def select(file: str, reference: Reference, names: list[str], width: int) -> Sel
         start, stop = (int(text) if text else None for text in span.groups())
         positions = list(range(width))[start:stop]
         return Selection(positions, [f"#{i}" for i in positions], False)
-    wanted = reference if isinstance(reference, list) else [reference]
-    positions = [position(file, item, names, width) for item in wanted]
-    return Selection(positions, [repr(item) for item in wanted], not isinstance(reference, list))
+    items = reference if isinstance(reference, list) else [reference]
+    positions = [position(file, item, names, width) for item in items]
+    return Selection(positions, [repr(item) for item in items], not isinstance(reference, list))
 
 
 def position(file: str, item: int | str, names: list[str], width: int) -> int:
-    """Position of one column given by name or position."""
+    """Find the position of one column by its name or position."""
     if isinstance(item, int) and 0 <= item < width:
         return item
     if isinstance(item, str) and item in names:
@@ -54,7 +54,7 @@ def position(file: str, item: int | str, names: list[str], width: int) -> int:
 def select_all(
     file: str, references: Mapping[str, Reference], names: list[str], width: int
 ) -> tuple[dict[str, Selection], list[int]]:
-    """The selections of several references, and the positions that they need, each once."""
+    """Resolve several references; returns the selections, and the positions that they need, each once."""
     chosen = {key: select(file, reference, names, width) for key, reference in references.items()}
     return chosen, sorted({p for selection in chosen.values() for p in selection.positions})
 
@@ -62,7 +62,7 @@ def select_all(
 def pick(
     chosen: Mapping[str, Selection], columns: Mapping[int, pa.Array | np.ndarray], num_rows: int
 ) -> dict[str, Raw]:
-    """The selected columns of one batch."""
+    """Pick the selected columns of one batch."""
     return {
         key: Raw([columns[p] for p in item.positions], item.labels, item.scalar, num_rows)
         for key, item in chosen.items()

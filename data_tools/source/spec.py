@@ -66,12 +66,14 @@ row numbers in a file of their own, or, with `mask: true`, for a mask); `file` (
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from data_tools.source.file_spec import POLICIES, SPLITS, ColumnSpec, FileColumn, FileSpec, Reference, TableFile
+from data_tools.source.file_spec import SPLITS, ColumnSpec, FileColumn, FileSpec, Reference, TableFile
 from data_tools.source.schema import one_of
 from hpcgnn.graph.files import relation_name, split_relation
 
 KINDS = ("temporal", "static")
+Policy = Literal["keep", "drop", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,14 @@ class NodeSpec:
     """One node type: its id space and, if any, its table."""
 
     type: str
-    ids: str = "int"
+    ids: Literal["int", "string", "row"] = "int"
     count: int | FileColumn | None = None
     file: TableFile | None = None
     id: Reference | None = None
-    others: str = "error"
+    others: Literal["error", "add"] = "error"
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
 
     def __post_init__(self):
-        one_of("ids", self.ids, ("int", "string", "row"))
-        one_of("others", self.others, ("error", "add"))
         if self.ids == "row" and (self.id is not None or self.others == "add"):
             raise ValueError("ids: row numbers the rows itself; leave out id and others")
         if self.ids == "row" and self.count is None and not self.columns:
@@ -118,9 +118,9 @@ class EdgeSpec:
     time: Reference | None = None
     time_scale: float = 1
     sort: bool = False
-    duplicates: str = "keep"
-    self_loops: str = "keep"
-    dangling: str | None = None
+    duplicates: Policy = "keep"
+    self_loops: Policy = "keep"
+    dangling: Literal[None, "keep", "drop", "error"] = None
     undirected: bool = False
     reverse: str | None = None
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
@@ -129,9 +129,6 @@ class EdgeSpec:
 
     def __post_init__(self):
         source, _, destination = split_relation(self.relation)
-        one_of("duplicates", self.duplicates, POLICIES)
-        one_of("self_loops", self.self_loops, POLICIES)
-        one_of("dangling", self.dangling, (None, *POLICIES))
         if not self.time_scale > 0:
             raise ValueError(f"time_scale: {self.time_scale} is not positive")
         if self.undirected and source != destination:
@@ -143,9 +140,6 @@ class EdgeSpec:
         if any(column.sets for column in self.columns.values()):
             raise ValueError("sets: only for columns of nodes")
         check_table_file(self.file, self.columns)
-        self._check_types()
-
-    def _check_types(self) -> None:
         names = [self.relation, *([self.reverse] if self.reverse else [])]
         if any(("*" in name) != (self.types is not None) for name in names):
             raise ValueError("types: goes together with a * in relation and reverse, which its values replace")
@@ -156,7 +150,7 @@ class EdgeSpec:
 
     @property
     def reverse_relation(self) -> str | None:
-        """Full name of the reverse relation, if one is asked for."""
+        """Full name of the reverse relation, if there is one."""
         source, _, destination = split_relation(self.relation)
         return relation_name(destination, self.reverse, source) if self.reverse else None
 
@@ -187,7 +181,11 @@ class SourceSpec:
         for name in self.used_files():
             one_of("file", name, tuple(self.files))
         self._check_times()
-        self._check_dangling()
+        for node in self.nodes:
+            policies = self._dangling(node.type) | ({"keep"} if node.others == "add" else set())
+            if "keep" in policies and (len(policies) > 1 or node.ids == "row"):
+                why = "its ids are row numbers" if node.ids == "row" else f"others say {sorted(policies - {'keep'})}"
+                raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
 
     def _check_times(self) -> None:
         timed = {edge.time is not None for edge in self.edges}
@@ -201,18 +199,11 @@ class SourceSpec:
             raise ValueError("undirected: an event with a time is in the history of both ends already; leave it out")
 
     def adds_nodes(self, node: NodeSpec) -> bool:
-        """Whether a node type takes ids in that only edges name."""
+        """Whether ids that only edges name become nodes of a type."""
         return node.others == "add" or "keep" in self._dangling(node.type)
 
     def _dangling(self, node_type: str) -> set[str]:
         return {e.dangling for e in self.edges if e.dangling and node_type in split_relation(e.relation)[::2]}
-
-    def _check_dangling(self) -> None:
-        for node in self.nodes:
-            policies = self._dangling(node.type) | ({"keep"} if node.others == "add" else set())
-            if "keep" in policies and (len(policies) > 1 or node.ids == "row"):
-                why = "its ids are row numbers" if node.ids == "row" else f"others say {sorted(policies - {'keep'})}"
-                raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
 
     @property
     def graph_kind(self) -> str:
@@ -222,7 +213,7 @@ class SourceSpec:
         return "static" if self.edges[0].time is None else "temporal"
 
     def used_files(self) -> list[str]:
-        """Names of the files that columns are read from, each once, in order of use."""
+        """List the names of the files that columns are read from, each once, in order of use."""
         names: list[str | None] = []
         tables: list[NodeSpec | EdgeSpec] = [*self.nodes, *self.edges]
         for table in tables:
@@ -235,12 +226,12 @@ class SourceSpec:
 
 
 def table_files(file: TableFile | None) -> list[str]:
-    """Names of the files of a table, in order of its rows."""
+    """List the names of the files of a table, in order of its rows."""
     return list(file.values()) if isinstance(file, dict) else [file] if file is not None else []
 
 
 def check_table_file(file: TableFile | None, columns: dict[str, ColumnSpec]) -> None:
-    """Raise ValueError for a mapping of files that is not by split, or that other settings contradict."""
+    """Raise ValueError for a mapping of files whose keys are not splits, or that other settings contradict."""
     if not isinstance(file, dict):
         return
     for name in file:

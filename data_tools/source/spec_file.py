@@ -10,25 +10,25 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from data_tools.source.file_spec import ColumnSpec, FileColumn, FileSpec
+from data_tools.source.file_spec import ColumnSpec, Dtype, FileColumn, FileSpec
 from data_tools.source.schema import build, items, one_of
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec
 from hpcgnn.graph.decode import decode_yaml
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
-DEFAULT_DTYPES = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}
+DEFAULT_DTYPES: dict[str, Dtype] = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}
 RESERVED = {"id", "src", "dst", "time", "row"}
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that come with the package."""
+    """List the names of the presets that come with the package."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
 def load_spec(path: pathlib.Path, assigned: Mapping[str, str], sort: bool = False) -> SourceSpec:
     """Read a spec file, fill in the files of ``--set`` and check everything.
 
-    ``assigned`` maps names of files to paths (relative to the working directory; those of the spec itself are
+    ``assigned`` maps names of files to paths (relative to the working directory; paths in the spec are
     relative to its folder) and names of settings to values. ``sort`` turns sorting on for every relation that has a
     time. Raises ValueError naming the spec, the place and the allowed values.
     """
@@ -43,13 +43,13 @@ def load_spec(path: pathlib.Path, assigned: Mapping[str, str], sort: bool = Fals
 
 
 def with_sorting(spec: SourceSpec, sort: bool) -> SourceSpec:
-    """The spec with sorting turned on for every relation that has a time, if ``sort``."""
+    """Turn sorting on for every relation that has a time, if ``sort``."""
     edges = [dataclasses.replace(edge, sort=edge.sort or sort) for edge in spec.edges]
     return dataclasses.replace(spec, edges=edges)
 
 
 def build_spec(data: Any, folder: pathlib.Path, assigned: Mapping[str, str]) -> SourceSpec:
-    """A checked spec from the decoded YAML."""
+    """Make a checked spec of decoded YAML."""
     items("spec", data)
     data, assigned = apply_settings(data, assigned)
     files = {name: build(FileSpec, value or {}, f"files.{name}") for name, value in items("files", data.get("files"))}
@@ -60,14 +60,18 @@ def build_spec(data: Any, folder: pathlib.Path, assigned: Mapping[str, str]) -> 
 
 
 def apply_settings(data: Mapping, assigned: Mapping[str, str]) -> tuple[dict, dict[str, str]]:
-    """The spec without its settings, every ``$name`` replaced; and those of ``assigned`` that name files."""
+    """Replace every ``$name`` by its setting; returns the spec without settings, and the entries of ``assigned`` for
+    files."""
     settings = dict(items("settings", data.get("settings") or {}))
     files = items("files", data.get("files"))
     own = [name for name, value in files if not (isinstance(value, Mapping) and value.get("archive"))]
     for name, text in assigned.items():
         one_of("--set", name, (*own, *settings))
         if name in settings:
-            settings[name] = parse_value(name, text)
+            try:
+                settings[name] = decode_yaml(text)
+            except ValueError:
+                raise ValueError(f"--set {name}={text}: not a YAML value; quote it") from None
     for name, value in settings.items():
         if value is None:
             raise ValueError(f"settings.{name} has no value; pass --set {name}=VALUE")
@@ -75,16 +79,8 @@ def apply_settings(data: Mapping, assigned: Mapping[str, str]) -> tuple[dict, di
     return substitute(rest, settings), {name: path for name, path in assigned.items() if name not in settings}
 
 
-def parse_value(name: str, text: str) -> Any:
-    """The value of a setting, in YAML."""
-    try:
-        return decode_yaml(text)
-    except ValueError:
-        raise ValueError(f"--set {name}={text}: not a YAML value; quote it") from None
-
-
 def substitute(data: Any, settings: Mapping[str, Any]) -> Any:
-    """Decoded YAML with every ``$name`` of a setting replaced; a text that is nothing else takes the value's type."""
+    """Replace every ``$name`` of a setting in decoded YAML; a text that is just ``$name`` becomes the value."""
     if isinstance(data, Mapping):
         return {key: substitute(value, settings) for key, value in data.items()}
     if isinstance(data, list):
@@ -97,7 +93,7 @@ def substitute(data: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def build_tables(kind: type, what: str, data: Any) -> list:
-    """The node types or relations, with their columns in the long form."""
+    """Make the specs of node types or relations, dataclasses ``kind``, with their columns in the long form."""
     if not isinstance(data, list):
         raise ValueError(f"{what}: expected a list, got {type(data).__name__}")
     tables: list = []
@@ -113,7 +109,8 @@ def build_tables(kind: type, what: str, data: Any) -> list:
 
 
 def build_column(where: str, name: str, value: Any) -> ColumnSpec:
-    """One column from its short form (a reference) or its long form (a mapping), with the default dtype of its name."""
+    """Make one column of its short form (a reference) or its long form (a mapping), with the default dtype of its
+    name."""
     where = f"{where}.columns.{name}"
     if name in RESERVED or "/" in name:
         raise ValueError(f"{where}: the name {name!r} is taken or not allowed")
@@ -132,7 +129,7 @@ def build_column(where: str, name: str, value: Any) -> ColumnSpec:
 
 
 def place_files(spec: SourceSpec, folder: pathlib.Path, assigned: Mapping[str, str]) -> dict[str, FileSpec]:
-    """The files with their final paths; one that is used but has none is refused."""
+    """Give the files their final paths. Raises ValueError for a file that is used but has no path."""
     used = spec.used_files()
     placed = {}
     for name, file in spec.files.items():
@@ -147,34 +144,30 @@ def place_files(spec: SourceSpec, folder: pathlib.Path, assigned: Mapping[str, s
         path = assigned.get(source) or (str(folder / own) if own else None)
         if path is None and name in used:
             raise ValueError(f"files.{source} has no path; pass --set {source}=PATH")
-        placed[name] = place_file(file, path)
+        if file.archive is not None and path is not None and pathlib.Path(path).is_dir():
+            # A member of a folder is a file of its own.
+            member = str(pathlib.Path(path, str(file.member)))
+            placed[name] = dataclasses.replace(file, archive=None, member=None, path=member)
+        else:
+            placed[name] = dataclasses.replace(file, path=path)
     return placed
 
 
 def find_chunks(name: str, chunks: list[str], folder: pathlib.Path) -> list[str]:
-    """The files that a list of names and patterns means: those of a pattern in order of their names, numbers in them
-    compared as numbers."""
-    found = []
+    """List the files that names and patterns stand for; the files of a pattern are in order of their names, numbers
+    in them compared as numbers."""
+    paths = []
     for chunk in chunks:
         if not any(mark in chunk for mark in "*?["):
-            found.append(str(folder / chunk))
+            paths.append(str(folder / chunk))
             continue
         matches = glob.glob(chunk, root_dir=folder)
         if not matches:
             raise ValueError(f"files.{name}.chunks: no file is called {chunk!r} in {folder}")
-        found += [str(folder / match) for match in sorted(matches, key=natural)]
-    return found
+        paths += [str(folder / match) for match in sorted(matches, key=natural)]
+    return paths
 
 
 def natural(name: str) -> list:
-    """Key that sorts part-2 before part-10."""
+    """Make a key that sorts part-2 before part-10."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
-
-
-def place_file(file: FileSpec, path: str | None) -> FileSpec:
-    """A file at a path; a member of a folder is a file of its own."""
-    if file.archive is None or path is None:
-        return dataclasses.replace(file, path=path)
-    if pathlib.Path(path).is_dir():
-        return dataclasses.replace(file, archive=None, member=None, path=str(pathlib.Path(path, str(file.member))))
-    return dataclasses.replace(file, path=path)

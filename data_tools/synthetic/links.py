@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 
-import h5py
 import numpy as np
 
-from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
+from data_tools.source.rewrite import create_table, write_column
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes, zipf_cdf
 from hpcgnn.graph import files
 
 GROUPS, KINDS = 8, 3
@@ -22,26 +22,22 @@ FRACTIONS = (0.8, 0.1, 0.1)  # train, val, test
 
 
 def draw_links(num_users: int, num_items: int, count: int, seed: int) -> dict[str, np.ndarray]:
-    """At most ``count`` different links: src, dst, rel (its kind) and split; no two of a user with an item."""
+    """At most ``count`` links, one for a user and an item: src, dst, rel (its kind) and split."""
     rng = random_stream(seed, 0)
     user_group, item_group = rng.integers(0, GROUPS, num_users), rng.integers(0, GROUPS, num_items)
-    src = _by_weight(rng, num_users, count)
+    src = draw_from(zipf_cdf(num_users, EXPONENT, SHIFT, rng), rng.random(count))
     kind = rng.integers(0, KINDS, count)
-    asked = np.where(rng.random(count) < WITHIN, (user_group[src] + kind) % GROUPS, rng.integers(0, GROUPS, count))
+    is_within, any_group = rng.random(count) < WITHIN, rng.integers(0, GROUPS, count)
+    item_groups = np.where(is_within, (user_group[src] + kind) % GROUPS, any_group)
     dst = np.empty(count, np.int64)
     for group in range(GROUPS):
-        chosen, members = np.flatnonzero(asked == group), np.flatnonzero(item_group == group)
+        chosen, members = np.flatnonzero(item_groups == group), np.flatnonzero(item_group == group)
         members = members if len(members) else np.arange(num_items)
-        dst[chosen] = members[_by_weight(rng, len(members), len(chosen))]
+        dst[chosen] = members[draw_from(zipf_cdf(len(members), EXPONENT, SHIFT, rng), rng.random(len(chosen)))]
     _, first = np.unique(src * num_items + dst, return_index=True)
     first.sort()
     split = draw_from(np.cumsum(FRACTIONS), rng.random(len(first))).astype(np.int8)
     return {"src": src[first], "dst": dst[first], "rel": kind[first].astype(np.int32), "split": split}
-
-
-def _by_weight(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
-    weight = np.cumsum(rng.permutation((np.arange(size) + SHIFT) ** -EXPONENT))
-    return draw_from(weight / weight[-1], rng.random(count))
 
 
 def synthesize_links(path: str | os.PathLike, num_users: int, num_items: int, num_links: int, seed: int) -> None:
@@ -53,16 +49,12 @@ def synthesize_links(path: str | os.PathLike, num_users: int, num_items: int, nu
             "1, the others at least 0"
         )
     links = draw_links(num_users, num_items, num_links, seed)
-    given = f"synthetic links users={num_users} items={num_items} links={num_links} seed={seed}"
-    with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([given])) as file:
+    arguments = f"synthetic links users={num_users} items={num_items} links={num_links} seed={seed}"
+    with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([arguments])) as file:
         write_nodes(file, "user", 0, num_users)
         write_nodes(file, "item", 1, num_items)
-        _write(file, 0, ("user", "likes", "item"), links)
-        _write(file, 1, ("item", "liked_by", "user"), {"src": links["dst"], "dst": links["src"]})
-
-
-def _write(file: h5py.File, number: int, names: tuple[str, str, str], columns: dict[str, np.ndarray]) -> None:
-    group = file.create_group("edges/" + files.relation_name(*names))
-    group.attrs["num_edges"], group.attrs["relation_id"] = len(columns["src"]), number
-    for name, values in columns.items():
-        files.create_column(group, name, len(values), (), values.dtype)[:] = values
+        relations = {"user.likes.item": links, "item.liked_by.user": {"src": links["dst"], "dst": links["src"]}}
+        for number, (name, columns) in enumerate(relations.items()):
+            group = create_table(file, "edges", name, len(links["src"]), number)
+            for column, values in columns.items():
+                write_column(group, column, values)

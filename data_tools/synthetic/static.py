@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import h5py
 import numpy as np
 
-from data_tools.synthetic.tables import draw_from, random_stream, write_nodes
+from data_tools.source.rewrite import create_table
+from data_tools.synthetic.tables import draw_from, random_stream, write_nodes, zipf_cdf
 from hpcgnn.graph import files
 
 # Nodes and links are drawn in blocks of these sizes: part of the definition of the graph.
@@ -44,13 +46,13 @@ def make_population(num_nodes: int, num_classes: int, width: int, seed: int) -> 
     share = np.cumsum(rng.uniform(1, 4, num_classes))
     label = draw_from(share / share[-1], rng.random(num_nodes)).astype(np.int64)
     order = np.argsort(label, kind="stable")
-    cumulative = np.cumsum(rng.permutation((np.arange(num_nodes) + SHIFT) ** -EXPONENT))
+    cumulative = zipf_cdf(num_nodes, EXPONENT, SHIFT, rng)
     centre = SIGNAL * rng.standard_normal((num_classes, width), dtype=np.float32)
     start = np.searchsorted(label[order], np.arange(num_classes + 1))
-    return Population(label, order, cumulative / cumulative[-1], start, centre)
+    return Population(label, order, cumulative, start, centre)
 
 
-def draw_links(population: Population, count: int, seed: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_links(population: Population, seed: int, count: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Both ends [count] of the links of a block; no link joins a node to itself. Links may repeat."""
     rng = random_stream(seed, LINKS + block)
     low = np.concatenate([[0.0], population.cumulative])
@@ -70,7 +72,7 @@ def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray
     feat = files.create_column(group, "feat", num_nodes, (width,), np.float32) if width else None
     label = files.create_column(group, "label", num_nodes, (), np.int64)
     split = files.create_column(group, "split", num_nodes, (), np.int8)
-    for block, (start, stop) in enumerate(blocks(num_nodes, NODE_BLOCK)):
+    for block, (start, stop) in enumerate(files.slabs(num_nodes, 1, NODE_BLOCK)):
         rng = random_stream(seed, NODES + block)
         label[start:stop] = labels[start:stop]
         split[start:stop] = draw_from(np.cumsum(FRACTIONS), rng.random(stop - start))
@@ -79,18 +81,15 @@ def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray
             feat[start:stop] = centre[labels[start:stop]] + noise
 
 
-def write_links(group: h5py.Group, population: Population, num_edges: int, seed: int) -> None:
-    """Draw and write the links, each in both directions, one after the other."""
+def write_links(file: h5py.File, num_edges: int, draw: Callable[[int, int], tuple[np.ndarray, ...]]) -> None:
+    """Draw and write the relation node.to.node, every link in both directions, one after the other; ``draw(count,
+    block)`` gives both ends [count] of the links of a block."""
+    group = create_table(file, "edges", files.relation_name("node", "to", "node"), num_edges, 0)
     src, dst = (files.create_column(group, name, num_edges, (), np.int64) for name in ("src", "dst"))
-    for block, (start, stop) in enumerate(blocks(num_edges // 2, LINK_BLOCK)):
-        first, second = draw_links(population, stop - start, seed, block)
+    for block, (start, stop) in enumerate(files.slabs(num_edges // 2, 1, LINK_BLOCK)):
+        first, second = draw(stop - start, block)
         src[2 * start : 2 * stop] = np.stack([first, second], axis=1).ravel()
         dst[2 * start : 2 * stop] = np.stack([second, first], axis=1).ravel()
-
-
-def blocks(count: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of at most ``size``."""
-    return files.slabs(count, 1, size)
 
 
 def synthesize_static(
@@ -107,9 +106,7 @@ def synthesize_static(
             "nodes and one class are needed, edges must be even (both directions count), the others at least 0"
         )
     population = make_population(num_nodes, num_classes, width, seed)
-    given = f"nodes={num_nodes} edges={num_edges} seed={seed} features={width} classes={num_classes}"
-    with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([f"synthetic static {given}"])) as file:
+    arguments = f"nodes={num_nodes} edges={num_edges} seed={seed} features={width} classes={num_classes}"
+    with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([f"synthetic static {arguments}"])) as file:
         write_node_columns(write_nodes(file, "node", 0, num_nodes), population.label, population.centre, seed)
-        group = file.create_group("edges/" + files.relation_name("node", "to", "node"))
-        group.attrs["num_edges"], group.attrs["relation_id"] = num_edges, 0
-        write_links(group, population, num_edges, seed)
+        write_links(file, num_edges, partial(draw_links, population, seed))

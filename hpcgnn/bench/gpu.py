@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from typing import Literal
 
 import numpy as np
 import torch
@@ -106,7 +107,9 @@ def time_exchange(world: World, size: int, repeat: int) -> float:
 
 def time_ways(options: Options) -> dict[str, float]:
     """Collective. ``time_exchange`` direct, where MPI takes device memory, and staged."""
-    ways = {"direct": "on", "staged": "off"} if mpi_is_cuda_aware() else {"staged": "off"}
+    ways: dict[str, Literal["on", "off"]] = {"direct": "on", "staged": "off"}
+    if not mpi_is_cuda_aware():
+        del ways["direct"]
     worlds = {name: World(CommConfig(device="cuda", gpu_direct=value)) for name, value in ways.items()}
     return {name: time_exchange(world, options.exchange, options.repeat) for name, world in worlds.items()}
 

@@ -1,7 +1,7 @@
-"""Sampler ranks beside trainer ranks: who asks whom, and the messages between them.
+"""Sampling servers beside the ranks that train: which asks which, and the messages between them.
 
 T trainers, the first ranks of a job, and S samplers, the last ones. Trainer t asks sampler t S // T; a sampler that no
-trainer asks hears from the trainer of the sampler before it which step is next, as all samplers draw together.
+trainer asks learns the next step from the trainer of the sampler before it, as all samplers draw together.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from hpcgnn.comm.exchange import POLL_SECONDS
 from hpcgnn.comm.world import DistributedError, World
 
 LENGTH, PIECE = 1, 2
-PATIENT_SECONDS, PATIENT_AFTER = 1e-3, 0.02  # a wait that lasts polls more rarely
+PATIENT_SECONDS, PATIENT_AFTER = 1e-3, 0.02  # a wait that takes longer polls more rarely
 
 
 class Lane:
-    """Messages of bytes between any two ranks of the job, for one thread at a time. They come in the order sent."""
+    """Sends messages of bytes between any two ranks of the job, for one thread at a time; they arrive in the order
+    sent."""
 
     def __init__(self, comm: MPI.Comm, max_bytes: int):
         self._comm, self._max_bytes = comm, max_bytes
         self._sending: list[tuple[np.ndarray, np.ndarray, list[MPI.Request]]] = []
 
     def send(self, message: np.ndarray, rank: int) -> None:
-        """Begin to send bytes [n] uint8, which must not change; they are held until they are sent."""
+        """Begin to send bytes [n] uint8, which must not change; they are kept until they are sent."""
         self.num_held()
         length = np.array([len(message)], np.int64)
         requests = [self._comm.Isend(length, rank, LENGTH)]
@@ -37,10 +38,10 @@ class Lane:
         self._sending.append((length, message, requests))
 
     def receive(self, rank: int) -> np.ndarray:
-        """The next message [n] uint8 from a rank."""
+        """Wait for the next message [n] uint8 from a rank."""
         length = np.empty(1, np.int64)
-        begun = self._comm.Irecv(length, rank, LENGTH)
-        _wait(begun.Test)
+        request = self._comm.Irecv(length, rank, LENGTH)
+        _wait(request.Test)
         message = np.empty(int(length[0]), np.uint8)
         pieces = [
             self._comm.Irecv(message[begin : begin + self._max_bytes], rank, PIECE)
@@ -50,8 +51,8 @@ class Lane:
         return message
 
     def num_held(self) -> int:
-        """Messages that are not sent yet; the others are let go."""
-        self._sending = [kept for kept in self._sending if not MPI.Request.Testall(kept[2])]
+        """Count the messages that are not sent yet; the memory of the others is freed."""
+        self._sending = [message for message in self._sending if not MPI.Request.Testall(message[2])]
         return len(self._sending)
 
     def flush(self) -> None:
@@ -60,7 +61,7 @@ class Lane:
 
 
 def _wait(done: Callable[[], bool]) -> None:
-    """Without spinning: other threads and ranks need the core."""
+    """Wait without spinning: other threads and ranks need the core."""
     begin = time.monotonic()
     while not done():
         time.sleep(POLL_SECONDS if time.monotonic() - begin < PATIENT_AFTER else PATIENT_SECONDS)
@@ -68,37 +69,39 @@ def _wait(done: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Who asks whom, by numbers of trainers and of samplers."""
+    """Says which trainer asks which sampler, both by their numbers."""
 
     num_trainers: int
     num_samplers: int
 
     @property
     def rounds(self) -> int:
-        """Trainers that the busiest sampler draws for, one after the other, in every step."""
+        """Number of trainers that the busiest sampler draws for, one after the other, in every step."""
         return max(len(self.askers(sampler)) for sampler in range(self.num_samplers))
 
     def sampler_of(self, trainer: int) -> int:
-        """The sampler that a trainer asks."""
+        """Return the sampler that a trainer asks."""
         return trainer * self.num_samplers // self.num_trainers
 
     def askers(self, sampler: int) -> list[int]:
-        """The trainers that ask a sampler."""
+        """List the trainers that ask a sampler."""
         return [trainer for trainer in range(self.num_trainers) if self.sampler_of(trainer) == sampler]
 
     def source(self, sampler: int) -> int:
-        """The trainer that tells a sampler without askers which step is next."""
+        """Return the trainer that tells a sampler without askers which step is next."""
         return max(trainer for trainer in range(self.num_trainers) if self.sampler_of(trainer) < sampler)
 
     def followers(self, trainer: int) -> list[int]:
-        """The samplers that a trainer tells so."""
+        """List the samplers without askers that a trainer tells which step is next."""
         return [s for s in range(self.num_samplers) if not self.askers(s) and self.source(s) == trainer]
 
 
 class Crew:
-    """Collective to create, over the ranks of a job. world: that of this rank's side, whose verdicts stay within it;
-    mapping; lanes: one for each step that is drawn at once; met: whether ``meet`` was called; open: whether the lanes
-    are in use."""
+    """The trainers and samplers of a job. Collective to create.
+
+    world: the ranks of this rank's side, whose verdicts stay within it; lanes: one for each step that is drawn at once;
+    met: whether ``meet`` was called; open: whether the lanes are in use.
+    """
 
     def __init__(self, job: World, num_lanes: int):
         """Raises DistributedError, on all ranks, where ``comm.sampler_ranks`` leaves no trainer."""
@@ -117,16 +120,16 @@ class Crew:
         return self.job.rank >= self.mapping.num_trainers
 
     def rank_of(self, sampler: int) -> int:
-        """Rank of a sampler in the job; that of a trainer is its number."""
+        """Return the rank of a sampler in the job; the rank of a trainer is its number."""
         return self.mapping.num_trainers + sampler
 
     def meet(self, error: DistributedError | None = None) -> None:
-        """Collective over the job, once. Both sides are ready, or all ranks leave with the error of one."""
+        """Collective over the job, once. Agree that both sides are ready, or raise the error of any rank on all."""
         self.met = True
-        found = self.job.allgather(None if error is None else (str(error), error.user_error))
+        verdicts = self.job.allgather(None if error is None else (str(error), error.user_error))
         if error is not None:
             raise error
-        for verdict in found:
+        for verdict in verdicts:
             if verdict is not None:
                 raise DistributedError(*verdict)
         self.open = True

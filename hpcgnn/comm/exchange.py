@@ -1,10 +1,9 @@
-"""Ragged rows by alltoallv: the one function every exchange goes through.
+"""Exchanges ragged rows by alltoallv: the one function that every exchange goes through.
 
 R ranks. A message is a matrix of rows, grouped by peer; both sides know the counts. Rows of any dtype travel as bytes.
-The first ``limit`` bytes of a pair travel in the alltoallv, which keeps its total below 2 GiB (Open MPI #5383); what is
-left of a large pair follows in point-to-point rounds that both sides can count, so that no further agreement is needed.
-Device memory that MPI takes as it is goes point to point altogether: Open MPI's collectives take it only where they
-block.
+The first ``limit`` bytes between two ranks travel in the alltoallv, which keeps its total below 2 GiB (Open MPI #5383);
+larger messages continue in point-to-point rounds that both sides can count, so that no further agreement is needed.
+Device memory that MPI takes directly travels point to point only: Open MPI's collectives take it only where they block.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ POLL_SECONDS = 5e-5
 
 
 class Transfer:
-    """Rows under way, begun by ``Channel.start``. Whatever MPI reads and writes is held until they are there."""
+    """Rows under way, begun by ``Channel.start``; the memory that MPI reads and writes is kept until they have
+    arrived."""
 
     def __init__(self, out: torch.Tensor, wait: Callable[[MPI.Request], None]):
         self._out, self._wait = out, wait
@@ -32,7 +32,7 @@ class Transfer:
         self.unpack: list[Callable[..., object]] = []
 
     def wait(self) -> torch.Tensor:
-        """The received rows, once they are there."""
+        """Wait for the received rows and return them."""
         for request in self.requests:
             self._wait(request)
         for unpack in self.unpack:
@@ -65,7 +65,7 @@ class Channel:
         self._comm.Free()
 
     def counts(self, send: np.ndarray) -> np.ndarray:
-        """Collective. Row counts [R] to every rank; returns the counts [R] from every rank."""
+        """Collective. Send every rank its row count [R]; returns the counts [R] that other ranks sent."""
         if self.size == 1:
             return send.copy()
         send, receive = np.ascontiguousarray(send, np.int64), np.empty(self.size, np.int64)
@@ -94,14 +94,15 @@ class Channel:
         return transfer
 
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
-        """Collective. Send rows of an array of any dtype, structured ones included; returns what came, by source."""
+        """Collective. Send rows of an array of any dtype, structured ones included; returns the received rows by
+        source."""
         flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1) if len(rows) else _empty_bytes(rows)
         received = self.rows(torch.from_numpy(flat), send_counts, receive_counts).numpy()
         return received.view(rows.dtype).reshape(len(received), *rows.shape[1:])
 
     def everyone(self, rows: torch.Tensor, counts: np.ndarray | None = None) -> torch.Tensor:
-        """Collective. This rank's rows [n, ...] to all ranks; returns those of all ranks [sum(counts), ...] in rank
-        order. counts [R], where they are known."""
+        """Collective. Send this rank's rows [n, ...] to all ranks; returns the rows of all ranks [sum(counts), ...] in
+        rank order. counts [R]: their numbers, where they are known."""
         if counts is None:
             counts = self.counts(np.full(self.size, len(rows), np.int64))
         return self.start_everyone(rows, counts).wait()
@@ -119,7 +120,7 @@ class Channel:
         out[target : target + own].copy_(rows[begin : begin + own])
 
     def _start_staged(self, rows, out, send_counts, receive_counts) -> Transfer:
-        """Through pinned buffers, which torch keeps and gives again; this rank's own rows stay on the device."""
+        """Start to send through pinned buffers, which torch caches; this rank's own rows stay on the device."""
         transfer, pinned = Transfer(out, self._wait), rows.is_cuda
         host_rows, host_out = (torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in (rows, out))
         for piece in self._of_others(send_counts):
@@ -130,7 +131,7 @@ class Channel:
         return transfer
 
     def _of_others(self, counts: np.ndarray) -> tuple[slice, slice]:
-        """The rows before and behind this rank's own."""
+        """Return the rows before and behind this rank's own rows."""
         own = int(counts[: self.rank].sum())
         return slice(own), slice(own + int(counts[self.rank]), None)
 
@@ -145,8 +146,8 @@ class Channel:
         transfer.held += [rows, out]
         limit = 0 if by_pairs else max(1, self.max_bytes // self.size)
         if limit:
-            first = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)
-            self._alltoallv(transfer, rows, out, *first)
+            counts = (np.minimum(send, limit), send_start), (np.minimum(receive, limit), receive_start)
+            self._alltoallv(transfer, rows, out, *counts)
         self._remainder(transfer, rows, out, (send, send_start), (receive, receive_start), limit)
 
     def _alltoallv(self, transfer: Transfer, rows, out, send, receive) -> None:
@@ -204,5 +205,5 @@ def _piece(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:
 
 
 def _memory(tensor: torch.Tensor):
-    """MPI's view of a contiguous tensor's memory, on the host or on a device."""
+    """Make MPI's view of a contiguous tensor's memory, on the host or on a device."""
     return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())

@@ -1,4 +1,4 @@
-"""What C libraries that speak MPI themselves need of a Group."""
+"""Passes a Group's communicator to C libraries that use MPI themselves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAPS = Path("/proc/self/maps")
 
 
 def communicator_address(group: Group) -> int:
-    """Address of the group's MPI_Comm, for an argument ``MPI_Comm *``."""
+    """Return the address of the group's MPI_Comm, for an argument ``MPI_Comm *``."""
     return MPI._addressof(group.mpi)
 
 
 def check_one_mpi(library: str) -> None:
-    """Refuse a library that brought an MPI of its own into the process, as calling it would crash.
+    """Raise ValueError for a library that loaded another MPI into the process: a call of it would crash.
 
-    Raises ValueError. Where the system does not tell what is loaded, nothing is checked.
+    Nothing is checked where the system does not say what is loaded.
     """
     if not MAPS.exists():
         return

@@ -1,4 +1,4 @@
-"""Parameters and gradients as flat buffers, and their sum over ranks in one all-reduce."""
+"""Keeps parameters and gradients in flat buffers and sums gradients over ranks in one all-reduce."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import hashlib
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import torch
 from mpi4py import MPI
 
-if TYPE_CHECKING:
-    from hpcgnn.comm.world import World
+from hpcgnn.comm.world import World
 
 FOREVER = 1e8  # seconds
 
 
 class FlatParameters:
-    """All parameters of a module as views into one buffer, their gradients into another. A module without any has
-    buffers that tell device and dtype.
+    """All parameters of a module as views into one buffer, and their gradients as views into another. Device and dtype
+    of a module without parameters are those of its buffers.
 
-    ``parameter`` is one leaf tensor for the optimizer; ``extras`` are a few more elements that travel with the
-    gradients (loss, flags).
+    parameter: one leaf tensor for the optimizer; extras: a few more elements that travel with the gradients (loss,
+    flags).
     """
 
     def __init__(self, module: torch.nn.Module, num_extras: int = 0):
@@ -48,21 +46,21 @@ class FlatParameters:
         self._buffer.zero_()
 
     def sum(self, reducer: GradientSum) -> None:
-        """Collective. Gradients and extras summed over ranks."""
+        """Collective. Sum gradients and extras over ranks."""
         reducer(self._buffer)
 
     def sum_extras(self, reducer: GradientSum) -> None:
-        """Collective. Extras alone, when gradients wait for more steps."""
+        """Collective. Sum the extras alone, where gradients wait for more steps."""
         reducer(self.extras)
 
     def gather_gradient(self, reducer: GradientSum) -> torch.Tensor:
-        """Collective. The gradient so far summed over ranks, on rank 0, and zero elsewhere, so that a later sum over
-        ranks stays what it was. A view."""
+        """Collective. Sum the gradient so far over ranks; rank 0 keeps the sum and others zero, so that a later sum
+        over ranks is unchanged. Returns a view."""
         reducer(self.gradient)
         return self.set_gradient(self.gradient, reducer)
 
     def set_gradient(self, total: torch.Tensor, reducer: GradientSum) -> torch.Tensor:
-        """A gradient that stands for all ranks: kept by rank 0, zero elsewhere."""
+        """Set the gradient to a sum over all ranks: rank 0 keeps it, others zero."""
         if reducer.rank == 0:
             self.gradient.copy_(total)
         else:
@@ -70,14 +68,14 @@ class FlatParameters:
         return self.gradient
 
     def checksum(self) -> str:
-        """sha256 of the parameters' bytes: must be the same on every rank."""
+        """Compute the sha256 of the parameters' bytes, which must be the same on every rank."""
         return hashlib.sha256(
             self.parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
         ).hexdigest()
 
 
 class GradientSum:
-    """Collective to create and to call: in-place sum of one flat tensor over ranks, by MPI, gloo or NCCL."""
+    """Sums a flat tensor over ranks in place, by MPI, gloo or NCCL. Collective to create and to call."""
 
     def __init__(self, world: World):
         self._comm, self.rank = world.mpi.Dup(), world.rank
@@ -105,38 +103,38 @@ class GradientSum:
 
 
 def _choose(world: World) -> str:
-    """Collective. The configured backend; "auto": NCCL when every rank has a GPU of its own, MPI otherwise."""
+    """Collective. Choose the configured backend; "auto" is NCCL when every rank has a GPU of its own, else MPI."""
     gpus = world.allgather(_gpu_identity(world))
-    everyone = None not in gpus and len(set(gpus)) == world.size
+    own_gpus = None not in gpus and len(set(gpus)) == world.size
     backend, error = "mpi", None
     try:
-        backend = _backend(world, everyone)
+        backend = _backend(world, own_gpus)
     except ValueError as caught:
         error = caught
     world.agree(error, "choose how gradients are summed")
     return backend
 
 
-def _backend(world: World, everyone: bool) -> str:
-    wanted = world.config.gradients
-    if wanted == "auto":
-        return "nccl" if everyone and torch.distributed.is_nccl_available() else "mpi"
-    if wanted == "nccl" and not everyone:
+def _backend(world: World, own_gpus: bool) -> str:
+    backend = world.config.gradients
+    if backend == "auto":
+        return "nccl" if own_gpus and torch.distributed.is_nccl_available() else "mpi"
+    if backend == "nccl" and not own_gpus:
         raise ValueError("comm.gradients is nccl, which needs a GPU of its own for every rank; use mpi or gloo")
-    if wanted == "gloo" and world.device.type == "cuda":
+    if backend == "gloo" and world.device.type == "cuda":
         raise ValueError("comm.gradients is gloo, which is for CPU ranks; use nccl or mpi with GPUs")
-    return wanted
+    return backend
 
 
 def _gpu_identity(world: World) -> tuple[str, str] | None:
-    """Host and GPU of this rank: ranks may each see one device, or all of them."""
+    """Identify this rank's GPU by host and device: ranks may each see one device, or all of them."""
     if world.device.type != "cuda":
         return None
     return world.host, str(torch.cuda.get_device_properties(world.device).uuid)
 
 
 def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:
-    """Bootstrap torch.distributed from MPI: rank 0 opens a store on a free port and broadcasts where it is."""
+    """Start torch.distributed by MPI: rank 0 opens a store on a free port and broadcasts its address."""
     store, address = None, None
     if comm.rank == 0:
         store = torch.distributed.TCPStore(socket.gethostname(), 0, comm.size, is_master=True, wait_for_workers=False)

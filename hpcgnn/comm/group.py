@@ -1,5 +1,5 @@
-"""Ranks that exchange NumPy arrays and agree on errors: what tools need of MPI. Loads no torch, which takes more memory
-than a tool does.
+"""Ranks that exchange NumPy arrays and agree on errors: what tools need of MPI. This module does not load torch, which
+takes more memory than a tool.
 
 R ranks.
 """
@@ -22,7 +22,7 @@ FORWARD_SECONDS = 0.2  # the launcher forwards a message before it kills everyth
 
 
 class DistributedError(RuntimeError):
-    """One rank's error, raised on all ranks; ``user_error`` when the user's input caused it."""
+    """Raised on all ranks for an error of one; user_error: whether the user's input caused it."""
 
     def __init__(self, message: str, user_error: bool):
         super().__init__(message)
@@ -30,8 +30,8 @@ class DistributedError(RuntimeError):
 
 
 class Group:
-    """Collective to create. Ranks with a communicator of their own. ``job``: the group of all ranks whose verdicts are
-    one; max_bytes: of one round of an exchange."""
+    """Ranks with a communicator of their own. Collective to create. job: the group of all ranks that share verdicts;
+    max_bytes: of one round of an exchange."""
 
     def __init__(self, comm: MPI.Comm | None = None, max_bytes: int = MAX_BYTES):
         self._comm = self._whole = (comm or MPI.COMM_WORLD).Dup()
@@ -40,10 +40,7 @@ class Group:
 
     @staticmethod
     def check_singleton() -> None:
-        """Refuse N copies of "rank 0 of 1": a launcher started several tasks, but MPI sees one rank.
-
-        Raises ValueError.
-        """
+        """Raise ValueError for N copies of "rank 0 of 1": a launcher started several tasks, but MPI sees one rank."""
         if MPI.COMM_WORLD.size > 1:
             return
         variable, tasks = launched_tasks()
@@ -60,34 +57,35 @@ class Group:
         return self._comm
 
     def ranks_on_node(self) -> int:
-        """Collective. Ranks on this rank's node, itself included."""
+        """Collective. Count the ranks on this rank's node, itself included."""
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         size = node.size
         node.Free()
         return size
 
     def allgather(self, value: Any) -> list:
-        """Collective. One picklable object a rank, on every rank."""
+        """Collective. Return one picklable object of each rank, on every rank."""
         return self._comm.allgather(value)
 
     def broadcast(self, value: Any = None, root: int = 0) -> Any:
-        """Collective. Any picklable object from ``root``."""
+        """Collective. Return a picklable object of ``root`` on every rank."""
         return self._comm.bcast(value, root)
 
     def reduce_array(self, values: np.ndarray, operation: str = "sum") -> np.ndarray:
-        """Collective. Elementwise "sum", "max", "min" or "or" over ranks, on every rank."""
+        """Collective. Reduce elementwise over ranks, by "sum", "max", "min" or "or"; returns the result on every
+        rank."""
         operations = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "or": MPI.BOR}
         out = np.ascontiguousarray(values).copy()
         self._comm.Allreduce(MPI.IN_PLACE, out, operations[operation])
         return out
 
     def barrier(self) -> None:
-        """Collective."""
+        """Collective. Wait for all ranks."""
         self._comm.Barrier()
 
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Send rows [n, ...] of any dtype, grouped by rank, counts [R] of them; returns what came, by
-        source, and how many rows from each [R]."""
+        """Collective. Send rows [n, ...] of any dtype, grouped by destination, counts [R] to each; returns the received
+        rows by source, and their counts [R]."""
         counts, received = np.ascontiguousarray(counts, np.int64), np.empty(self.size, np.int64)
         self._comm.Alltoall(counts, received)
         out = np.empty((int(received.sum()), *rows.shape[1:]), rows.dtype)
@@ -97,28 +95,27 @@ class Group:
         return out, received
 
     def _move(self, rows: np.ndarray, out: np.ndarray, send: np.ndarray, receive: np.ndarray) -> None:
-        """Bytes by alltoallv, whose total stays below 2 GiB: no pair of ranks moves more than a share of max_bytes in
-        one round."""
+        """Send bytes by alltoallv, whose total stays below 2 GiB: no pair of ranks moves more than its share of
+        max_bytes in one round."""
         limit = max(1, self.max_bytes // self.size)
         most = int(self.reduce_array(np.array([send.max(initial=0)]), "max")[0])
         if most <= limit:
             self._alltoallv(rows, out, send, receive)
             return
         for begin in range(0, most, limit):
-            sizes, coming = (np.clip(counts - begin, 0, limit) for counts in (send, receive))
-            packed = [
-                rows[start + begin : start + begin + size] for start, size in zip(_starts(send), sizes, strict=True)
-            ]
-            came = np.empty(coming.sum(), np.uint8)
-            self._alltoallv(np.concatenate(packed), came, sizes, coming)
-            for start, size, first in zip(_starts(receive), coming, _starts(coming), strict=True):
-                out[start + begin : start + begin + size] = came[first : first + size]
+            sent_sizes, sizes = (np.clip(counts - begin, 0, limit) for counts in (send, receive))
+            pieces = zip(_starts(send), sent_sizes, strict=True)
+            packed = [rows[start + begin : start + begin + size] for start, size in pieces]
+            received = np.empty(sizes.sum(), np.uint8)
+            self._alltoallv(np.concatenate(packed), received, sent_sizes, sizes)
+            for start, size, first in zip(_starts(receive), sizes, _starts(sizes), strict=True):
+                out[start + begin : start + begin + size] = received[first : first + size]
 
     def _alltoallv(self, rows: np.ndarray, out: np.ndarray, send: np.ndarray, receive: np.ndarray) -> None:
         self._comm.Alltoallv([rows, (send, _starts(send)), MPI.BYTE], [out, (receive, _starts(receive)), MPI.BYTE])
 
     def agree(self, error: BaseException | None, stage: str) -> None:
-        """Collective. When any rank of the job brings an error, raise DistributedError on all, naming rank, host and
+        """Collective. Raise DistributedError on all ranks of the job when any has an error; the message names rank and
         stage."""
         verdict = None if error is None else (str(error) or type(error).__name__, isinstance(error, ValueError))
         job = self.job.mpi
@@ -129,7 +126,7 @@ class Group:
         raise DistributedError(f"{message} [{stage}, rank {rank} of {job.size}]", user_error) from error
 
     def abort(self, code: int) -> None:
-        """End all ranks of the job at once, on both sides of one that was split."""
+        """End all ranks of the job at once, on both sides of a job that was split."""
         sys.stderr.flush()
         time.sleep(FORWARD_SECONDS)
         self._whole.Abort(code)

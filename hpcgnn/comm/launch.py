@@ -1,4 +1,4 @@
-"""What the launcher and the batch system tell before MPI is there."""
+"""Reads what the launcher and the batch system say in the environment, before MPI starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 
 
 def launched_tasks() -> tuple[str, int]:
-    """The variable that tells the number of tasks, and the number; ("", 1) where none was started by a launcher."""
+    """Return the variable that holds the number of tasks, and the number; ("", 1) without a launcher."""
     for variable in LAUNCHER_SIZES:
         tasks = os.environ.get(variable, "")
         if tasks.isdigit():
@@ -18,5 +18,5 @@ def launched_tasks() -> tuple[str, int]:
 
 
 def launched_by_batch_system() -> bool:
-    """Whether this process runs in a job of Slurm, PBS, Flux or LSF."""
+    """Say whether this process runs in a job of Slurm, PBS, Flux or LSF."""
     return any(os.environ.get(variable) for variable in BATCH_JOBS)

@@ -1,4 +1,4 @@
-"""State handed from group to group of ranks: each continues in time where the one before it ends.
+"""Passes a model's state from group to group of ranks: each continues in time where the group before it ends.
 
 A rank's *peers* are the ranks of the other groups with the same place in theirs, which hold the same nodes. Gradients
 come back the other way.
@@ -16,8 +16,8 @@ from hpcgnn.comm.world import World
 
 
 class Relay:
-    """Collective over the job to create, between peers to use. One state a step goes from the first group to the last
-    one, and from there, without gradient, back to the first."""
+    """Passes one state a step from the first group to the last one, and from there, without gradient, back to the
+    first. Collective over the job to create, over peers to use."""
 
     def __init__(self, world: World):
         self._comm = world.job.mpi.Split(world.rank, world.group)
@@ -27,27 +27,27 @@ class Relay:
 
     @property
     def is_first(self) -> bool:
-        """Whether no group comes before."""
+        """Whether this is the first group."""
         return self.group == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether no group comes after."""
+        """Whether this is the last group."""
         return self.group == self.num_groups - 1
 
     def receive(self, like: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The state of the group before, of the shapes and the type of ``like``, and a token that must be part of the
-        loss: its backward pass hands the state's gradient back."""
+        """Receive the state of the group before, of the shapes and the type of ``like``, and a token that must be part
+        of the loss: its backward pass sends the state's gradient back."""
         *state, token = _Receive.apply(_anchor(like[0]), self, like)
         return state, token
 
     def send(self, state: list[torch.Tensor]) -> torch.Tensor:
-        """The state to the group after; returns a token that must be part of the loss: its backward pass waits for the
-        state's gradient."""
+        """Send the state to the next group; returns a token that must be part of the loss: its backward pass waits for
+        the state's gradient."""
         return _Send.apply(_anchor(state[0]), self, *state)
 
     def close_round(self, state: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The last group's state, at the first group; elsewhere the state given."""
+        """Return the last group's state at the first group, and ``state`` elsewhere."""
         if self.is_last and not self.is_first:
             self.put(state, 0)
         if self.is_first and not self.is_last:
@@ -55,34 +55,34 @@ class Relay:
         return state
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over peers, in order of their groups."""
+        """Sum over peers, in order of their groups."""
         pieces = self._comm.allgather(values.cpu().numpy())
         return torch.from_numpy(sum(pieces[1:], pieces[0])).to(values.device)
 
     def put(self, tensors: list[torch.Tensor], group: int) -> None:
         """Begin to send tensors to a peer."""
-        self._sending = [kept for kept in self._sending if not MPI.Request.Testall(kept[1])]
+        self._sending = [message for message in self._sending if not MPI.Request.Testall(message[1])]
         for tensor in tensors:
             flat = tensor.detach().contiguous().cpu().numpy().reshape(-1).view(np.uint8).copy()
             self._sending.append((flat, [self._comm.Isend(piece, group) for piece in self._pieces(flat)]))
 
     def take(self, like: list[torch.Tensor], group: int) -> list[torch.Tensor]:
-        """Tensors that a peer sends, of the shapes and types of ``like``."""
-        found = []
+        """Receive tensors from a peer, of the shapes and types of ``like``."""
+        tensors = []
         for tensor in like:
             host = torch.empty(tensor.shape, dtype=tensor.dtype)
             for piece in self._pieces(host.numpy().reshape(-1).view(np.uint8)):
                 self._comm.Recv(piece, group)
-            found.append(host.to(tensor.device))
-        return found
+            tensors.append(host.to(tensor.device))
+        return tensors
 
     def _pieces(self, flat: np.ndarray) -> list[np.ndarray]:
         return [flat[begin : begin + self._max_bytes] for begin in range(0, len(flat), self._max_bytes)]
 
 
 class Handed(Mapping):
-    """The state of the group before, waited for when it is first looked at: what a model does before that needs no
-    state, and overlaps the groups before. like: a state of the same shapes."""
+    """The state of the group before, received when it is first read: what a model computes until then overlaps with the
+    groups before. like: a state of the same shapes."""
 
     def __init__(self, relay: Relay, like: Mapping[str, torch.Tensor], tokens: list[torch.Tensor]):
         self._relay, self._tokens, self._state, self._waits = relay, tokens, like, True
@@ -103,7 +103,7 @@ class Handed(Mapping):
 
 
 def _anchor(like: torch.Tensor) -> torch.Tensor:
-    """A leaf that makes a backward pass come by."""
+    """Make a leaf that lets a backward pass reach the functions below."""
     return torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=torch.is_grad_enabled())
 
 

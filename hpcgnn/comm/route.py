@@ -1,4 +1,4 @@
-"""Route: one plan for every exchange of rows between owners and users.
+"""Plans an exchange of rows between owners and users once, and executes it often.
 
 A rank *wants* rows by id; their owners *serve* them. Planning costs one count and one id exchange; after that rows can
 be pulled (owner to user) and pushed (user to owner) any number of times with known counts. Push with sum is the adjoint
@@ -19,20 +19,20 @@ from hpcgnn.native.dispatch import upload
 
 
 class Ownership(Protocol):
-    """Who owns an id, and in which of its rows."""
+    """Says which rank owns an id, and in which of its rows."""
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Owning rank and owner's local row of every global id, both int64 [n]."""
+        """Return the owning rank and the owner's local row of every global id, both int64 [n]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Built by ``Route.plan``. W wanted ids, M requests served (grouped by requesting rank), S unique rows among them.
+    """A plan for exchanges of rows, made by ``Route.plan``. W wanted ids, M requests served (grouped by requesting
+    rank), S unique rows among them.
 
-    want_counts, serve_counts [R]; order [W] position of each wanted id in owner order, or None when already so;
-    requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in served, with its transpose
-    (indptr [S + 1], members [M]).
-    """
+    want_counts, serve_counts [R]; order [W]: positions of the wanted ids in order of their owners, or None when they
+    are; requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in served, with its
+    transpose (indptr [S + 1], members [M])."""
 
     channel: Channel
     want_counts: np.ndarray
@@ -52,13 +52,13 @@ class Route:
 
     @classmethod
     def alone(cls, channel: Channel, rows: torch.Tensor) -> Route:
-        """To unique local rows [W] int64 of the only rank, where they lie."""
+        """Make a route to unique local rows [W] int64 of the only rank; nothing is sent."""
         place, count = torch.arange(len(rows) + 1, device=rows.device), np.array([len(rows)])
         return cls(channel, count, count, None, rows, rows, place[:-1], place, place[:-1])
 
     @classmethod
     def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel) -> Route:
-        """Collective. Plan a route for ids that were located already; (owner, local) pairs are unique."""
+        """Collective. Plan the exchange of rows whose owners are known; (owner, local) pairs are unique."""
         order = None
         if np.any(owner[1:] < owner[:-1]):
             by_owner = np.argsort(owner, kind="stable")
@@ -81,30 +81,30 @@ class Route:
 
     @property
     def num_wanted(self) -> int:
-        """W."""
+        """Number W of wanted ids."""
         return int(self.want_counts.sum())
 
     def to(self, device: torch.device) -> Route:
-        """This route with its index tensors on ``device``."""
+        """Return the route with its index tensors on ``device``."""
         if device.type == "cpu":
             return self
         names = ("order", "requests", "served", "position", "indptr", "members")
-        held = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        moved: dict[str, Any] = {name: upload(tensor, device) for name, tensor in held.items()}
-        return replace(self, **moved)
+        tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        uploaded: dict[str, Any] = {name: upload(tensor, device) for name, tensor in tensors.items()}
+        return replace(self, **uploaded)
 
     def over(self, channel: Channel) -> Route:
-        """This route, moving its rows through another channel (planned in one thread, executed in another)."""
+        """Return the route over another channel, to execute in another thread than it was planned in."""
         return replace(self, channel=channel)
 
     def requesters(self) -> np.ndarray:
-        """Requesting rank of every request, int64 [M]."""
+        """Return the requesting rank of every request, int64 [M]."""
         return np.repeat(np.arange(self.channel.size), self.serve_counts)
 
     def restrict(self, wanted: np.ndarray, requested: np.ndarray) -> Route:
-        """The sub-route of the wanted ids and requests that the boolean masks [W] and [M] keep; no exchange.
+        """Return the sub-route of the wanted ids and requests that the boolean masks [W] and [M] select; no exchange.
 
-        Both sides must select the same (user, row) pairs; the kept ids keep their order.
+        Both sides must select the same (user, row) pairs; selected ids keep their order.
         """
         in_owner_order, order = wanted, None
         if self.order is not None:
@@ -121,50 +121,50 @@ class Route:
         return restricted.to(self.requests.device)
 
     def pull(self, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Collective. Rows of the owners' tables [local rows, ...] for the wanted ids: one [W, ...] a table, one
-        message."""
+        """Collective. Fetch the wanted ids' rows of the owners' tables [local rows, ...], in one message; returns
+        [W, ...] for each table."""
         return self._deliver([native.gather_rows(table, self.requests) for table in tables])
 
     def start_pull(self, table: torch.Tensor) -> Pull:
-        """Collective. Start to pull one table, without waiting for what arrives."""
+        """Collective. Start to pull from one table, without waiting for the rows."""
         rows = native.gather_rows(table, self.requests)
         return Pull(self, self.channel.start(rows, self.serve_counts, self.want_counts))
 
     def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Collective. Pull values [S, ...] that the owner has for its served rows only; on one rank the
-        result may be the values themselves."""
+        """Collective. Fetch values [S, ...] that owners have for their served rows only; on one rank the result may be
+        the values themselves."""
         if self.requests.shape == self.served.shape:
             return self._deliver(list(values))  # every row has one user: requests and served agree
         return self._deliver([native.gather_rows(value, self.position) for value in values])
 
     def push(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective. Rows [W, ...] of the wanted ids back to their owners, uncombined: [M, ...] in order of
-        ``requests``."""
+        """Collective. Send rows [W, ...] of the wanted ids to their owners, who receive them uncombined: [M, ...] in
+        order of ``requests``."""
         return self.start_push(rows).wait()
 
     def start_push(self, rows: torch.Tensor) -> Transfer:
-        """Collective. Start to push, without waiting for what arrives."""
+        """Collective. Start to push, without waiting for the rows."""
         if self.order is not None:
             rows = native.gather_rows(rows, self.order)
         return self.channel.start(rows, self.want_counts, self.serve_counts)
 
     def push_sum(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective. Rows [W, D] summed at their owners over the users, in rank order: [S, D] in order of
+        """Collective. Send rows [W, D] to their owners, who sum over the users, in rank order: [S, D] in order of
         ``served``."""
         return self.sum_requests(self.push(rows))
 
     def sum_requests(self, received: torch.Tensor) -> torch.Tensor:
-        """Pushed rows [M, D] summed over the users, in rank order: [S, D] in order of ``served``."""
+        """Sum pushed rows [M, D] over the users, in rank order: [S, D] in order of ``served``."""
         if self.requests.shape == self.served.shape:
             return received  # every row has one user: requests and served agree
         return native.segment_sum_rows(received, self.indptr, self.members)
 
     def push_mean(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective. Push rows to their owners, who take the mean over the users."""
+        """Collective. Send rows [W, D] to their owners, who take the mean over the users: [S, D]."""
         return self.push_sum(rows) / (self.indptr[1:] - self.indptr[:-1]).unsqueeze(1)
 
     def reorder(self, received: torch.Tensor) -> torch.Tensor:
-        """Rows [W, ...] in owner order, in the order in which they were wanted."""
+        """Bring rows [W, ...] from the order of their owners into the order of the wanted ids."""
         assert self.order is not None
         ordered = torch.empty_like(received)
         native.scatter_rows(ordered, self.order, received)
@@ -185,16 +185,16 @@ class Pull:
         self._route, self._transfer = route, transfer
 
     def wait(self) -> torch.Tensor:
-        """The wanted rows [W, ...], once they are there."""
+        """Wait for the wanted rows [W, ...] and return them."""
         received = self._transfer.wait()
         return received if self._route.order is None else self._route.reorder(received)
 
 
 def _count_groups(mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """How many of each group of consecutive rows the mask keeps."""
-    kept = np.concatenate(([0], np.cumsum(mask)))
+    """Count the selected rows of each group of consecutive rows; mask: which rows are selected."""
+    below = np.concatenate(([0], np.cumsum(mask)))
     stops = np.cumsum(counts)
-    return (kept[stops] - kept[stops - counts]).astype(np.int64)
+    return (below[stops] - below[stops - counts]).astype(np.int64)
 
 
 def _pack(rows: list[torch.Tensor]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a node have together: one copy a node of rows that come from all ranks.
+"""Shares memory between the ranks of a node: one copy a node of rows that come from all ranks.
 
 A ranks' arrays, R ranks. The copy is an MPI-3 shared-memory window of the node's ranks; between nodes the first rank
 of each broadcasts what its own ranks have written.
@@ -21,12 +21,12 @@ BACKING = Path("/dev/shm")  # where Linux keeps shared memory
 
 
 class SharedRows:
-    """Collective to create and to close. ``arrays``: the rows of all ranks one behind the other, read-only, of which
-    the ranks of a node share one copy of ``num_bytes`` bytes."""
+    """Rows of all ranks, of which the ranks of a node share one copy of ``num_bytes`` bytes. Collective to create and
+    to close. arrays: the rows of all ranks one behind the other, read-only."""
 
     def __init__(self, world: World, pieces: list[np.ndarray], node_size: int = 0, max_bytes: int = MAX_BYTES):
         """pieces [n, ...]: this rank's rows of every array, of one dtype and width on all ranks. node_size: so many
-        ranks count as a node; 0: those that can share memory. max_bytes: of one broadcast.
+        ranks count as a node; 0: all ranks that can share memory. max_bytes: of one broadcast.
 
         Raises ValueError, on all ranks, where a node has no room for the copy.
         """
@@ -56,15 +56,15 @@ class SharedRows:
         ]
 
     def span(self, first: int, last: int) -> np.ndarray:
-        """Arrays first to last - 1, of one dtype of 8 bytes a row, as one."""
+        """Return the arrays first to last - 1, of one dtype of 8 bytes a row, as one array."""
         begin, end = self._spans[first][0], self._spans[last - 1][1]
         return self._memory[begin:end].view(self.arrays[first].dtype)
 
     def _allocate(self, world: World) -> None:
-        """Collective."""
-        mine, error = (max(1, self.num_bytes) if self._node.rank == 0 else 0), None
+        """Collective. Make the window; the first rank of a node holds all of it."""
+        own_bytes, error = (max(1, self.num_bytes) if self._node.rank == 0 else 0), None
         try:
-            self._window = MPI.Win.Allocate_shared(mine, 1, comm=self._node)
+            self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self._node)
         except MPI.Exception as caught:
             error = ValueError(f"no shared memory of {self.num_bytes} bytes on {world.host}: {caught}")
         world.agree(error, "share memory")
@@ -73,13 +73,13 @@ class SharedRows:
         self._window.Lock_all(MPI.MODE_NOCHECK)
 
     def _meet(self) -> None:
-        """Collective. What a rank of the node has written, the others see."""
+        """Collective. Make what ranks of the node have written visible to its other ranks."""
         self._window.Sync()
         self._node.Barrier()
         self._window.Sync()
 
     def _spread(self, world: World, begin: np.ndarray, end: np.ndarray, max_bytes: int) -> None:
-        """Collective. The rows that the ranks of one node wrote, to the others."""
+        """Collective. Broadcast the rows that the ranks of one node wrote to the other nodes."""
         head = self._node.bcast(world.rank)
         head_of = np.array(world.allgather(head))
         heads = world.mpi.Split(0 if head == world.rank else MPI.UNDEFINED, world.rank)
@@ -102,10 +102,10 @@ class SharedRows:
 
 
 def free_memory(world: World) -> int:
-    """Collective. Bytes that every node has free for sharing."""
-    found = [int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines()
+    """Collective. Return the bytes that every node has free for sharing."""
+    free = [int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines()
              if line.startswith("MemAvailable")]  # fmt: skip
     if BACKING.is_dir():
-        room = os.statvfs(BACKING)
-        found.append(room.f_bavail * room.f_frsize)
-    return int(world.reduce_array(np.array([min(found)], np.int64), "min")[0])
+        space = os.statvfs(BACKING)
+        free.append(space.f_bavail * space.f_frsize)
+    return int(world.reduce_array(np.array([min(free)], np.int64), "min")[0])

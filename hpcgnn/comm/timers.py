@@ -1,4 +1,4 @@
-"""Time per stage."""
+"""Adds up the time that stages take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END: Any = object()
 
 
 class Timers:
-    """Seconds spent in named stages: ``with timers("exchange"): ...``; those of several threads are added.
+    """Adds up the seconds spent in named stages, ``with timers("exchange"): ...``, over all threads.
 
     mark: makes a context manager of a stage's name, such as a range in a profile; entered with every stage.
     """
@@ -35,7 +35,7 @@ class Timers:
                 self.seconds[stage] += time.perf_counter() - begin
 
     def waiting(self, stage: str, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; making each one is the stage."""
+        """Iterate over items; making each of them is the stage."""
         source = iter(items)
         while True:
             with self(stage):
@@ -45,5 +45,5 @@ class Timers:
             yield item
 
     def clear(self) -> None:
-        """Start anew."""
+        """Forget all seconds."""
         self.seconds.clear()

@@ -1,4 +1,4 @@
-"""Errors that one rank meets and all ranks must leave with."""
+"""Makes all ranks leave together with an error of one of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hpcgnn.comm.group import Group
 
 @contextmanager
 def together(world: Group, stage: str) -> Iterator[None]:
-    """Collective. Run local code; when it raises a ValueError or OSError on any rank, all ranks leave with that one
-    error."""
+    """Collective. Run the local code of the block; a ValueError or OSError on any rank becomes a DistributedError on
+    all ranks."""
     error: Exception | None = None
     try:
         yield

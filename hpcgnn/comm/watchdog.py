@@ -1,10 +1,9 @@
-"""The watchdog: a hang is a defect, so it is found, named and ended.
+"""Finds hangs, names the late ranks and ends the job.
 
 Every rank's main thread reports where it is (``at``). A background thread on each rank answers questions about that;
 when its own main thread has not moved for ``seconds``, it asks all ranks, prints who is where (ranks that are behind,
-or do not answer, are the late ones) and aborts the job. A rank that waits for requests is ``idle``: it asks from time
-to time whether the others are still there. A rank whose launcher has died ends itself: MPI tells only those
-that call it.
+or do not answer, are late) and aborts the job. A rank that waits for requests is ``idle``: it asks from time to time
+whether the others are still there. A rank whose launcher has died ends itself: MPI tells only ranks that call it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ ANSWER_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a rank's main thread does: stage, step, how many times it has reported, seconds since it last did, and the
-    line of code that it is in."""
+    """What a rank's main thread does: stage, step, number of its reports, seconds since the last one, and the line of
+    code that it is in."""
 
     stage: str
     step: int
@@ -44,7 +43,8 @@ class Where:
 
 
 class Watchdog:
-    """Collective to create and to close. A context manager; ``seconds`` = 0 switches it off."""
+    """Watches the main threads of all ranks; ``seconds`` = 0 switches it off. A context manager, collective to create
+    and to close."""
 
     def __init__(self, world: World, seconds: float):
         self._world, self.seconds = world, seconds
@@ -61,11 +61,11 @@ class Watchdog:
         self._state = (stage, step, self._state[2] + 1, time.monotonic())
 
     def idle(self) -> None:
-        """This rank has nothing to do until others ask it to: that may take any time."""
+        """Report that this rank has nothing to do until others ask it, which may take any time."""
         self._state = (IDLE, *self._state[1:3], time.monotonic())
 
     def close(self) -> None:
-        """Stop watching. Ranks may close at different times: questions to a closed rank count as "finished"."""
+        """Stop watching. Ranks may close at different times: a closed rank that does not answer counts as finished."""
         self._closing.set()
         if self._thread:
             self._thread.join()
@@ -74,7 +74,7 @@ class Watchdog:
         return self
 
     def __exit__(self, kind, error: Any, trace) -> None:
-        """An error learns the stage it came from, for the message that ends the job."""
+        """Add its stage to an error, for the message that ends the job, and stop watching."""
         if error is not None:
             error.stage = f"{self._state[0]}, step {self._state[1]}"
         self.close()
@@ -88,7 +88,7 @@ class Watchdog:
             if time.monotonic() - max(heard, self._state[3]) > self.seconds:
                 before, answers, heard = self._state, self._ask(), time.monotonic()
                 if self._closing.is_set() or self._state is not before:
-                    continue  # meanwhile this rank went on; ranks that have ended give no answer
+                    continue  # this rank has moved in the meantime; ranks that have ended do not answer
                 silent = len(answers) < self._world.size
                 if answers[self._world.rank].stage != IDLE or (silent and self._state[0] == IDLE):
                     self._report_and_abort(answers)
@@ -104,7 +104,7 @@ class Watchdog:
         return Where(stage, step, count, time.monotonic() - since, _line_of_main_thread())
 
     def _ask(self) -> dict[int, Where]:
-        """Where the ranks are, by rank, this one too; those that do not answer in time are missing."""
+        """Ask all ranks where they are; returns answers by rank, without the ranks that do not answer in time."""
         world = self._world
         for rank in range(world.size):
             if rank != world.rank:
@@ -139,8 +139,8 @@ def _line_of_main_thread() -> str:
 
 
 def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: float, samplers: int = 0) -> str:
-    """The message: where every rank is; late are those that do not answer, else those that have reported least often:
-    of the last ranks, ``samplers`` that others wait for, those that are at work, else of all.
+    """Write the message that says where every rank is and which are late. Late are the ranks that do not answer, else
+    those that have reported least often: of the samplers, the last ranks, if any of them is at work, else of all ranks.
 
     answers: by rank; hosts: of all ranks.
     """

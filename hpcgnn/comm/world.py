@@ -1,4 +1,4 @@
-"""World: the ranks of a run, how they are placed on nodes, cores and GPUs, and how they agree and fail together."""
+"""The ranks of a run: how they are placed on nodes, cores and GPUs, and how they agree and fail together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import mpi4py
 import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import MAX_BYTES, DistributedError, Group
 
@@ -31,7 +32,7 @@ class CommConfig:
     Attributes:
         device: "auto" (a GPU per rank when there is one), "cpu" or "cuda".
         threads: compute threads per rank; 0: the cores of the rank (its affinity, or its share of the node).
-        gradients: how gradients are summed: "auto", "mpi", "gloo" or "nccl".
+        gradients: library that sums gradients: "auto", "mpi", "gloo" or "nccl".
         gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
         watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
         max_message_bytes: size of one round of an exchange.
@@ -44,10 +45,10 @@ class CommConfig:
             nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
 
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    gradients: str = "auto"
-    gpu_direct: str = "auto"
+    gradients: Literal["auto", "mpi", "gloo", "nccl"] = "auto"
+    gpu_direct: Literal["auto", "on", "off"] = "auto"
     watchdog_seconds: float = 1800.0
     max_message_bytes: int = MAX_BYTES
     sampler_ranks: int = 0
@@ -56,9 +57,7 @@ class CommConfig:
     time_parallel: int = 1
 
     def __post_init__(self):
-        _one_of("comm.device", self.device, ("auto", "cpu", "cuda"))
-        _one_of("comm.gradients", self.gradients, ("auto", "mpi", "gloo", "nccl"))
-        _one_of("comm.gpu_direct", self.gpu_direct, ("auto", "on", "off"))
+        check_choices("comm", self)
         if self.threads < 0 or self.watchdog_seconds < 0 or self.max_message_bytes < 1:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
         if self.sampler_ranks < 0 or self.sampler_buffer < 0:
@@ -67,15 +66,10 @@ class CommConfig:
             raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-
-
 class World(Group):
-    """Collective to create. The communicator of a run; the only object through which other rooms reach MPI.
+    """The ranks of a run and their communicator: the object through which other rooms reach MPI. Collective to create.
 
-    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``, out of ``job``, the world of all ranks.
+    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks.
     """
 
     job: World
@@ -98,14 +92,14 @@ class World(Group):
 
     @classmethod
     def alone(cls, config: CommConfig | None = None) -> World:
-        """A world of this rank only, for work that the others do not share."""
+        """Make a world of this rank only, for work that the others do not share."""
         return cls(config, MPI.COMM_SELF)
 
     def split(self, most: int) -> World:
-        """Collective. The world of this rank's group, of as many groups as divide both the ranks and ``most``.
+        """Collective. Make the world of this rank's group, of as many groups as divide both the ranks and ``most``.
 
-        Groups are equal and of consecutive ranks. What they exchange stays within them; their verdicts (``any``,
-        ``agree``) span all ranks, for one group that left alone would leave the others waiting.
+        Groups are equal and of consecutive ranks. Their exchanges stay within them, their verdicts (``any``, ``agree``)
+        span all ranks: a group that left alone would leave the others waiting.
         """
         groups = math.gcd(self.size, most)
         if groups == 1:
@@ -117,8 +111,8 @@ class World(Group):
         return part
 
     def split_off(self, last: int) -> World:
-        """Collective. The world of this rank's side: the ``last`` ranks, or the others. A side is a job of its own:
-        its verdicts stay within it."""
+        """Collective. Make the world of this rank's side: the ``last`` ranks, or the others. A side is a job of its
+        own: its verdicts stay within it."""
         part = copy.copy(self)
         part._comm = self._comm.Split(self.rank >= self.size - last, self.rank)
         part.rank, part.size, part.job = part._comm.rank, part._comm.size, part
@@ -130,9 +124,9 @@ class World(Group):
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def plans_ahead(self, wanted: int, in_flight: int = 1) -> int:
-        """How many plans to make in the background when so many are wanted; -1: a few where every rank has a core (or a
-        GPU) besides its compute threads, where others sample, or where several are to be ``in_flight``, else none, for
-        a thread would only take turns with them.
+        """Return how many plans to make ahead in the background: ``wanted``; for -1 a few where every rank has a core
+        (or a GPU) besides its compute threads, where others sample, or where several are to be ``in_flight``, else
+        none, as a thread would only take turns with the compute threads.
 
         Raises DistributedError, on all ranks alike, for several in flight where MPI allows calls from one thread only.
         """
@@ -147,31 +141,32 @@ class World(Group):
         return max(PLANS_AHEAD * spare, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False) -> Channel:
-        """Collective. A channel of its own communicator; ``polite`` for a background thread."""
+        """Collective. Make a channel with a communicator of its own; polite: for a background thread."""
         return Channel(self._comm, polite, self.gpu_direct, self.config.max_message_bytes)
 
     def own_channel(self) -> Channel:
-        """A channel of this rank alone, over which exchanges stay where they are."""
+        """Make a channel of this rank alone, over which nothing is sent."""
         return Channel(MPI.COMM_SELF)
 
     def _takes_device_memory(self) -> bool:
-        """Whether MPI takes this rank's. Asked of the library, never probed."""
+        """Say whether MPI takes this rank's device memory. The library is asked, never probed: a wrong guess
+        crashes."""
         if self.device.type != "cuda" or self.config.gpu_direct == "off":
             return False
         return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
 
     def gather(self, value: Any) -> list | Any:
-        """Collective. One picklable object a rank, on rank 0."""
+        """Collective. Return one picklable object of each rank, on rank 0 (None elsewhere)."""
         return self._comm.gather(value)
 
     def allgather_array(self, values: np.ndarray) -> np.ndarray:
-        """Collective. Equally shaped arrays of all ranks, [R, ...]."""
+        """Collective. Stack equally shaped arrays of all ranks, [R, ...]."""
         out = np.empty((self.size, *values.shape), values.dtype)
         self._comm.Allgather(np.ascontiguousarray(values), out)
         return out
 
     def gather_rows(self, rows: np.ndarray) -> np.ndarray | Any:
-        """Collective. Rows [n, ...] of all ranks, of one dtype and width, concatenated in rank order, on rank 0 (None
+        """Collective. Concatenate rows [n, ...] of all ranks, of one dtype and width, in rank order, on rank 0 (None
         elsewhere)."""
         kinds = self._comm.gather((rows.dtype, rows.shape[1:], len(rows)))
         out = counts = None
@@ -189,15 +184,15 @@ class World(Group):
         return out
 
     def total(self, value: int | float) -> int | float:
-        """Collective. Sum of one number over ranks."""
+        """Collective. Sum a number over ranks."""
         return self._comm.allreduce(value)
 
     def any(self, flag: bool) -> bool:
-        """Collective. Whether the flag is set on any rank of the job."""
+        """Collective. Say whether the flag is set on any rank of the job."""
         return bool(self.job.reduce_array(np.array([flag], np.int8), "max")[0])
 
     def _agree_device(self) -> torch.device:
-        """Collective. This rank's device; raises DistributedError on all ranks when any has none."""
+        """Collective. Choose this rank's device. Raises DistributedError on all ranks when any rank has none."""
         device, error = torch.device("cpu"), None
         try:
             device = self._bind_device()
@@ -207,9 +202,9 @@ class World(Group):
         return device
 
     def _bind_device(self) -> torch.device:
-        wanted = self.config.device
-        count = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
-        if wanted == "cuda" and count == 0:
+        device_kind = self.config.device
+        count = torch.cuda.device_count() if device_kind != "cpu" and torch.cuda.is_available() else 0
+        if device_kind == "cuda" and count == 0:
             raise ValueError(
                 "comm.device is cuda, but torch sees no GPU; use --comm.device=cpu or install a CUDA build of torch"
             )
@@ -226,17 +221,17 @@ class World(Group):
 
 
 def _cores(node: MPI.Comm) -> int:
-    """Cores of this rank: its own affinity when the launcher bound the ranks apart, else its share of what they
-    have."""
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    sets = node.allgather(sorted(mine))
-    union = set().union(*sets)
-    apart = sum(len(s) for s in sets) == len(union)
-    return max(1, len(mine) if apart and node.size > 1 else len(union) // node.size)
+    """Collective. Count the cores of this rank: those it is bound to when the launcher bound the ranks apart, else its
+    share of the cores that all ranks of the node may use."""
+    own_cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores_by_rank = node.allgather(sorted(own_cores))
+    union = set().union(*cores_by_rank)
+    is_bound_apart = sum(map(len, cores_by_rank)) == len(union)
+    return max(1, len(own_cores) if is_bound_apart and node.size > 1 else len(union) // node.size)
 
 
 def mpi_is_cuda_aware() -> bool:
-    """Ask the MPI library whether it takes device memory (Open MPI's MPIX_Query_cuda_support, Cray MPICH, MVAPICH)."""
+    """Ask the MPI library (Open MPI, Cray MPICH or MVAPICH) whether it takes device memory."""
     if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" or os.environ.get("MV2_USE_CUDA") == "1":
         return True
     query = cuda_query()
@@ -244,8 +239,8 @@ def mpi_is_cuda_aware() -> bool:
 
 
 def cuda_query() -> Callable[[], int] | None:
-    """The MPI library's MPIX_Query_cuda_support, where it has one. mpi4py loads the library for itself alone, so it is
-    looked for through mpi4py's own module."""
+    """Find the MPI library's MPIX_Query_cuda_support, None where it has none. mpi4py loads the library for itself
+    alone, so it is looked for through mpi4py's own module."""
     for name in (MPI.__file__, None):
         try:
             return ctypes.CDLL(name).MPIX_Query_cuda_support
@@ -255,5 +250,5 @@ def cuda_query() -> Callable[[], int] | None:
 
 
 def mpi_version() -> str:
-    """mpi4py and the MPI library's own words, one line."""
+    """Name mpi4py and the MPI library with their versions, in one line."""
     return f"mpi4py {mpi4py.__version__}, " + MPI.Get_library_version().splitlines()[0].strip("\0 ")

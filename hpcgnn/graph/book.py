@@ -1,4 +1,4 @@
-"""The book says which part owns a global id and, for a number of ranks, which rank; how part files are opened."""
+"""The book of a partition set says which part and which rank own a global id; part files are opened here, too."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hpcgnn.graph import files
 
 @dataclass(frozen=True, slots=True)
 class BlockOwnership:
-    """Contiguous blocks: rank r owns ids starts[r] .. starts[r + 1] - 1; local row = id - starts[r]."""
+    """Ownership by contiguous blocks: rank r owns ids starts[r] .. starts[r + 1] - 1; local row = id - starts[r]."""
 
     starts: np.ndarray
 
     @classmethod
     def even(cls, total: int, size: int) -> BlockOwnership:
-        """``total`` ids in ``size`` blocks of nearly equal length."""
+        """Divide ``total`` ids into ``size`` blocks of nearly equal length."""
         return cls(np.arange(size + 1, dtype=np.int64) * total // size)
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Owning rank and local row of every id, int64 [n]."""
+        """Find the owning rank and the local row of every id, int64 [n]."""
         owner = np.searchsorted(self.starts, ids, side="right") - 1
         return owner, ids - self.starts[owner]
 
@@ -61,48 +61,48 @@ class Book:
 
     @property
     def blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """First global id, owning rank and the owner's first local row of every block of consecutive ids, int64."""
+        """First global id, owning rank and the owner's first local row of every block of consecutive parts, int64."""
         return self._starts, np.arange(len(self._starts)) % self.size, self._local_base
 
     @property
     def num_nodes(self) -> int:
-        """All nodes of all types."""
+        """Number of nodes of all types."""
         return int(self.offsets[-1, -1])
 
     def type_base(self) -> np.ndarray:
-        """First *flat* row id (and first global id) of every type, [T + 1]: flat row id = base + row id within the
-        type."""
+        """Return the first *flat* row id of every type, [T + 1], which is its first global id, too. Flat row id: base
+        of the type + row id within the type."""
         return np.append(self.offsets[:, 0], self.num_nodes)
 
     def of_type(self, node_type: int) -> BlockOwnership:
-        """Ownership of one type's global ids, with rows counted within the type."""
+        """Return the ownership of one type's global ids, with rows counted within the type."""
         return BlockOwnership(self.offsets[node_type, self.first_part])
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Owning rank and the owner's local row of every global id, int64 [n]. Ids must be valid."""
+        """Find the owning rank and the owner's local row of every global id, int64 [n]. Ids must be valid."""
         if len(self._starts) == 1:
             return np.zeros(len(ids), np.int64), ids
         block = np.searchsorted(self._starts, ids, side="right") - 1
         return block % self.size, ids - self._starts[block] + self._local_base[block]
 
     def part_of(self, ids: np.ndarray) -> np.ndarray:
-        """Part of every global id, int64 of the shape of ``ids``."""
+        """Find the part of every global id, int64 of the shape of ``ids``."""
         first = self.offsets[:, :-1].reshape(-1)
         return (np.searchsorted(first, ids, side="right") - 1) % (self.offsets.shape[1] - 1)
 
     def parts_of(self, rank: int) -> range:
-        """The parts of a rank."""
+        """Return the parts of a rank."""
         return range(int(self.first_part[rank]), int(self.first_part[rank + 1]))
 
     def local_to_global(self, rank: int) -> np.ndarray:
-        """Global ids of a rank's local rows, int64 [n]."""
+        """List the global ids of a rank's local rows, int64 [n]."""
         begin, end = self.first_part[rank], self.first_part[rank + 1]
         ranges = [np.arange(row[begin], row[end]) for row in self.offsets]
         return np.concatenate(ranges).astype(np.int64)
 
 
 def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Offsets [T, P + 1] and node types of a partition set's book. Raises FileFormatError."""
+    """Read the offsets [T, P + 1] and the node types from the book of a partition set. Raises FileFormatError."""
     with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
         types = files.node_types(book)
         offsets = np.stack([book["nodes"][name]["offsets"][()] for name in types]).astype(np.int64)
@@ -114,8 +114,8 @@ def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str | None) -> Iterator[h5py.File]:
-    """A part of the set ``set_id``, its bytes compared with ``digest`` (None: not at all) before HDF5, which damaged
-    files can hang, sees them. Raises FileFormatError."""
+    """Open a part of the set ``set_id``. Its bytes are compared with ``digest`` (None: not at all) before HDF5, which
+    damaged files can hang, sees them. Raises FileFormatError."""
     name = files.part_path(folder, part)
     if digest is not None and name.is_file() and files.file_hash(name) != digest:
         raise files.FileFormatError(
@@ -123,20 +123,20 @@ def reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str 
             "version; run data_tools.verify, or partition again into an empty folder"
         )
     with files.reading(name, files.PART, "run data_tools.verify, or partition again") as file:
-        found = str(file.attrs.get("set_id"))
-        if found != set_id or int(file.attrs.get("part", -1)) != part:
+        own_set = str(file.attrs.get("set_id"))
+        if own_set != set_id or int(file.attrs.get("part", -1)) != part:
             raise files.FileFormatError(
-                f"{name}: belongs to partition set {found[:12]}, part {file.attrs.get('part')}, but the book is of set "
-                f"{set_id[:12]}: files of different sets are mixed; partition again into an empty folder"
+                f"{name}: belongs to partition set {own_set[:12]}, part {file.attrs.get('part')}, but the book is of "
+                f"set {set_id[:12]}: files of different sets are mixed; partition again into an empty folder"
             )
         yield file
 
 
 def check_counts(name: os.PathLike, rows: Sequence[np.ndarray], expected: np.ndarray, types: Sequence[str]) -> None:
-    """A part must have the nodes that the book gives it, by type. Raises FileFormatError."""
-    for found, count, node_type in zip(rows, expected, types, strict=True):
-        if len(found) != count:
+    """Compare a part's numbers of nodes, by type, with those of the book. Raises FileFormatError."""
+    for part_rows, count, node_type in zip(rows, expected, types, strict=True):
+        if len(part_rows) != count:
             raise files.FileFormatError(
-                f"{name}: /nodes/{node_type}/row has {len(found)} rows, the book says {count}: part or book is "
+                f"{name}: /nodes/{node_type}/row has {len(part_rows)} rows, the book says {count}: part or book is "
                 "damaged; run data_tools.verify, or partition again"
             )

@@ -1,7 +1,7 @@
-"""Columns of a rank's nodes: input rows in memory or in the host's memory for a device, and wide columns in part files.
+"""Feature columns of a rank's nodes: in memory, in pinned memory of the host for a device, or left in the part files.
 
 A column that stays in its part files is read in slabs, or row by row where the rows lie. n nodes at this rank, in the
-order of its parts; F width; k rows asked for.
+order of its parts; F width; k rows to read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.graph import files
 
 REMEDY = "run data_tools.verify, or partition again"
 SLAB = 4 << 20  # bytes
-GAP, LONGEST = 1 << 12, 1 << 22  # bytes: rows as near as that are read at once, up to that many
+GAP, LONGEST = 1 << 12, 1 << 22  # bytes: rows at most GAP apart are read at once, at most LONGEST of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,14 @@ class Piece:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> Piece:
-        """The column of an open file."""
+        """Describe a column of an open file."""
         width = math.prod(dataset.shape[1:])
         return cls(dataset.file.filename, dataset.name, len(dataset), width, dataset.dtype)
 
 
 class StoredColumn:
-    """The pieces one behind the other: a matrix [n, F]. Raises ValueError for pieces of different widths or dtypes."""
+    """A column that lies in pieces in part files, as a matrix [n, F]. Raises ValueError for pieces of different widths
+    or dtypes."""
 
     def __init__(self, pieces: list[Piece]):
         first = pieces[0]
@@ -56,7 +57,7 @@ class StoredColumn:
         self.shape = (sum(piece.rows for piece in pieces), first.width)
 
     def slabs(self) -> Iterator[tuple[int, np.ndarray]]:
-        """All rows, piece by piece: number of the first one, rows [k, F]. Raises FileFormatError."""
+        """Read all rows in slabs: position of the first one, rows [k, F]. Raises FileFormatError."""
         first = 0
         for piece in self.pieces:
             with files.reading(piece.path, files.PART, REMEDY) as file:
@@ -65,13 +66,10 @@ class StoredColumn:
                     yield first + start, files.as_matrix(dataset[start:stop])
             first += piece.rows
 
-    def reader(self) -> RowReader:
-        """Reads single rows. Raises FileFormatError."""
-        return RowReader(self)
-
 
 class RowReader:
-    """Rows of a column, read from the files' bytes: HDF5 says once where its chunks lie. The files stay open.
+    """Reads single rows of a column from the bytes of the files: HDF5 says once where its chunks lie. The files stay
+    open.
 
     Raises FileFormatError for chunks that are packed (the partitioner packs none of such columns).
     """
@@ -83,15 +81,16 @@ class RowReader:
         first = 0
         for piece in column.pieces:
             with files.reading(piece.path, files.PART, REMEDY) as file:
-                found = _blocks(file[piece.name])
+                stretches = _find_stretches(file[piece.name])
             self._files.append(open(piece.path, "rb", buffering=0))
-            self._blocks += [(first + row, len(self._files) - 1, offset) for row, offset in found]
+            self._blocks += [(first + row, len(self._files) - 1, offset) for row, offset in stretches]
             first += piece.rows
         table = np.array(self._blocks, np.int64).reshape(-1, 3)
         self._first, self._file, self._offset = np.ascontiguousarray(table.T)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """The rows [k, F] of positions [k] int64, in any order. Raises FileFormatError for a file that ends early."""
+        """Read the rows [k, F] at positions [k] int64, in any order. Raises FileFormatError for a file that ends
+        early."""
         out = np.empty((len(rows), self.shape[1]), self.dtype)
         if out.size == 0:
             return out
@@ -99,22 +98,19 @@ class RowReader:
         ordered = rows[order]
         block = np.searchsorted(self._first, ordered, side="right") - 1
         offset = self._offset[block] + (ordered - self._first[block]) * self._bytes
-        for begin, end in _runs(block, offset, self._bytes):
-            found = self._run(int(self._file[block[begin]]), int(offset[begin]), int(offset[end - 1]) + self._bytes)
-            out[order[begin:end]] = found[(offset[begin:end] - offset[begin]) // self._bytes]
+        for begin, end in _near_rows(block, offset, self._bytes):
+            source, at = self._files[self._file[block[begin]]], int(offset[begin])
+            length = int(offset[end - 1]) + self._bytes - at
+            content = os.pread(source.fileno(), length, at)
+            if len(content) != length:
+                raise files.FileFormatError(f"{source.name}: ends at byte {at + len(content)}; {REMEDY}")
+            near_rows = np.frombuffer(content, self.dtype).reshape(-1, self.shape[1])
+            out[order[begin:end]] = near_rows[(offset[begin:end] - at) // self._bytes]
         return out
 
-    def _run(self, file: int, begin: int, end: int) -> np.ndarray:
-        """Neighbouring rows, the bytes begin .. end - 1 of a file."""
-        source = self._files[file]
-        content = os.pread(source.fileno(), end - begin, begin)
-        if len(content) != end - begin:
-            raise files.FileFormatError(f"{source.name}: ends at byte {begin + len(content)}; {REMEDY}")
-        return np.frombuffer(content, self.dtype).reshape(-1, self.shape[1])
 
-
-def _runs(block: np.ndarray, offset: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows, sorted, that are read at once: of one block, near each other, and not too many."""
+def _near_rows(block: np.ndarray, offset: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
+    """Divide sorted rows into ranges that are read at once: of one stretch, near each other, and not too many."""
     apart = (np.diff(block) != 0) | (np.diff(offset) > size + GAP)
     starts = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(block)]))
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
@@ -123,22 +119,23 @@ def _runs(block: np.ndarray, offset: np.ndarray, size: int) -> Iterator[tuple[in
             yield place, min(place + step, end)
 
 
-def _blocks(dataset: h5py.Dataset) -> list[tuple[int, int]]:
-    """First row and first byte of every stretch of rows that lies in one place, in order. Raises ValueError."""
+def _find_stretches(dataset: h5py.Dataset) -> list[tuple[int, int]]:
+    """Find the first row and the first byte of every stretch of rows that lies in one place, in order. Raises
+    ValueError."""
     if dataset.size == 0:
         return []
     if dataset.chunks is None:
         return [(0, dataset.id.get_offset())]
-    found: list[tuple[int, int]] = []
-    dataset.id.chunk_iter(lambda chunk: found.append((chunk.chunk_offset[0], chunk.byte_offset)))
-    whole = dataset.chunks[1:] == dataset.shape[1:] and len(found) == -(-len(dataset) // dataset.chunks[0])
-    if dataset.id.get_create_plist().get_nfilters() or not whole:
+    stretches: list[tuple[int, int]] = []
+    dataset.id.chunk_iter(lambda chunk: stretches.append((chunk.chunk_offset[0], chunk.byte_offset)))
+    has_whole_rows = dataset.chunks[1:] == dataset.shape[1:] and len(stretches) == -(-len(dataset) // dataset.chunks[0])
+    if dataset.id.get_create_plist().get_nfilters() or not has_whole_rows:
         raise ValueError(f"{dataset.name} is packed or not in whole rows: use features.storage memory")
-    return sorted(found)
+    return sorted(stretches)
 
 
 class GatheredTable(ABC):
-    """Input rows [n, F] that are not read where they lie; they are gathered once a step."""
+    """Input rows [n, F] that kernels do not read where they lie: they are gathered once a step."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -147,7 +144,7 @@ class GatheredTable(ABC):
 
     @abstractmethod
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows [k, F] of positions [k] int64, on the device."""
+        """Copy the rows [k, F] at positions [k] int64 to the device."""
 
 
 class FileTable(GatheredTable):
@@ -155,18 +152,18 @@ class FileTable(GatheredTable):
 
     def __init__(self, column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device):
         self.shape, self.dtype, self.device = column.shape, dtype, device
-        self._reader, self._normalize = column.reader(), normalize
+        self._reader, self._normalize = RowReader(column), normalize
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
 
 
 class PinnedTable(GatheredTable):
-    """Input rows [n, F] in the host's memory, which a device reads over the bus; those at positions hot [h] lie on the
-    device, too."""
+    """Input rows [n, F] in the host's memory, which a device reads over the bus; the hot ones, at positions hot [h],
+    lie on the device, too."""
 
     def __init__(self, table: torch.Tensor, hot: np.ndarray):
-        """table: as the device sees it."""
+        """table: a tensor of the device."""
         self.shape, self.dtype, self.device, self._table = tuple(table.shape), table.dtype, table.device, table
         hot_rows = torch.from_numpy(hot).to(table.device)
         self._place = torch.full((len(table),), -1, dtype=torch.int32, device=table.device)
@@ -176,7 +173,7 @@ class PinnedTable(GatheredTable):
         self.held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows; nothing waits for the device."""
+        """Copy rows without waiting for the device."""
         if not len(self._hot):
             return native.gather_rows(self._table, rows)
         place = self._place[rows].long()
@@ -189,29 +186,26 @@ Table = torch.Tensor | GatheredTable
 
 
 def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
-    """All rows [n, F], read in slabs: nothing else is as large."""
-    return _fill(torch.empty(column.shape, dtype=dtype, device=device), column, normalize)
+    """Read all rows [n, F], in slabs: nothing else is as large."""
+    table = torch.empty(column.shape, dtype=dtype, device=device)
+    for first, rows in column.slabs():
+        table[first : first + len(rows)] = _convert(rows, dtype, normalize)
+    return table
 
 
 def load_pinned(
     column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, hot: np.ndarray
 ) -> PinnedTable:  # fmt: skip
-    """All rows [n, F] in host memory, those at positions hot [h] int64 on the device, too."""
+    """Read all rows [n, F] into the host's memory, those at positions hot [h] int64 onto the device, too."""
     if device.type == "cpu" or 0 in column.shape:
         return PinnedTable(load(column, dtype, normalize, device), hot)
     table = load(column, dtype, normalize, torch.device("cpu"))
     return PinnedTable(seen_from(device, table), hot)
 
 
-def _fill(table: torch.Tensor, column: StoredColumn, normalize: bool) -> torch.Tensor:
-    for first, rows in column.slabs():
-        table[first : first + len(rows)] = _convert(rows, table.dtype, normalize)
-    return table
-
-
 class _Mapped:
-    """A table [n, F] in pinned memory, as the CUDA array interface tells of it: its address is the same on all devices.
-    Pinned here, as PyTorch's own pinned memory is the next power of two."""
+    """A table [n, F] in pinned memory with the CUDA array interface: its address is the same on all devices. It is
+    pinned here because PyTorch rounds pinned memory up to the next power of two."""
 
     PORTABLE_AND_MAPPED = 3
 
@@ -231,16 +225,16 @@ class _Mapped:
 
 
 def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:
-    """A table in the host's memory as a tensor of the device, without a copy; it is pinned for that."""
+    """Make a table in the host's memory a tensor of the device, without a copy; it is pinned for that."""
     return torch.as_tensor(_Mapped(table), device=device)
 
 
 def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of any kind of table."""
+    """Copy rows of a table of any kind."""
     return table.gather(rows) if isinstance(table, GatheredTable) else native.gather_rows(table, rows)
 
 
 def _convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
-    """Rows as the model takes them; each depends on itself alone."""
-    found = torch.from_numpy(rows).to(dtype)
-    return found / found.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else found
+    """Convert rows to what models take; normalize: divide each by its sum."""
+    converted = torch.from_numpy(rows).to(dtype)
+    return converted / converted.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else converted

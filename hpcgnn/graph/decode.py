@@ -1,4 +1,4 @@
-"""JSON and YAML from files that anyone may have written: what would take memory or time without bound is refused."""
+"""Reads JSON and YAML that anyone may have written: what would take memory or time without bound is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_VALUES = 10_000_000  # that aliases may stand for
 
 
 def decode_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError."""
+    """Read a JSON text. Raises ValueError."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -19,7 +19,7 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def decode_yaml(text: str) -> Any:
-    """The value of a YAML text: plain data only. Raises ValueError."""
+    """Read a YAML text of plain data. Raises ValueError."""
     loader = None
     try:
         loader = yaml.SafeLoader(text)
@@ -38,15 +38,16 @@ def decode_yaml(text: str) -> Any:
             loader.dispose()
 
 
-def _count(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """Values below a node, those of an alias wherever it stands. ValueError for one that holds itself."""
-    if id(node) in known:
-        count = known[id(node)]
+def _count(node: yaml.Node, counts: dict[int, int | None]) -> int:
+    """Count the values below a node, with those of an alias wherever it stands; counts: of nodes that were counted,
+    None of those that are being counted. Raises ValueError for an alias that holds itself."""
+    if id(node) in counts:
+        count = counts[id(node)]
         if count is None:
             raise ValueError("not readable YAML: an alias holds itself")
         return count
-    known[id(node)] = None
+    counts[id(node)] = None
     below = node.value if isinstance(node, yaml.CollectionNode) else []
     children = [child for item in below for child in (item if isinstance(item, tuple) else (item,))]
-    known[id(node)] = count = 1 + sum(_count(child, known) for child in children)
+    counts[id(node)] = count = 1 + sum(_count(child, counts) for child in children)
     return count

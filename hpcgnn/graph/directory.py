@@ -17,6 +17,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.native import Random, Stream
 
 BINS_PER_RANK = 256
@@ -24,76 +25,76 @@ Self = TypeVar("Self", bound="Directory")
 
 
 def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:
-    """Collective. Place [n] of this rank's unique keys [n] int64 in [0, num_keys) among those of all ranks in order,
-    and how many there are."""
+    """Collective. Find the place [n] that this rank's unique keys [n] int64 in [0, num_keys) have in the sorted list of
+    all ranks' keys, and the length of that list."""
     owner, _ = _even_shares(keys, num_keys, world).locate(keys)
     order = np.argsort(owner, kind="stable")
     send = np.bincount(owner, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)
-    moved = channel.array(keys[order], send, receive)
-    counts = world.allgather_array(np.array([len(moved)], np.int64)).ravel()
-    place = np.empty(len(moved), np.int64)
-    place[np.argsort(moved, kind="stable")] = counts[: world.rank].sum() + np.arange(len(moved))
-    result = np.empty(len(keys), np.int64)
-    result[order] = channel.array(place, receive, send)
-    return result, int(counts.sum())
+    received = channel.array(keys[order], send, receive)
+    counts = world.allgather_array(np.array([len(received)], np.int64)).ravel()
+    place = np.empty(len(received), np.int64)
+    place[np.argsort(received, kind="stable")] = counts[: world.rank].sum() + np.arange(len(received))
+    own_place = np.empty(len(keys), np.int64)
+    own_place[order] = channel.array(place, receive, send)
+    return own_place, int(counts.sum())
 
 
 class Directory:
-    """Rows of integers in order of a key that no partition changes, in blocks of nearly equal length. ``size`` is their
-    number."""
+    """A list of ``size`` rows of integers, sorted by a key that no partition changes, in blocks of nearly equal length
+    at the ranks."""
 
     def __init__(self, world: World, channel: Channel, keys: np.ndarray, rows: np.ndarray, num_keys: int):
-        """Collective. keys [n] int64 in [0, num_keys), unique over all ranks; rows [n, w] int64: this rank's
-        members."""
+        """Collective. keys [n] int64 in [0, num_keys), unique over all ranks, and rows [n, w] int64: what this rank
+        puts into the list."""
         owner, _ = _even_shares(keys, num_keys, world).locate(keys)
-        order = np.argsort(owner, kind="stable")
-        send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-        moved = channel.array(np.column_stack([keys, rows])[order], send, channel.counts(send))
-        self._rows = torch.from_numpy(moved[np.argsort(moved[:, 0], kind="stable"), 1:].copy())
-        counts = world.allgather_array(np.array([len(moved)], np.int64)).ravel()
+        (received,) = exchange_columns([np.column_stack([keys, rows])], owner, channel)
+        self._rows = torch.from_numpy(received[np.argsort(received[:, 0], kind="stable"), 1:].copy())
+        counts = world.allgather_array(np.array([len(received)], np.int64)).ravel()
         self._ownership = BlockOwnership(np.concatenate(([0], np.cumsum(counts))))
         self._channel = channel
         self.size = int(counts.sum())
 
     def over(self: Self, channel: Channel) -> Self:
-        """This directory, asked over another channel."""
+        """Return a twin that is read over another channel."""
         twin = copy.copy(self)
         twin._channel = channel
         return twin
 
     def rows(self, places: np.ndarray) -> np.ndarray:
-        """Collective. Rows [..., w] at ``places`` [...] in [0, size)."""
+        """Collective. Fetch the rows [..., w] at ``places`` [...] in [0, size)."""
         unique, inverse = np.unique(places, return_inverse=True)
         (rows,) = Route.plan(self._ownership, unique, self._channel).pull(self._rows)
         return rows.numpy()[inverse.reshape(places.shape)]
 
 
 class NodeDirectory(Directory):
-    """Nodes in order of flat row id. Over all nodes of a graph the place of a node is its flat row id."""
+    """A list of nodes in order of flat row id. If it has all nodes of a graph, the place of a node is its flat row
+    id."""
 
     def __init__(self, world: World, channel: Channel, flat_rows: np.ndarray, global_ids: np.ndarray, num_nodes: int):
-        """Collective. flat_rows, global_ids [n] int64: this rank's members, of ``num_nodes`` nodes in the graph."""
+        """Collective. flat_rows, global_ids [n] int64: the nodes that this rank puts into the list; num_nodes: of the
+        graph."""
         super().__init__(world, channel, flat_rows, global_ids[:, None], num_nodes)
 
     def lookup(self, places: np.ndarray) -> np.ndarray:
-        """Collective. Global ids of the nodes at ``places`` in [0, size), of the same shape."""
+        """Collective. Fetch the global ids of the nodes at ``places`` in [0, size), in the shape of ``places``."""
         return self.rows(places)[..., 0]
 
 
 def _even_shares(keys: np.ndarray, num_keys: int, world: World) -> BlockOwnership:
-    """Collective. Ranges of keys with nearly equally many members: keys may lie densely in one place (the pairs of a
-    graph mostly begin early), so the cuts follow a histogram."""
+    """Collective. Divide the range of keys so that ranks have nearly as many keys each. Keys may lie densely in one
+    place (the pairs of a graph mostly begin early), so the cuts follow a histogram."""
     bins = max(1, min(num_keys, BINS_PER_RANK * world.size))
     edges = np.arange(bins + 1, dtype=np.int64) * num_keys // bins
-    mine = np.bincount(np.searchsorted(edges, keys, side="right") - 1, minlength=bins)
-    below = np.cumsum(world.reduce_array(mine.astype(np.int64)))
+    histogram = np.bincount(np.searchsorted(edges, keys, side="right") - 1, minlength=bins)
+    below = np.cumsum(world.reduce_array(histogram.astype(np.int64)))
     cuts = np.searchsorted(below, np.arange(1, world.size) * below[-1] // world.size)
     return BlockOwnership(np.concatenate(([0], edges[cuts], [num_keys])))
 
 
 def epoch_shuffle(seed: int, epoch: int) -> Random:
-    """The key of an epoch's order of seeds."""
+    """Make the random key of an epoch's order of seeds."""
     return Random(seed, Stream.SHUFFLE, epoch=epoch)
 
 
@@ -101,49 +102,42 @@ ROUNDS = 8
 
 
 def permute(places: np.ndarray, size: int, random: Random) -> np.ndarray:
-    """Where a permutation of [0, size) puts ``places`` [n] int64. A function of the random key alone."""
-    return _walk(_network, places, size, random)
+    """Say where a permutation of [0, size) puts ``places`` [n] int64: a function of the random key alone."""
+    return _walk(places, size, random, back=False)
 
 
 def permute_back(places: np.ndarray, size: int, random: Random) -> np.ndarray:
-    """The inverse of ``permute``."""
-    return _walk(_network_back, places, size, random)
+    """Say which places ``permute`` puts at ``places`` [n] int64: its inverse."""
+    return _walk(places, size, random, back=True)
 
 
-def _walk(network, places: np.ndarray, size: int, random: Random) -> np.ndarray:
+def _walk(places: np.ndarray, size: int, random: Random, back: bool) -> np.ndarray:
     half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
     keys = native.random_integers(random, np.arange(ROUNDS), 2, (1 << 32) - 1).astype(np.uint64)
     out = places.astype(np.uint64)
     outside = np.arange(len(out))
     while len(outside):
-        out[outside] = network(out[outside], np.uint64(half), keys)
+        out[outside] = _network(out[outside], np.uint64(half), keys, back)
         outside = outside[out[outside] >= size]
     return out.astype(np.int64)
 
 
-def _network(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
+def _network(values: np.ndarray, half: np.uint64, keys: np.ndarray, back: bool) -> np.ndarray:
+    """Apply the Feistel network with a key a round to values of 2 * half bits, or its inverse."""
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
-    for key in keys:
-        left, right = right, left ^ _round(right, key, mask)
-    return (left << half) | right
-
-
-def _network_back(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = values >> half, values & mask
-    for key in keys[::-1]:
-        left, right = right ^ _round(left, key, mask), left
+    for key in keys[::-1] if back else keys:
+        if back:
+            left, right = right ^ _round(left, key, mask), left
+        else:
+            left, right = right, left ^ _round(right, key, mask)
     return (left << half) | right
 
 
 def _round(values: np.ndarray, key: np.ndarray, mask: np.uint64) -> np.ndarray:
-    add, multiply = key
-    return _mix(values + (add << np.uint64(32)) + multiply) & mask
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """A 64-bit finalizer (Stafford's variant 13 of MurmurHash3's)."""
+    """Mix values with a round's key by a 64-bit finalizer (Stafford's variant 13 of MurmurHash3's)."""
+    high, low = key
+    values = values + (high << np.uint64(32)) + low
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return (values ^ (values >> np.uint64(31))) & mask

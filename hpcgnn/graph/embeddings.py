@@ -1,4 +1,4 @@
-"""Learnable rows of nodes without features, at their owners, moved by a sparse optimizer.
+"""Learnable node embeddings: rows of nodes without features, kept at their owners, trained by a sparse optimizer.
 
 n nodes at this rank, D width. Rows are drawn by flat row id, so that every partition starts alike.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,14 +19,13 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.native import Random, Stream
 
-OPTIMIZERS = ("adam", "adagrad")
 BETAS, EPS, ADAGRAD_EPS = (0.9, 0.999), 1e-8, 1e-10
 RESOLUTION, SLAB = 1 << 24, 1 << 16
 
 
 @dataclass
 class EmbeddingConfig:
-    """Learnable rows of nodes.
+    """Learnable node embeddings.
 
     Attributes:
         types: node types that have them besides their features; those without features always do.
@@ -36,20 +36,20 @@ class EmbeddingConfig:
     """
 
     types: list[str] = field(default_factory=list)
-    optimizer: str = "adam"
+    optimizer: Literal["adam", "adagrad"] = "adam"
     lr: float = 0.0
     weight_decay: float = 0.0
     scale: float = 0.0
 
     def __post_init__(self):
-        check_choices("embedding", self, {"optimizer": OPTIMIZERS})
+        check_choices("embedding", self)
         for name in ("lr", "weight_decay", "scale"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"embedding.{name} must be at least 0, got {getattr(self, name)}")
 
 
 class SparseEmbedding:
-    """Rows [n, D] and the state of their optimizer. ``step`` of a row counts its own moves."""
+    """Embeddings [n, D] of nodes and the state of their optimizer; ``step`` counts a row's own updates."""
 
     def __init__(
         self, flat_row: np.ndarray, width: int, config: EmbeddingConfig, lr: float, seed: int, dtype: torch.dtype,
@@ -65,34 +65,33 @@ class SparseEmbedding:
             self.state["step"] = torch.zeros(len(flat_row), dtype=torch.int64, device=device)
 
     def columns(self) -> dict[str, torch.Tensor]:
-        """All that belongs to the rows, by name: what a checkpoint holds."""
+        """Return the rows and their optimizer's state by name: what a checkpoint holds."""
         return {"weight": self.weight, **self.state}
 
     def apply(self, route: Route, gradient: torch.Tensor) -> None:
-        """Collective. Gradients [W, D] of the wanted rows: summed over users at their owners, which move each row
+        """Collective. Send gradients [W, D] of the route's rows to the owners, who add them up and update each row
         once."""
         total, rows = route.push_sum(gradient.contiguous()), route.served
         if len(rows) == 0:
             return
-        weight, state = native.gather_rows(self.weight, rows), self._rows_of(rows)
-        total = total + self._config.weight_decay * weight if self._config.weight_decay else total
-        step = self._adam if self._config.optimizer == "adam" else self._adagrad
-        native.scatter_rows(self.weight, rows, weight - step(total, state))
+        state = {name: native.gather_rows(table, rows) for name, table in self.state.items()}
+        native.scatter_rows(self.weight, rows, self._updated(native.gather_rows(self.weight, rows), total, state))
         for name, values in state.items():
             native.scatter_rows(self.state[name], rows, values)
 
     def move(self, gradient: torch.Tensor) -> None:
-        """Move all rows by their gradients [n, D]."""
-        weight, state = self.weight, self.state
-        total = gradient + self._config.weight_decay * weight if self._config.weight_decay else gradient
-        step = self._adam if self._config.optimizer == "adam" else self._adagrad
-        self.weight = weight - step(total, state)
+        """Update all rows with their gradients [n, D]."""
+        self.weight = self._updated(self.weight, gradient, self.state)
 
-    def _rows_of(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {name: native.gather_rows(table, rows) for name, table in self.state.items()}
+    def _updated(self, weight: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Rows after a step of the optimizer, which changes their ``state`` in place."""
+        if self._config.weight_decay:
+            gradient = gradient + self._config.weight_decay * weight
+        step = self._adam if self._config.optimizer == "adam" else self._adagrad
+        return weight - step(gradient, state)
 
     def _adam(self, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Adam (Kingma and Ba, 2015) on the rows at hand, with bias corrections of each row's own step."""
+        """Adam (Kingma and Ba, 2015), with bias corrections of each row's own step."""
         state["step"] += 1
         state["exp_avg"].lerp_(gradient, 1 - BETAS[0])
         state["exp_avg_sq"].mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
@@ -107,14 +106,14 @@ class SparseEmbedding:
 
 
 def _draw(flat_row: np.ndarray, width: int, scale: float, seed: int) -> torch.Tensor:
-    """Uniform rows [n, width] float64, a function of seed and row id."""
+    """Draw uniform rows [n, width] float64, a function of seed and flat row id."""
     draws = native.random_integers(Random(seed, Stream.EMBEDDING), flat_row, width, RESOLUTION)
     unit = torch.from_numpy(draws).to(torch.float64).mul_(2 / RESOLUTION).sub_(1 - 1 / RESOLUTION)
     return unit.mul_(scale or math.sqrt(3 / width))
 
 
 class EmbeddingStore:
-    """The learnable rows of some node types, all of one width, as the run loop saves and restores them.
+    """The embeddings of some node types, all of one width, as the run loop saves and restores them.
 
     tables: by node type; first_row: first local row of every type, as the partition counts them.
     """
@@ -123,13 +122,13 @@ class EmbeddingStore:
         self.tables, self._first_row = tables, first_row
 
     def reset(self) -> None:
-        """Epochs go on with what they find."""
+        """Do nothing: an epoch continues with the rows of the one before."""
 
     def settle(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no write waits."""
 
     def saved(self) -> list[SavedRows]:
-        """All rows of this rank."""
+        """Return all rows of this rank."""
         if not self.tables:
             return []
         rows = [torch.arange(len(t.weight)) + int(self._first_row[kind]) for kind, t in self.tables.items()]
@@ -137,11 +136,11 @@ class EmbeddingStore:
         return [SavedRows(torch.cat(rows), {name: torch.cat([c[name] for c in columns]) for name in columns[0]})]
 
     def between_epochs(self) -> list[SavedRows]:
-        """All of it."""
+        """Return all rows of this rank."""
         return self.saved()
 
     def prototype(self) -> dict[str, torch.Tensor]:
-        """The columns of no row."""
+        """Return the columns with no row in them."""
         first = next(iter(self.tables.values()), None)
         return {} if first is None else {name: column[:0] for name, column in first.columns().items()}
 
@@ -150,13 +149,13 @@ class EmbeddingStore:
         rows = saved.rows.cpu()
         for kind, table in self.tables.items():
             place = rows - int(self._first_row[kind])
-            mine = (place >= 0) & (place < len(table.weight))
+            is_of_type = (place >= 0) & (place < len(table.weight))
             for name, column in table.columns().items():
-                column[place[mine]] = saved.columns[name][mine.to(column.device)]
+                column[place[is_of_type]] = saved.columns[name][is_of_type.to(column.device)]
 
     def share(self, channel: Channel) -> None:
-        """No rank keeps copies."""
+        """Do nothing: no rank keeps copies of others' rows."""
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
-        """Never called: nothing waits, so nothing that waits is saved."""
+        """Raise ValueError: no write of embeddings ever waits, so none is saved."""
         raise ValueError("the checkpoint holds node memory, which a static graph has none of")

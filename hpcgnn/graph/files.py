@@ -162,7 +162,7 @@ def check_objects(file: h5py.File) -> None:
 
 
 def check_dataset(dataset: h5py.Dataset, most: int) -> None:
-    """FileFormatError for a dataset of more than ``most`` bytes, and for one that lies in other files."""
+    """Raise FileFormatError for a dataset of more than ``most`` bytes, and for one that lies in other files."""
     where = f"{dataset.file.filename}: {dataset.name}"
     if dataset.nbytes > most:
         raise FileFormatError(f"{where}: {dataset.nbytes:,} bytes in so small a file: damaged")
@@ -171,10 +171,10 @@ def check_dataset(dataset: h5py.Dataset, most: int) -> None:
 
 
 def check_format(file: h5py.File, expected: str) -> None:
-    """Refuse, by name, a file of another format or version."""
-    found = file.attrs.get("format")
-    if found != expected:
-        raise FileFormatError(f"{file.filename}: format is {found!r}, expected {expected!r}")
+    """Raise FileFormatError for a file of another format or version."""
+    file_format = file.attrs.get("format")
+    if file_format != expected:
+        raise FileFormatError(f"{file.filename}: format is {file_format!r}, expected {expected!r}")
     version = int(file.attrs.get("format_version", -1))
     if version != VERSION:
         raise FileFormatError(
@@ -230,7 +230,7 @@ def fsync(path: str | os.PathLike) -> None:
 
 
 def file_hash(path: str | os.PathLike, first: int = 0) -> str:
-    """sha256 of a whole file, or of its bytes from ``first`` on, hex."""
+    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         file.seek(first)
@@ -240,7 +240,7 @@ def file_hash(path: str | os.PathLike, first: int = 0) -> str:
 
 
 def seal_of(path: str | os.PathLike) -> bytes:
-    """What the first SEAL_BYTES of a book must be: they have the hash of all that follows."""
+    """Return what the first SEAL_BYTES of a book must be: they have the hash of all that follows."""
     return f"{BOOK} sha256 {file_hash(path, SEAL_BYTES)}\n".encode().ljust(SEAL_BYTES, b"\0")
 
 
@@ -252,7 +252,7 @@ def seal(path: str | os.PathLike) -> None:
 
 
 def check_seal(path: str | os.PathLike) -> None:
-    """FileFormatError when a book is not what was sealed; one without a user block has no seal."""
+    """Raise FileFormatError when a book is not what was sealed; a book without a user block has no seal."""
     with open(path, "rb") as file:
         head = file.read(SEAL_BYTES)
     if not head.startswith(HDF5_SIGNATURE) and head != seal_of(path):
@@ -263,19 +263,19 @@ def check_seal(path: str | os.PathLike) -> None:
 
 
 def slabs(num_rows: int, row_bytes: int, limit: int = SLAB_BYTES) -> Iterator[tuple[int, int]]:
-    """Row ranges (start, stop) that cover ``num_rows`` rows in pieces of at most ``limit`` bytes (at least one row)."""
+    """Divide rows into ranges (start, stop) of at most ``limit`` bytes and at least one row each."""
     step = max(1, limit // max(1, row_bytes))
     for start in range(0, num_rows, step):
         yield start, min(start + step, num_rows)
 
 
 def row_bytes(dataset: h5py.Dataset) -> int:
-    """Bytes of one row (all trailing dimensions)."""
+    """Return the bytes of one row, over all trailing dimensions."""
     return int(dataset.dtype.itemsize * np.prod(dataset.shape[1:], dtype=np.int64))
 
 
 def as_matrix(column: np.ndarray) -> np.ndarray:
-    """A column [N, ...] as [N, width]; N may be 0, where ``reshape(0, -1)`` fails."""
+    """Reshape a column [N, ...] to [N, width]; N may be 0, where ``reshape(0, -1)`` fails."""
     return column.reshape(len(column), math.prod(column.shape[1:]))
 
 
@@ -290,7 +290,7 @@ def create_column(group: h5py.Group, name: str, num_rows: int, tail: tuple[int, 
 
 
 def relation_name(source: str, relation: str, destination: str) -> str:
-    """Name of a relation's group: ``<src>.<rel>.<dst>``."""
+    """Make the name of a relation's group: ``<src>.<rel>.<dst>``."""
     for part in (source, relation, destination):
         if not part or "." in part or "/" in part:
             raise FileFormatError(f"node types and relations must be non-empty, without '.' and '/': {part!r}")
@@ -298,7 +298,7 @@ def relation_name(source: str, relation: str, destination: str) -> str:
 
 
 def split_relation(name: str) -> tuple[str, str, str]:
-    """The three names of a relation group."""
+    """Split the name of a relation's group into its three names."""
     if name.count(".") != 2:
         raise FileFormatError(f"relation {name!r} is not of the form <src>.<rel>.<dst>")
     source, relation, destination = name.split(".")
@@ -306,7 +306,7 @@ def split_relation(name: str) -> tuple[str, str, str]:
 
 
 def ordered(group: h5py.Group, id_attribute: str) -> list[str]:
-    """Names of the subgroups in order of their integer id attribute (never in dict order)."""
+    """List the subgroups in order of their integer id attribute (never in dict order)."""
     ids = {name: int(sub.attrs[id_attribute]) for name, sub in group.items()}
     names = sorted(ids, key=ids.__getitem__)
     if [ids[name] for name in names] != list(range(len(names))):
@@ -317,26 +317,26 @@ def ordered(group: h5py.Group, id_attribute: str) -> list[str]:
 
 
 def node_types(file: h5py.File) -> list[str]:
-    """Node types of a graph file or book, by type id."""
+    """List the node types of a graph file or book, by type id."""
     return ordered(file["nodes"], "type_id")
 
 
 def relations(file: h5py.File) -> list[str]:
-    """Relations of a graph file or book, by relation id."""
+    """List the relations of a graph file or book, by relation id."""
     return ordered(file["edges"], "relation_id")
 
 
 def part_path(folder: str | os.PathLike, part: int) -> pathlib.Path:
-    """Path of one part file of a partition set."""
+    """Return the path of a part file of a partition set."""
     return pathlib.Path(folder) / f"part-{part}.h5"
 
 
 def book_path(folder: str | os.PathLike) -> pathlib.Path:
-    """Path of the book of a partition set."""
+    """Return the path of the book of a partition set."""
     return pathlib.Path(folder) / "book.h5"
 
 
 def json_attribute(file: h5py.File, name: str):
-    """A JSON root attribute, decoded; None when absent."""
+    """Decode a JSON attribute of the root; None when it is absent."""
     text = file.attrs.get(name)
     return None if text is None else decode_json(text)

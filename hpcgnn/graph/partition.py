@@ -1,9 +1,8 @@
-"""What a rank holds of a static graph: its nodes with their columns, and all their in-edges (CSC) by relation.
+"""A rank's share of a static graph: its nodes with their columns, and all their in-edges (CSC) by relation.
 
-A rank reads the parts that the book gives it, but for the features, which whoever wants them reads from there. Local
-rows: the rank's nodes type by type, in order of global id. *Flat row id*: first flat id of the node's type + row id in
-the graph file; it identifies a node on any partition set.
-"""
+A rank reads the parts that the book gives it, except for features: ``StoredColumn`` says where they lie. Local rows:
+the rank's nodes type by type, in order of global id. *Flat row id*: first flat id of the node's type + row id in the
+graph file; it identifies a node on any partition set."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ FEATURES = "feat"  # the column of nodes that is left in the files
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation: src_type and dst_type number the book's node types; num_edges in the whole graph."""
+    """A relation: src_type and dst_type are numbers of the book's node types; num_edges: in the whole graph."""
 
     name: str
     src_type: int
@@ -43,25 +42,25 @@ class InEdges:
 
     @property
     def dst(self) -> np.ndarray:
-        """The node [m] of each edge, counted from this rank's first one of the type."""
+        """The destination [m] of each edge, counted from this rank's first node of the type."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
     def degrees_only(self) -> InEdges:
-        """Only how many edges each node has: src, row and columns are empty."""
+        """Return only the degrees: src, row and columns are empty."""
         none = np.empty(0, np.int64)
         return InEdges(self.indptr, none, none, {})
 
-    def take(self, kept: np.ndarray) -> InEdges:
-        """Only the edges where kept [m] bool."""
-        below = np.concatenate(([0], np.cumsum(kept)))
-        columns = {name: column[kept] for name, column in self.columns.items()}
-        return InEdges(below[self.indptr], self.src[kept], self.row[kept], columns)
+    def take(self, mask: np.ndarray) -> InEdges:
+        """Return only the edges where mask [m] bool is set."""
+        below = np.concatenate(([0], np.cumsum(mask)))
+        columns = {name: column[mask] for name, column in self.columns.items()}
+        return InEdges(below[self.indptr], self.src[mask], self.row[mask], columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Remote nodes of a type that a rank is likely to want: id [k] global ids, unique; probability [k] float32,
-    decreasing. Empty where the parts were stored without one."""
+    """Remote nodes of a type that a rank is likely to sample: id [k] global ids, unique; probability [k] float32,
+    decreasing. Empty where the parts were stored without a ranking."""
 
     id: np.ndarray
     probability: np.ndarray
@@ -69,11 +68,13 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class GraphPartition:
-    """A rank's share. flat_row [n] int64 of every local node; type_start [T + 1]: first local row of every type;
-    columns: by type, name to [n of the type, ...], without the features: those [n of the type, F] are where the parts
-    lie, None for a type that has none; edges: one for each of ``relations``; ranking: by type, what the parts expect to
-    want of other parts; graph: hash of the graph file, the same for all its partition sets; out: where asked for, by
-    relation, the out-edges of this rank's nodes of its source type, with the destinations as ``src``."""
+    """A rank's share of a graph.
+
+    graph: hash of the graph file, the same for all its partition sets; flat_row [n] int64 of every local node;
+    type_start [T + 1]: first local row of every type; columns: by type, [n of the type, ...] by name, without the
+    features; features: by type, where the rows [n of the type, F] lie, None for a type without any; edges: one for each
+    of ``relations``; ranking: by type; out: where they were read, by relation, the out-edges of this rank's nodes of
+    its source type, with the destinations as ``src``."""
 
     book: Book
     graph: str
@@ -89,7 +90,7 @@ class GraphPartition:
 
     @property
     def num_nodes(self) -> int:
-        """Local nodes, n."""
+        """Number n of local nodes."""
         return len(self.flat_row)
 
     @property
@@ -98,41 +99,41 @@ class GraphPartition:
         return self.book.node_types
 
     def of_type(self, node_type: int) -> slice:
-        """Local rows of a type."""
+        """Return the local rows of a type."""
         return slice(int(self.type_start[node_type]), int(self.type_start[node_type + 1]))
 
     def global_ids(self, node_type: int) -> np.ndarray:
-        """Global ids of this rank's nodes of a type, int64."""
+        """List the global ids of this rank's nodes of a type, int64."""
         return self.book.local_to_global(self.rank)[self.of_type(node_type)]
 
     def degrees_only(self) -> GraphPartition:
-        """The nodes, and how many edges each has."""
+        """Return the share with only the degrees of its nodes in place of edges."""
         return replace(self, edges=tuple(edges.degrees_only() for edges in self.edges))
 
     def in_degree(self) -> np.ndarray:
-        """In-edges of every local node over all relations, int64 [n]."""
+        """Count the in-edges of every local node over all relations, int64 [n]."""
         degree = np.zeros(self.num_nodes, np.int64)
         for relation, edges in zip(self.relations, self.edges, strict=True):
             degree[self.of_type(relation.dst_type)] += np.diff(edges.indptr)
         return degree
 
     def relation_of(self, name: str) -> int:
-        """Number of a relation. Raises ValueError naming the relations there are."""
-        known = [relation.name for relation in self.relations]
-        if name not in known:
-            raise ValueError(f"no relation {name}; the graph has {', '.join(known)}")
-        return known.index(name)
+        """Return the number of a relation. Raises ValueError that names all relations."""
+        names = [relation.name for relation in self.relations]
+        if name not in names:
+            raise ValueError(f"no relation {name}; the graph has {', '.join(names)}")
+        return names.index(name)
 
     def type_of(self, name: str) -> int:
-        """Number of a node type. Raises ValueError naming the types there are."""
+        """Return the number of a node type. Raises ValueError that names all types."""
         if name not in self.types:
             raise ValueError(f"no node type {name!r}; the graph has {', '.join(self.types)}")
         return self.types.index(name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Raw columns of one part file."""
+class _PartColumns:
+    """What is read from one part file, by type or by relation."""
 
     rows: list[np.ndarray]
     nodes: list[dict[str, np.ndarray]]
@@ -146,75 +147,74 @@ def open_graph_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
     with_out: bool = False, kind: str = "static",
 ) -> GraphPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a partition set of that kind. Without ``edges`` only how many a node
-    has (``degrees_only``), without ``columns`` none of the nodes' columns; with_out: out-edges too.
+    """Read the share of ``rank`` of ``size`` ranks from a partition set of a kind of graph. Without ``edges`` only
+    their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
     kind, or out-edges that are not stored, and ValueError for more ranks than parts.
     """
     # What NumPy raises where columns do not fit each other names no file.
     with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
-        return _open(path, rank, size, check_hash, edges, columns, with_out, kind)
-
-
-def _open(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool, edges: bool, columns: bool, with_out: bool,
-    kind: str,
-) -> GraphPartition:  # fmt: skip
-    offsets, types = read_offsets(path)
-    book = Book(offsets, size, types)
-    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
-        set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
-        if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
-            raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
-        hashes = [digest.decode() for digest in file["parts/hash"][()]]
-        relations = _read_relations(file, types, kind)
-    mine = book.parts_of(rank)
-    wanted = types, relations, edges, columns, with_out
-    parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *wanted) for p in mine]
-    for part, content in zip(mine, parts, strict=True):
-        check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
-    flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
-    return GraphPartition(
-        book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
-        np.cumsum([0, *(len(rows) for rows in flat)]),
-        tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
-        tuple(_merge_features([p.features[t] for p in parts]) for t in range(len(types))),
-        tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
-        tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
-        tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
-    )  # fmt: skip
+        offsets, types = read_offsets(path)
+        book = Book(offsets, size, types)
+        with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+            set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
+            if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
+                raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
+            hashes = [digest.decode() for digest in file["parts/hash"][()]]
+            relations = _read_relations(file, types, kind)
+        numbers = book.parts_of(rank)
+        to_read = types, relations, edges, columns, with_out
+        parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *to_read) for p in numbers]
+        for part, content in zip(numbers, parts, strict=True):
+            check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
+        flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
+        return GraphPartition(
+            book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
+            np.cumsum([0, *(len(rows) for rows in flat)]),
+            tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
+            tuple(_merge_features([p.features[t] for p in parts]) for t in range(len(types))),
+            tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
+            tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
+            tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
+        )  # fmt: skip
 
 
 def _read_relations(file: h5py.File, types: tuple[str, ...], kind: str) -> tuple[Relation, ...]:
     if file.attrs["kind"] != kind:
-        found = file.attrs["kind"]
-        raise files.FileFormatError(f"{file.filename}: kind is {found!r}, this task needs one of kind {kind!r}")
-    found = []
+        raise files.FileFormatError(
+            f"{file.filename}: kind is {file.attrs['kind']!r}, this task needs one of kind {kind!r}"
+        )
+    relations = []
     for name in files.relations(file):
         src, _, dst = files.split_relation(name)
-        found.append(Relation(name, types.index(src), types.index(dst), int(file["edges"][name].attrs["num_edges"])))
-    return tuple(found)
+        relations.append(
+            Relation(name, types.index(src), types.index(dst), int(file["edges"][name].attrs["num_edges"]))
+        )
+    return tuple(relations)
 
 
 def _read_part(
     path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns, with_out
-) -> _Part:  # fmt: skip
+) -> _PartColumns:  # fmt: skip
     with reading_part(path, part, set_id, digest) as file:
-        wanted = lambda key: key == "row" or (with_columns and key != FEATURES)  # noqa: E731
-        nodes = [{key: column[()] for key, column in file["nodes"][t].items() if wanted(key)} for t in types]
+        nodes = []
+        for node_type in types:
+            group = file["nodes"][node_type]
+            nodes.append({key: group[key][()] for key in group if key == "row" or (with_columns and key != FEATURES)})
         features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
-        counts = [len(found["row"]) for found in nodes]
+        rows = [columns.pop("row") for columns in nodes]
+        counts = [len(row) for row in rows]
         edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type]) for r in relations]
         out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type]) for r in relations if with_out]
         if not with_edges:
-            edges, out = ([lists.degrees_only() for lists in found] for found in (edges, out))
-        rows = [n.pop("row") for n in nodes]
-        return _Part(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out)
+            edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
+        return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out)
 
 
 def _find_features(group: h5py.Group) -> Piece | None:
-    """The features of a part's nodes of one type. Raises ValueError where they are not as many."""
+    """Find the features of a part's nodes of a type. Raises ValueError where there are fewer rows or more than
+    nodes."""
     if FEATURES not in group:
         return None
     piece = Piece.of(group[FEATURES])
@@ -224,7 +224,7 @@ def _find_features(group: h5py.Group) -> Piece | None:
 
 
 def _merge_features(pieces: list[Piece | Any]) -> StoredColumn | None:
-    """The parts' features as one column. Raises ValueError where some parts have none."""
+    """Join the features of the parts. Raises ValueError where only some of the parts have any."""
     if None not in pieces:
         return StoredColumn(pieces)
     if any(piece is not None for piece in pieces):
@@ -233,12 +233,12 @@ def _merge_features(pieces: list[Piece | Any]) -> StoredColumn | None:
 
 
 def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int) -> InEdges:
-    """The lists of ``num_nodes`` nodes, with the column of neighbours of that name."""
-    found = {key: column[()] for key, column in group.items()}
-    indptr, src, row = (found.pop(key).astype(np.int64, copy=False) for key in ("indptr", neighbor, "row"))
+    """Read the edge lists of ``num_nodes`` nodes; neighbor: name of the column of neighbours."""
+    columns = {key: column[()] for key, column in group.items()}
+    indptr, src, row = (columns.pop(key).astype(np.int64, copy=False) for key in ("indptr", neighbor, "row"))
     if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
         raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
-    return InEdges(indptr, src, row, found)
+    return InEdges(indptr, src, row, columns)
 
 
 def _read_ranking(file: h5py.File, node_type: str) -> Ranking:
@@ -249,14 +249,14 @@ def _read_ranking(file: h5py.File, node_type: str) -> Ranking:
 
 
 def _merge_rankings(pieces: list[Ranking], book: Book, node_type: int, rank: int) -> Ranking:
-    """The parts' rankings as one, without the rank's own nodes; a node counts by the part that wants it most."""
+    """Join the rankings of the parts, without the rank's own nodes; a node has the highest of its probabilities."""
     ids = np.concatenate([piece.id for piece in pieces])
     probability = np.concatenate([piece.probability for piece in pieces])
     order = np.lexsort((ids, -probability))
     order = order[book.of_type(node_type).locate(ids[order])[0] != rank]
     _, first = np.unique(ids[order], return_index=True)
-    kept = order[np.sort(first)]
-    return Ranking(ids[kept], probability[kept])
+    order = order[np.sort(first)]
+    return Ranking(ids[order], probability[order])
 
 
 def _merge_columns(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -264,7 +264,7 @@ def _merge_columns(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 
 def _merge_edges(pieces: list[InEdges]) -> InEdges:
-    """The parts' edges one behind the other, which is the order of their nodes."""
+    """Join the edges of the parts, one behind the other, which is the order of their nodes."""
     starts = np.cumsum([0, *(piece.indptr[-1] for piece in pieces)])
     shifted = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
     return InEdges(

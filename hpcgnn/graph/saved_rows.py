@@ -14,7 +14,7 @@ from hpcgnn.graph.book import Book
 
 @dataclass(slots=True)
 class SavedRows:
-    """Some of the nodes that a rank owns: rows [r] (their place among them) and what is known of them, by name."""
+    """Some of a rank's own nodes: rows [r], their places among all own nodes, and their columns [r, ...] by name."""
 
     rows: torch.Tensor
     columns: dict[str, torch.Tensor]
@@ -29,11 +29,11 @@ class RowOwner(Protocol):
 
     @property
     def book(self) -> Book:
-        """Which ranks have which nodes."""
+        """Which rank owns which node."""
 
     @property
     def num_nodes(self) -> int:
-        """Local nodes."""
+        """Number of local nodes."""
 
     @property
     def flat_row(self) -> np.ndarray:
@@ -41,28 +41,28 @@ class RowOwner(Protocol):
 
 
 class NodeRowStore(Protocol):
-    """What the run loop asks of such rows."""
+    """What the run loop needs of such rows."""
 
     def reset(self) -> None:
-        """Start as new, where an epoch does so."""
+        """Start anew, where an epoch does not continue the one before."""
 
     def settle(self) -> None:
-        """Let all writes be seen."""
+        """Finish all writes that wait."""
 
     def saved(self) -> list[SavedRows]:
-        """A copy of what this rank owns, and of every write that waits, oldest first."""
+        """Copy this rank's own rows, and every write that waits, oldest first."""
 
     def between_epochs(self) -> list[SavedRows]:
-        """What an epoch leaves to the next, to be saved."""
+        """Copy the rows that an epoch leaves to the next one, to be saved."""
 
     def prototype(self) -> dict[str, torch.Tensor]:
-        """The columns of no row."""
+        """Return the columns with no row in them."""
 
     def put(self, saved: SavedRows) -> None:
-        """Set some of the rows that this rank owns."""
+        """Set some of this rank's own rows."""
 
     def share(self, channel: Channel) -> None:
-        """Collective. Bring the owners' rows to the ranks that keep copies."""
+        """Collective. Send the owners' rows to the ranks that keep copies."""
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
-        """Collective. Let a saved write, in pieces, wait behind those that wait already."""
+        """Collective. Add a saved write, in pieces, behind those that wait already."""

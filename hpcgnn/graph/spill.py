@@ -12,7 +12,7 @@ from hpcgnn.comm.world import World
 
 
 def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The fixed rule. counts [S, R] events by owner, sizes [S].
+    """Apply the rule to counts [S, R] of events by owner, and sizes [S] of the steps.
 
     Returns capacity [S], surplus_start [S, R] (number of the rank's first surplus event within its step) and room_end
     [S, R] (a surplus event numbered j goes to the first rank whose room_end is above j).
@@ -25,12 +25,11 @@ def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np
 
 
 def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
-    """Collective. The rank [n] that handles each of this rank's roots of steps ``step`` [n], increasing: itself up to
-    the capacity, then by the fixed rule."""
-    mine = np.bincount(step, minlength=len(sizes)).astype(np.int64)
-    counts = world.allgather_array(mine).T
-    capacity, surplus_start, room_end = spill_targets(counts, sizes)
-    place = np.arange(len(step)) - (np.cumsum(mine) - mine)[step]
+    """Collective. Say which rank [n] handles each of this rank's roots, whose steps ``step`` [n] increase: this rank up
+    to its capacity, then others by the rule."""
+    own_counts = np.bincount(step, minlength=len(sizes)).astype(np.int64)
+    capacity, surplus_start, room_end = spill_targets(world.allgather_array(own_counts).T, sizes)
+    place = np.arange(len(step)) - (np.cumsum(own_counts) - own_counts)[step]
     surplus = np.flatnonzero(place >= capacity[step])
     at = step[surplus]
     number = surplus_start[at, world.rank] + place[surplus] - capacity[at]
@@ -40,7 +39,7 @@ def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
 
 
 def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
-    """Collective. Rows of ``columns`` [n, ...] handed to the ranks ``target`` [n]."""
+    """Collective. Send the rows of ``columns`` [n, ...] to the ranks ``target`` [n]."""
     order = np.argsort(target, kind="stable")
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)

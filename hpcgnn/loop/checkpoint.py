@@ -1,12 +1,12 @@
-"""Checkpoints: whole or none at all, read on any number of ranks; `checkpoint_writer` writes them.
+"""Finds, checks and reads checkpoints, on any number of ranks; `checkpoint_writer` writes them.
 
 A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer), ``memory-<r>.safetensors``
-(node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (the same of the w-th write that
+(node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows of the w-th write that
 reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and sha256, progress). Without
 a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
 
-Version 2 has the layout that version 1 had last, so those of version 1 are read by what they hold: the first ones kept
-``best_ap`` instead of ``best_metric``, and one mail a node (``has_mail``) instead of a mailbox. These are refused.
+Version 2 has the layout that version 1 had last, so checkpoints of version 1 are read unless they have its first
+layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``) instead of a mailbox.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
 
 
 class OtherVersionError(ValueError):
-    """A checkpoint that is whole but has another layout; the message names it, the version found and the remedy."""
+    """Raised for a checkpoint that is whole but has another layout; the message names it, its version and the
+    remedy."""
 
 
 @dataclass
 class Progress:
-    """Where a run is. epoch and step are the next to do; step = steps of the epoch means that validation is next."""
+    """Where a run is. epoch and step are the next to do; a step behind the epoch's last means that validation is
+    next."""
 
     epoch: int = 0
     step: int = 0
@@ -67,34 +69,33 @@ class State:
 
 
 def find_latest(folder: Path) -> Path | None:
-    """The newest whole step checkpoint of a run's ``checkpoints`` folder."""
-    found = step_checkpoints(folder)
-    return found[-1] if found else None
+    """Find the newest whole step checkpoint in a run's ``checkpoints`` folder."""
+    return next(reversed(step_checkpoints(folder)), None)
 
 
 def step_checkpoints(folder: Path) -> list[Path]:
-    """The whole step checkpoints, oldest first."""
+    """List the whole step checkpoints, oldest first."""
     return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
 
 
 def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path | None:
-    """Collective. The newest step checkpoint whose files are all as they were written; None where there is no
-    checkpoint. Says what it passes over. Raises DistributedError when every one is damaged, and when one that is newer
+    """Collective. Find the newest step checkpoint whose files are all as they were written; None where there is no
+    checkpoint. Logs which ones it skips. Raises DistributedError when every one is damaged, and when one that is newer
     than all sound ones has another layout: an older one would lose work."""
-    found = world.broadcast(step_checkpoints(folder))
-    for path in reversed(found):
+    paths = world.broadcast(step_checkpoints(folder))
+    for path in reversed(paths):
         problem = find_damage(path, world)
         if problem is None:
             return path
         log(f"{path.name} is damaged and passed over: {problem}")
-    if found:
-        raise DistributedError(f"{folder}: none of {len(found)} checkpoints is whole; see the log", user_error=True)
+    if paths:
+        raise DistributedError(f"{folder}: none of {len(paths)} checkpoints is whole; see the log", user_error=True)
     return None
 
 
 def find_damage(path: Path, world: World) -> str | None:
-    """Collective. What is wrong with the files of a checkpoint; the ranks share them out. Raises DistributedError for
-    another layout."""
+    """Collective. Say what is wrong with the files of a checkpoint, None for nothing; each rank checks a share of them.
+    Raises DistributedError for another layout."""
     problem, entries = None, []
     with together(world, "read checkpoint"):
         try:
@@ -108,7 +109,7 @@ def find_damage(path: Path, world: World) -> str | None:
 
 
 def find_best(folder: Path) -> Path | None:
-    """The checkpoint of the best epoch, as the newest step checkpoint names it."""
+    """Find the checkpoint of the best epoch, which the newest step checkpoint names."""
     latest = find_latest(folder)
     if latest is None:
         return None
@@ -117,18 +118,18 @@ def find_best(folder: Path) -> Path | None:
 
 
 def best_tag(epoch: int) -> str:
-    """Folder of the best checkpoint of an epoch."""
+    """Name the folder of an epoch's best checkpoint."""
     return f"best-{epoch:05d}"
 
 
 def step_tag(progress: Progress) -> str:
-    """Folder of a step checkpoint; no two states of a run share one, and they sort by age."""
+    """Name the folder of a step checkpoint: no two states of a run share a name, and names sort by age."""
     return f"step-{progress.global_step:010d}-{progress.epoch:05d}-{progress.step:07d}"
 
 
 def read_manifest(path: Path) -> dict:
-    """The manifest of a checkpoint whose files are all there with their sizes. Raises ValueError, of another format,
-    version or layout OtherVersionError."""
+    """Read a manifest and compare the sizes of the files that it lists. Raises ValueError, and OtherVersionError for
+    another format, version or layout."""
     try:
         manifest = decode_json((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:
@@ -148,21 +149,21 @@ def read_manifest(path: Path) -> dict:
     return manifest
 
 
-def _refuse_version(path: Path, found: str) -> NoReturn:
+def _refuse_version(path: Path, description: str) -> NoReturn:
     raise OtherVersionError(
-        f"{path}: {found}, this hpcgnn {__version__} reads {FORMAT} version {VERSION}; "
+        f"{path}: {description}, this hpcgnn {__version__} reads {FORMAT} version {VERSION}; "
         "resume with the hpcgnn that wrote it, or train anew into another folder"
     )
 
 
 def _first_layout(path: Path, manifest: dict) -> str | None:
-    """What only the first layouts of version 1 have, where a checkpoint has it; its files are there. Raises ValueError
-    for node memory that cannot be read."""
+    """Say by what a checkpoint of version 1 has its first layout, None if it has not. Raises ValueError for node memory
+    that cannot be read."""
     if "best_ap" in manifest["progress"]:
         return "best_ap in its manifest"
     memory = [path / entry["name"] for entry in manifest["files"] if entry["name"].startswith("memory-")]
     try:
-        for name in memory[:1]:  # those of all ranks have the same columns
+        for name in memory[:1]:  # the files of all ranks have the same columns
             with safe_open(name, "pt") as columns:
                 if "has_mail" in columns.keys():
                     return "one mail a node"
@@ -172,24 +173,20 @@ def _first_layout(path: Path, manifest: dict) -> str | None:
 
 
 def _check_manifest(path: Path, manifest: dict) -> None:
-    """ValueError unless a manifest has all that is read of it, of the right types, and names files beside itself."""
+    """Raise ValueError unless a manifest has all keys, of the right types, and names files beside itself."""
     listed: Any = manifest.get("files")
     progress: Any = manifest.get("progress")
     sound = [type(manifest.get(key)) for key in ("graph", "created_by")] == [str, str]
-    sound = (
-        sound
-        and isinstance(listed, list)
-        and all(
-            isinstance(entry, dict)
-            and [type(entry.get(key)) for key in ("name", "bytes", "sha256")] == [str, int, str]
-            and FILE_NAME.fullmatch(entry["name"])
-            for entry in listed
-        )
-    )
+    sound = sound and isinstance(listed, list) and all(map(_is_file_entry, listed))
     sound = sound and STATE in [entry["name"] for entry in listed]
     sound = sound and isinstance(progress, dict) and progress.keys() >= {"epoch", "step", "best_epoch"}
     if not sound or not all(type(value) in (int, float) for value in progress.values()):
         raise ValueError(f"{path}: not as hpcgnn writes it; not a whole checkpoint")
+
+
+def _is_file_entry(entry: Any) -> bool:
+    types = [type(entry.get(key)) for key in ("name", "bytes", "sha256")] if isinstance(entry, dict) else []
+    return types == [str, int, str] and FILE_NAME.fullmatch(entry["name"]) is not None
 
 
 def _damaged(name: Path) -> str:
@@ -206,7 +203,7 @@ def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
 
 
 def check_files(path: Path, entries: list[dict]) -> None:
-    """ValueError names the first of some files, entries of the manifest, that is not as it was written."""
+    """Raise ValueError that names the first of some files, entries of the manifest, that is not as it was written."""
     for entry in entries:
         _check_hash(path / entry["name"], entry)
 
@@ -217,20 +214,21 @@ def _check_hash(name: Path, entry: dict) -> None:
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Weights by parameter, whatever graph they were trained on. Raises ValueError for a damaged checkpoint."""
+    """Read the weights by parameter, whatever graph they were trained on. Raises ValueError for a damaged
+    checkpoint."""
     entry = next(entry for entry in read_manifest(path)["files"] if entry["name"] == STATE)
     return model_weights(_load_file(path, entry))
 
 
 def model_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights among a checkpoint's tensors, by parameter."""
+    """Pick the weights out of a checkpoint's tensors, by parameter."""
     prefix = "model."
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:
-    """Weights, optimizer and progress, and the manifest's entries of the files of node memory, then of every waiting
-    write, oldest first. Raises ValueError for a damaged checkpoint and for another graph's."""
+    """Read weights, optimizer and progress, and list the manifest's entries of the files of node memory, then of every
+    waiting write, oldest first. Raises ValueError for a damaged checkpoint and for one of another graph."""
     manifest = read_manifest(path)
     if manifest["graph"] != graph:
         raise ValueError(f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]})")
@@ -245,9 +243,9 @@ def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:
 
 
 def _progress(path: Path, values: dict) -> Progress:
-    known = {field.name for field in fields(Progress)}
-    if values.keys() != known:
-        strange = ", ".join(sorted(values.keys() ^ known))
+    names = {field.name for field in fields(Progress)}
+    if values.keys() != names:
+        strange = ", ".join(sorted(values.keys() ^ names))
         raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); go on with that version")
     return Progress(**values)
 
@@ -256,10 +254,10 @@ def load_memory(
     path: Path, entries: list[list[dict]], memory: NodeRowStore, partition: RowOwner, world: World,
     channel: Channel,
 ) -> None:  # fmt: skip
-    """Collective. Node memory and waiting writes from the files of any number of ranks: each file is read once and its
-    rows go to their owners."""
+    """Collective. Read node memory and waiting writes from the files of any number of ranks: each file is read once,
+    and its rows are sent to their owners."""
     memory.reset()
-    reader = _RowReader(path, memory.prototype(), partition, world, channel)
+    reader = _SavedRowReader(path, memory.prototype(), partition, world, channel)
     table, *writes = entries
     for saved in reader.read(table):
         memory.put(saved)
@@ -268,8 +266,8 @@ def load_memory(
         memory.put_write(list(reader.read(write)), channel)
 
 
-class _RowReader:
-    """Collective to create. Rows of nodes by flat row id; ``like``: their columns."""
+class _SavedRowReader:
+    """Collective to create. Reads rows of nodes, which files have by flat row id; ``like``: their columns."""
 
     def __init__(self, path: Path, like: dict[str, torch.Tensor], partition: RowOwner, world: World, channel: Channel):
         self._path, self._like, self._book, self._world, self._channel = path, like, partition.book, world, channel
@@ -277,22 +275,22 @@ class _RowReader:
         self._directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
 
     def read(self, entries: list[dict]) -> Iterator[SavedRows]:
-        """Collective. What the files hold of this rank's nodes, as many files at a time as there are ranks."""
+        """Collective. Read the rows of this rank's nodes, from as many files at a time as there are ranks."""
         rank, size, device = self._world.rank, self._world.size, self._world.device
         for first in range(0, len(entries), size):
-            mine = entries[first + rank] if first + rank < len(entries) else None
+            entry = entries[first + rank] if first + rank < len(entries) else None
             with together(self._world, "read checkpoint"):
-                content = self._checked(mine) if mine else {}
-            rows = content["flat_row"].numpy() if mine else np.empty(0, np.int64)
+                content = self._read_file(entry) if entry else {}
+            rows = content["flat_row"].numpy() if entry else np.empty(0, np.int64)
             route = Route.plan(self._book, self._directory.lookup(rows), self._channel)
             columns = {}
             for name, table in self._like.items():
-                values = content[name] if mine else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
+                values = content[name] if entry else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
                 columns[name] = route.push(values.to(table.dtype)).to(device)
             yield SavedRows(route.requests.to(device), columns)
 
-    def _checked(self, entry: dict) -> dict[str, torch.Tensor]:
-        """A file's columns. ValueError unless they are those of this run's nodes."""
+    def _read_file(self, entry: dict) -> dict[str, torch.Tensor]:
+        """Read a file's columns. Raises ValueError unless they fit this run's node memory and graph."""
         content = _load_file(self._path, entry)
         rows = content.get("flat_row", torch.empty(0))
         sound = rows.dtype == torch.int64 and rows.ndim == 1 and self._like.keys() <= content.keys()

@@ -1,7 +1,7 @@
 """Writes checkpoints while training goes on, and loads them into a session.
 
-What belongs into a checkpoint is copied, a thread of every rank writes its files, and the manifest, which makes a
-folder a checkpoint, follows once all ranks have theirs on disk.
+The content of a checkpoint is copied and a thread of every rank writes the rank's files. The manifest, which makes the
+folder a checkpoint, follows once the files of all ranks are on disk.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Job:
 
 
 class CheckpointWriter:
-    """Collective but for ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph.
+    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph.
 
-    What a rank cannot write raises DistributedError on all of them, with the next ``add`` or ``settle``;
-    whole checkpoints are left as they are, those that wait are given up.
+    A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``; whole
+    checkpoints are left as they are, those that wait are given up.
     """
 
     def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog):
@@ -60,12 +60,12 @@ class CheckpointWriter:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether files have been written, or will be, that make no checkpoint yet; the same on all ranks."""
+        """Whether any checkpoint is under way, its manifest not written; the same on all ranks."""
         return bool(self._jobs)
 
     def add(self, tag: str, state: State, memory: list[SavedRows], flat_row: np.ndarray) -> None:
-        """Begin a checkpoint of a copy of ``state``; ``memory`` is a copy already. A step checkpoint that is there,
-        whole or on its way, is this very state and stays."""
+        """Begin a checkpoint of a copy of ``state``; ``memory`` is a copy already. A step checkpoint of this tag that
+        is whole or under way holds the same state and stays."""
         target, is_step = self._folder / tag, tag.startswith("step-")
         if any(job.target == target for job in self._jobs):
             return
@@ -78,11 +78,10 @@ class CheckpointWriter:
                 remove(target)
                 target.mkdir(parents=True)
         contents = _contents(state, memory, flat_row, self._world.rank)
-        job = _Job(target, state.progress, is_step, self._thread.submit(_write_files, target, contents))
-        self._jobs.append(job)
+        self._jobs.append(_Job(target, state.progress, is_step, self._thread.submit(_write_files, target, contents)))
 
     def settle(self) -> None:
-        """Turn what has been written into checkpoints, waiting for what has not."""
+        """Finish all checkpoints that are under way, waiting for their files."""
         while self._jobs:
             try:
                 self._finish(self._jobs[0])
@@ -92,18 +91,18 @@ class CheckpointWriter:
             self._jobs.pop(0)
 
     def close(self) -> None:
-        """Not collective. Give up what waits; of no effect after ``settle``."""
+        """Not collective. Give up the checkpoints that are under way; without effect after ``settle``."""
         self._give_up()
         self._thread.shutdown()
 
     def _finish(self, job: _Job) -> None:
         with together(self._world, "checkpoint"):
-            written = job.files.result()
+            own_entries = job.files.result()
             self._watchdog.at("checkpoint, own files written", job.progress.global_step)
-        listed = self._world.gather(written)
+        entries = self._world.gather(own_entries)
         with together(self._world, "checkpoint"):
             if self._world.rank == 0:
-                _write_manifest(job.target, listed, job.progress, self._graph)
+                _write_manifest(job.target, entries, job.progress, self._graph)
                 if job.is_step:
                     prune(self._folder, job.progress.best_epoch, self._keep, {later.target for later in self._jobs})
 
@@ -119,7 +118,7 @@ class CheckpointWriter:
 
 
 def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank: int) -> dict[str, dict]:
-    """Tensors by file."""
+    """Lay out the tensors of a checkpoint by file."""
     contents: dict[str, dict[str, torch.Tensor]] = {}
     if rank == 0:
         contents[STATE] = {name: tensor.detach().clone() for name, tensor in state.tensors.items()}
@@ -145,10 +144,10 @@ def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
 
 
-def _write_manifest(target: Path, listed: list[list[dict]], progress: Progress, graph: str) -> None:
+def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: Progress, graph: str) -> None:
     manifest = {
         "format": FORMAT, "format_version": VERSION, "created_by": f"hpcgnn {__version__}", "graph": graph,
-        "files": [entry for entries in listed for entry in entries], "progress": asdict(progress),
+        "files": [entry for entries in entries_by_rank for entry in entries], "progress": asdict(progress),
     }  # fmt: skip
     temporary = target / f"{MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1))
@@ -157,16 +156,16 @@ def _write_manifest(target: Path, listed: list[list[dict]], progress: Progress, 
 
 
 def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> None:
-    """Keep the ``keep`` newest whole step checkpoints, the best one and what is being written; drop older ones and what
-    was never finished."""
-    kept = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
+    """Remove all checkpoints but the ``keep`` newest whole step checkpoints, the best one and those being written;
+    those that were never finished go, too."""
+    staying = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
     for path in (*folder.glob("step-*"), *folder.glob("best-*")):
-        if path not in kept:
+        if path not in staying:
             remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, the manifest first: what is left after a kill is none."""
+    """Remove a checkpoint, its manifest first: a run that is killed here leaves no checkpoint."""
     (path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
@@ -175,7 +174,7 @@ HEAD = "decoder."
 
 
 def load(session: BaseSession, path: Path) -> State:
-    """Collective. Weights and node memory of a checkpoint into a session; returns the whole state."""
+    """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state."""
     with together(session.world, "read checkpoint"):
         state, names = checkpoint.load_state(path, session.partition.graph)
         _set_weights(session.model, checkpoint.model_weights(state.tensors), path)
@@ -185,26 +184,27 @@ def load(session: BaseSession, path: Path) -> State:
 
 
 def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Copy in place: parameters are views into the flat buffer."""
+    """Copy weights in place: parameters are views into the flat buffer. Raises ValueError for those of another
+    model."""
     parameters = dict(model.named_parameters())
-    wanted, found = ({(n, *p.shape) for n, p in given.items()} for given in (parameters, weights))
-    if wanted != found:
+    needed, stored = ({(n, *p.shape) for n, p in named.items()} for named in (parameters, weights))
+    if needed != stored:
         raise ValueError(
-            f"{path}: the weights do not fit the configured model ({_first(found - wanted)} where it has "
-            f"{_first(wanted - found)}): use the model section of that run and the hpcgnn that wrote it, or train anew"
+            f"{path}: the weights do not fit the configured model ({_first(stored - needed)} where it has "
+            f"{_first(needed - stored)}): use the model section of that run and the hpcgnn that wrote it, or train anew"
         )
     for name, parameter in parameters.items():
         parameter.data.copy_(weights[name])
 
 
 def _first(weights: set[tuple]) -> str:
-    """The first weight in words."""
+    """Name the first of some weights, with its shape."""
     name, *shape = min(weights, default=("nothing",))
     return f"{name} {shape}" if shape else name
 
 
 def initialize(session: BaseSession, folder: Path) -> str:
-    """Collective. The best weights of a finished run into everything but the head; returns what was done, in words.
+    """Collective. Load the best weights of a finished run into all of the model but its head; says what was done.
 
     Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.
     """
@@ -217,18 +217,18 @@ def initialize(session: BaseSession, folder: Path) -> str:
 
 
 def _copy_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path, complete: bool) -> list[str]:
-    """Copy what fits by name and shape; returns the names of what does not, the head's left to itself."""
+    """Copy the weights that fit by name and shape; returns the names of the others, the head as one."""
     parameters = dict(model.named_parameters())
     body = [name for name in parameters if not name.startswith(HEAD)]
     fitting = [name for name in body if name in weights and weights[name].shape == parameters[name].shape]
-    left = [name for name in body if name not in fitting]
+    others = [name for name in body if name not in fitting]
     if not fitting:
         raise ValueError(f"{path}: none of its weights fits the configured model: use the model section of that run")
-    if complete and left:
+    if complete and others:
         raise ValueError(
-            f"{path}: {', '.join(left)} do not fit, and task.freeze would leave them untrained: use the model, memory "
-            "and sampling sections of that run, or freeze false"
+            f"{path}: {', '.join(others)} do not fit, and task.freeze would leave them untrained: use the model, "
+            "memory and sampling sections of that run, or freeze false"
         )
     for name in fitting:
         parameters[name].data.copy_(weights[name])
-    return [*left, HEAD.rstrip(".")]
+    return [*others, HEAD.rstrip(".")]

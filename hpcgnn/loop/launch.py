@@ -1,4 +1,5 @@
-"""Starts and ends a command: checks, one message for expected errors, Abort for others, requests to leave."""
+"""Starts and ends a command: checks at the start, one message for expected errors, Abort for others, requests to
+leave."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ class Answered(Exception):
 def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) -> int:
     """Run a command's main function on all ranks; returns its exit code.
 
-    DistributedError leaves together with one message (exit code 2 for the user's input, else 1); anything else on any
-    rank, SystemExit of any code included (the others would wait for that rank), is printed with rank, host and stage
-    and aborts the job.
+    After DistributedError all ranks leave with one message (exit code 2 for the user's input, else 1). Any other error
+    on any rank, SystemExit included (the others would wait for that rank), is printed with rank, host and stage, and
+    aborts the job.
     """
     argv = sys.argv[1:] if argv is None else argv
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -55,10 +56,9 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with an exit code. Launchers take one that asks for a requeue for a failure: `srun
-    --kill-on-bad-exit` and mpirun send SIGTERM to ranks that are slower to leave, which would change the job's code.
-    MPI's end waits for all ranks; for one that hangs, or a launcher that has died, not for ever.
-    """
+    """End this process with an exit code, at the latest after LEAVE_SECONDS: MPI's end waits for all ranks, one of
+    which may hang. Launchers take a code that asks for a requeue for a failure: `srun --kill-on-bad-exit` and mpirun
+    then send SIGTERM to ranks that are slower to leave, which must not change the job's code."""
     signal.alarm(LEAVE_SECONDS)
     if code == EXIT_REQUEUE:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -76,9 +76,8 @@ def _abort(world: World | None, code: int, error: BaseException) -> int:
 
 
 def on_first_rank(world: World, stage: str, function: Callable[[], Result]) -> Result:
-    """Collective. What ``function`` returns on rank 0, on every rank; its ValueError or OSError leaves together.
-
-    Raises Answered on every rank when it ends with SystemExit(0), as parsers do after --help.
+    """Collective. Call ``function`` on rank 0 and return its result on every rank. Its ValueError or OSError becomes a
+    DistributedError on all ranks; SystemExit(0), with which parsers end after --help, becomes Answered.
     """
     result, answered = None, False
     with together(world, stage):
@@ -96,15 +95,13 @@ def on_first_rank(world: World, stage: str, function: Callable[[], Result]) -> R
 
 
 WATCHED = (signal.SIGUSR1, signal.SIGTERM)
-END_TIMES = (
-    "HPCGNN_JOB_END",
-    "SLURM_JOB_END_TIME",
-)  # in seconds since 1970; the first one counts
+END_TIMES = ("HPCGNN_JOB_END", "SLURM_JOB_END_TIME")  # in seconds since 1970; the first one counts
 SHARE = 0.1  # of the time that is left at the start, which a run does not give up however early it should leave
 
 
 class StopRequest:
-    """Remembers that USR1 or TERM arrived; the run loop asks. A context manager that restores the old handlers."""
+    """Remembers that USR1 or TERM arrived, for the run loop to ask. A context manager that restores the old
+    handlers."""
 
     def __init__(self):
         self._signalled, self._deadline = False, float("inf")
@@ -112,12 +109,12 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether to leave."""
+        """Whether the run should leave."""
         return self._signalled or time.time() >= self._deadline
 
     def leave_before_end(self, seconds: float) -> str:
-        """Ask to leave so long before the end of the job's time, if the environment tells it, or with a tenth of the
-        time left where that is less; returns what was decided, in words. 0: do not."""
+        """Request to leave so many seconds (0: never) before the end of the job's time, where the environment says when
+        that is, or with a tenth of the time left where that is less. Returns what was decided, in words."""
         name = next((name for name in END_TIMES if os.environ.get(name)), None)
         if name is None or seconds <= 0:
             return ""

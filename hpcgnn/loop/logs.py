@@ -1,4 +1,4 @@
-"""What a run writes about itself: metrics.jsonl (rank 0), log/rank-<r>.log, and lines on the terminal (rank 0)."""
+"""The files in which a run reports: metrics.jsonl (rank 0) and log/rank-<r>.log, which rank 0 also prints."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hpcgnn.graph.decode import decode_json
 
 
 def without_nan(values: dict) -> dict:
-    """NaN, which JSON does not know, as None."""
+    """Replace NaN, which JSON does not know, by None."""
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()}
 
 
 class MetricsFile:
-    """One JSON object a line; a resumed run continues exactly where its checkpoint's ``position`` was.
+    """A file of JSON objects, one a line; a resumed run continues at the ``position`` that its checkpoint has.
 
-    Lines that a full disk does not take are kept, and written with the next one or by ``position``, which raises:
-    there, all ranks can leave together.
+    Lines that a full disk does not take are kept and written with the next line, or by ``position``, which raises
+    OSError: there, all ranks can leave together.
     """
 
     def __init__(self, path: Path, start: int = 0):
@@ -29,9 +29,9 @@ class MetricsFile:
 
         Raises OSError when that fails, or when the file is shorter: lines would be missing.
         """
-        found = path.stat().st_size if path.exists() else 0
-        if found < start:
-            raise OSError(f"{path}: {found} bytes, but the checkpoint was written after {start}: restore the file")
+        size = path.stat().st_size if path.exists() else 0
+        if size < start:
+            raise OSError(f"{path}: {size} bytes, but the checkpoint was written after {start}: restore the file")
         self._path, self._pending = path, b""
         self._file = open(path, "ab", buffering=0)
         self._file.truncate(start)
@@ -44,7 +44,7 @@ class MetricsFile:
             self._drain()
 
     def position(self) -> int:
-        """Bytes written so far, safely on disk. Raises OSError."""
+        """Write what waits to disk; returns the bytes written so far. Raises OSError."""
         try:
             self._drain()
             os.fsync(self._file.fileno())
@@ -58,26 +58,26 @@ class MetricsFile:
 
 
 def read_lines(path: Path) -> list[dict]:
-    """The objects of a file of JSON lines; a last line that was cut off is left out, a missing file is empty. Raises
-    ValueError."""
+    """Read the objects of a file of JSON lines; a last line that was cut off is left out, a missing file is empty.
+    Raises ValueError."""
     if not path.is_file():
         return []
-    found = []
+    objects = []
     lines = path.read_text().split("\n")
     for number, line in enumerate(lines, start=1):
         try:
-            found += [decode_json(line)] if line else []
+            objects += [decode_json(line)] if line else []
         except ValueError as error:
             if number == len(lines):
                 break
             raise ValueError(f"{path}, line {number}: {error}; not written by hpcgnn") from error
-    if not all(isinstance(line, dict) for line in found):
+    if not all(isinstance(line, dict) for line in objects):
         raise ValueError(f"{path}: expected an object a line; not written by hpcgnn")
-    return found
+    return objects
 
 
 class RunLog:
-    """Time-stamped lines: every rank into its own file, rank 0 also on the terminal."""
+    """Writes time-stamped lines: every rank into its own file, rank 0 also on the terminal."""
 
     def __init__(self, folder: Path, rank: int):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes columns of nodes, which are spread over the ranks, into one csv or npz file."""
+"""Writes columns of nodes that are spread over the ranks into one CSV or npz file."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ SLAB = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class NodeColumns:
-    """This rank's nodes in order of their row [n] in the graph file, of ``total`` N nodes; columns [n, ...] by name."""
+    """Columns [n, ...] of this rank's nodes, by name, in order of the nodes' row [n]; total: nodes of all ranks, N."""
 
     row: np.ndarray
     total: int
     columns: dict[str, np.ndarray]
 
     def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
-        """Collective. A column of the nodes first .. first + SLAB - 1, in order of row, on rank 0 (None elsewhere)."""
-        mine = slice(*np.searchsorted(self.row, (first, first + SLAB)))
-        rows, values = world.gather_rows(self.row[mine]), world.gather_rows(self.columns[name][mine])
+        """Collective. Gather a column of the nodes first .. first + SLAB - 1, in order of row, on rank 0 (None
+        elsewhere)."""
+        own = slice(*np.searchsorted(self.row, (first, first + SLAB)))
+        rows, values = world.gather_rows(self.row[own]), world.gather_rows(self.columns[name][own])
         return None if rows is None else values[np.argsort(rows)]
 
 
 def text(ids: np.ndarray) -> np.ndarray:
-    """Bytes as text, of a width that is the same on all ranks."""
+    """Decode bytes to text of a width that is the same on all ranks; other ids stay as they are."""
     return np.char.decode(ids, "utf-8").astype(f"U{ids.dtype.itemsize}") if ids.dtype.kind == "S" else ids
 
 
 def write_nodes(path: str, nodes: NodeColumns, world: World) -> None:
-    """Collective. Rank 0 writes the nodes in order of row, under a temporary name first: arrays for a path that ends in
-    .npz, else CSV with a column for each entry of a vector. It never holds more than a slab of them."""
+    """Collective. Write the nodes of all ranks in order of row: arrays into a path that ends in .npz, else CSV with a
+    column for each entry of a vector. Rank 0 writes, under a temporary name first, and never holds more than a slab."""
     temporary = Path(path + ".tmp")
     (_write_npz if path.endswith(".npz") else _write_csv)(temporary, nodes, world)
     with together(world, f"write {path}"):
@@ -54,12 +55,12 @@ def _write_csv(path: Path, nodes: NodeColumns, world: World) -> None:
     with _on_rank_0(world, lambda: open(path, "w", newline="")) as file:
         writer = csv.writer(file) if file else None
         for first in range(0, max(1, nodes.total), SLAB):
-            found = {name: nodes.slab(name, first, world) for name in nodes.columns}
+            slabs = {name: nodes.slab(name, first, world) for name in nodes.columns}
             with together(world, f"write {path}"):
                 if writer:
                     if first == 0:
-                        writer.writerow([name for key, column in found.items() for name in _headings(key, column)])
-                    writer.writerows(_lines(list(found.values())))
+                        writer.writerow([name for key, column in slabs.items() for name in _headings(key, column)])
+                    writer.writerows(_lines(list(slabs.values())))
 
 
 def _headings(name: str, column: np.ndarray) -> list[str]:
@@ -67,13 +68,13 @@ def _headings(name: str, column: np.ndarray) -> list[str]:
 
 
 def _lines(columns: list[np.ndarray]) -> Iterator[list[str]]:
-    """Texts of one node after the other."""
+    """Make the texts of a line for each node."""
     for values in zip(*columns, strict=True):
         yield [str(entry) for value in values for entry in np.atleast_1d(value)]
 
 
 def _write_npz(path: Path, nodes: NodeColumns, world: World) -> None:
-    """Collective. One array after the other, as its slabs come."""
+    """Collective. Write one array after the other, slab by slab."""
     with _on_rank_0(world, lambda: zipfile.ZipFile(path, "w")) as archive:
         for name, column in nodes.columns.items():
             opened = lambda name=name: archive.open(f"{name}.npy", "w", force_zip64=True)  # noqa: E731
@@ -93,7 +94,7 @@ def _write_npz(path: Path, nodes: NodeColumns, world: World) -> None:
 
 @contextmanager
 def _on_rank_0(world: World, make) -> Iterator:
-    """Collective. What ``make()`` opens on rank 0, None elsewhere; closed at the end, or left together."""
+    """Collective. Open with ``make()`` on rank 0 (None elsewhere) what is closed at the end of the block."""
     opened = None
     with together(world, "write the nodes"):
         opened = make() if world.rank == 0 else None

@@ -22,21 +22,22 @@ CHUNK = 1024
 
 
 def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
-    """Of one optimizer step, counted from 0 over all epochs (rounds of epochs, where several are trained at once)."""
+    """Compute the learning rate of an optimizer step, counted from 0 over all epochs (over all rounds of epochs, where
+    several are trained at once)."""
     warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if config.schedule == "constant":
         return warm * config.lr
     if config.schedule == "step":
         times = step // steps_per_epoch * config.epoch_parallel // config.step_epochs
         return warm * max(config.min_lr, config.lr * config.decay**times)
-    after = config.epochs // config.epoch_parallel * steps_per_epoch - config.warmup_steps
-    done = min(1.0, max(0, step - config.warmup_steps) / max(1, after))
-    left = 1.0 - done if config.schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2
-    return warm * (config.min_lr + (config.lr - config.min_lr) * left)
+    decaying_steps = config.epochs // config.epoch_parallel * steps_per_epoch - config.warmup_steps
+    done = min(1.0, max(0, step - config.warmup_steps) / max(1, decaying_steps))
+    share = 1.0 - done if config.schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2
+    return warm * (config.min_lr + (config.lr - config.min_lr) * share)
 
 
 def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
-    """Sum of squares of a flat tensor, float64.
+    """Sum the squares of a flat tensor, in float64.
 
     In chunks of fixed length: torch splits one long sum among its threads, and ranks with other numbers of them would
     end with other last bits, hence other weights.
@@ -52,7 +53,7 @@ def clip(gradient: torch.Tensor, longest: float) -> None:
 
 
 class FlatOptimizer:
-    """Collective to create, to sum, to save and to close. Optimizes one flat parameter, the same on all ranks."""
+    """Optimizes one flat parameter, the same on all ranks. Collective to create, to sum, to save and to close."""
 
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
         self.flat = FlatParameters(model, num_extras=3)
@@ -62,7 +63,7 @@ class FlatOptimizer:
         self._optimizer = _make(config, self.flat.parameter)
 
     def start_epoch(self, num_steps: int) -> None:
-        """Steps of this epoch, where epochs differ: its last group ends with them."""
+        """Set the number of steps of an epoch, with which its last group ends; epochs may differ."""
         self._num_steps = num_steps
 
     def begin(self, step: int) -> None:
@@ -71,8 +72,8 @@ class FlatOptimizer:
             self.flat.zero()
 
     def sum(self, step: int, loss: torch.Tensor, stop: bool, busy: bool = False) -> tuple[float, bool, bool]:
-        """Collective. The step's loss over all ranks, and whether any rank asks to stop, or is busy with a checkpoint;
-        with the last step of a group the gradient is summed in the same message."""
+        """Collective. Return the step's loss over all ranks, whether any rank asks to stop, and whether any is busy
+        with a checkpoint. With the last step of a group the gradient is summed in the same message."""
         self.flat.extras[LOSS] = loss
         self.flat.extras[STOP], self.flat.extras[BUSY] = float(stop), float(busy)
         if self._ends_group(step):
@@ -83,12 +84,12 @@ class FlatOptimizer:
         return total / self._config.epoch_parallel, stops > 0, writers > 0
 
     def step(self, epoch: int, step: int) -> None:
-        """With the last step of a group: move the weights."""
+        """Update the weights, if this is the last step of a group."""
         if not self._ends_group(step):
             return
-        summed = (step % self._config.accumulate + 1) * self._config.epoch_parallel
-        if summed > 1:
-            self.flat.gradient.div_(summed)
+        num_summed = (step % self._config.accumulate + 1) * self._config.epoch_parallel
+        if num_summed > 1:
+            self.flat.gradient.div_(num_summed)
         if self._config.clip_norm > 0:
             clip(self.flat.gradient, self._config.clip_norm)
         round_start = epoch // self._config.epoch_parallel * self._groups
@@ -102,7 +103,7 @@ class FlatOptimizer:
             self._optimizer.step()
 
     def _adam(self, optimizer: torch.optim.Adam) -> None:
-        """``optimizer.step()`` in one pass over its arrays, without the calls around it."""
+        """Do ``optimizer.step()`` in one pass over its arrays, without the calls around it."""
         parameter, options = self.flat.parameter.data, optimizer.param_groups[0]
         state = optimizer.state[self.flat.parameter]
         if not state:
@@ -120,17 +121,17 @@ class FlatOptimizer:
         return self._optimizer.param_groups[0]["lr"]
 
     def tensors(self, step: int) -> dict[str, torch.Tensor]:
-        """Collective. What a checkpoint before ``step`` needs besides the weights: the moments, the newest learning
-        rate and, within a group, the gradient so far, summed over ranks."""
+        """Collective. Return what a checkpoint before ``step`` holds besides the weights: the moments, the newest
+        learning rate and, within a group, the gradient so far, summed over ranks."""
         moments = self._optimizer.state.get(self.flat.parameter, {})
-        found = {f"optimizer.{name}": value for name, value in moments.items()}
-        found["lr"] = torch.tensor(self.lr, dtype=torch.float64)
+        tensors = {f"optimizer.{name}": value for name, value in moments.items()}
+        tensors["lr"] = torch.tensor(self.lr, dtype=torch.float64)
         if step % self._config.accumulate and step < self._num_steps:
-            found["gradient"] = self.flat.gather_gradient(self._sum).clone()
-        return found
+            tensors["gradient"] = self.flat.gather_gradient(self._sum).clone()
+        return tensors
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """The inverse of ``tensors``, on any number of ranks."""
+        """Take over what ``tensors`` returned, on any number of ranks."""
         device, prefix = self.flat.parameter.device, "optimizer."
         moments = {name: value for name, value in tensors.items() if name.startswith(prefix)}
         if moments:
@@ -142,7 +143,7 @@ class FlatOptimizer:
             self.flat.set_gradient(tensors["gradient"], self._sum)
 
     def close(self) -> None:
-        """Collective."""
+        """Collective. Free the communicator."""
         self._sum.close()
 
     def _ends_group(self, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Makes plans ahead in background threads, in a window that is the same on every rank, and brings them to a device."""
+"""Makes plans ahead in background threads, in a window that is the same on every rank; finds the tensors of plans."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Prefetcher(Generic[Plan]):
     """Iterates over ``make(i)`` for i in ``range(start, stop)``, at most ``depth`` ahead of the consumer.
 
     Making a plan is collective, so all ranks must make the same plans: when the consumer stops early, the threads still
-    finish those that the window allows (every rank consumed equally many), and no other. Several ``make``, no more than
-    ``depth``: as many plans are made at once, the k-th one by number k modulo their count, in a thread of its own.
-    depth 0 makes plans in place, ``in_a_row`` at once: graph and code stay in the caches meanwhile.
+    finish the plans that the window allows (every rank consumed equally many), and no other. With several ``make``, at
+    most ``depth`` of them, as many plans are made at once, each in a thread of its own; plan k is made by number k
+    modulo their count. With depth 0 plans are made in place, ``in_a_row`` at once, so that graph and code stay in the
+    caches.
     """
 
     def __init__(
@@ -78,20 +79,20 @@ class Prefetcher(Generic[Plan]):
             self.close()
 
     def _run(self, number: int) -> None:
-        for made in range(number, self._stop - self._start, len(self._make)):
+        for index in range(number, self._stop - self._start, len(self._make)):
             with self._window:
-                self._window.wait_for(lambda made=made: made < self._allowed or self._closing)  # type: ignore[misc]
-                if made >= self._allowed:
+                self._window.wait_for(lambda index=index: index < self._allowed or self._closing)  # type: ignore[misc]
+                if index >= self._allowed:
                     return
             try:
-                self._ready[number].put((self._make[number](self._start + made), None))
+                self._ready[number].put((self._make[number](self._start + index), None))
             except BaseException as error:
                 self._ready[number].put((None, error))
                 return
 
 
 def tensors_of(value) -> Iterator[torch.Tensor]:
-    """All tensors, in order of the fields."""
+    """Iterate over all tensors of a plan, in order of its fields."""
     if isinstance(value, torch.Tensor):
         yield value
     elif is_dataclass(value):
@@ -103,7 +104,7 @@ def tensors_of(value) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(value, change: Callable[[str, torch.Tensor], torch.Tensor], name: str = "") -> Any:
-    """A copy of a plan with ``change(field, tensor)`` in place of every tensor."""
+    """Copy a plan with ``change(field, tensor)`` in place of every tensor."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -116,7 +117,8 @@ def map_tensors(value, change: Callable[[str, torch.Tensor], torch.Tensor], name
 
 
 def shapes_of(value, name: str = "") -> Iterator:
-    """All of a plan that its step depends on but the values in tensors, and which step of which epoch it is."""
+    """Iterate over all of a plan that decides which kernels its step launches: neither values of tensors, nor the
+    number of the step or epoch."""
     if isinstance(value, torch.Tensor):
         yield value.dtype, *value.shape
     elif is_dataclass(value):
@@ -131,7 +133,7 @@ def shapes_of(value, name: str = "") -> Iterator:
 
 
 class PlanStream:
-    """A stream of a CUDA device; on other devices work is done as it comes."""
+    """Makes plans on a stream of a CUDA device; on other devices they are made as they come."""
 
     def __init__(self, device: torch.device):
         self._device, self._stream = device, None
@@ -140,7 +142,7 @@ class PlanStream:
             self._stream = torch.cuda.Stream(device)
 
     def run(self, make: Callable[[], Plan]) -> Plan:
-        """What ``make`` gives, complete; its memory is kept for the work of the default stream."""
+        """Call ``make`` and wait for what it makes, whose memory is kept for the work of the default stream."""
         if self._stream is None:
             return make()
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):

@@ -1,7 +1,7 @@
-"""Records where the time of a run went: stages.jsonl in the run folder, a table at the end, and traces of some steps.
+"""Records where the time of a run goes: stages.jsonl in the run folder, a table at the end, and traces of some steps.
 
-R ranks of the job. Unlike metrics.jsonl, the lines of stages.jsonl depend on the machine: no two runs have the same,
-and a resumed run adds to them.
+R ranks of the job. Unlike metrics.jsonl, the lines of stages.jsonl depend on the machine: no two runs write the same,
+and a resumed run appends to them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import BaseSession
 
 WAIT, CHECKPOINT = "wait for plan", "checkpoint"
-WHOLE = "epoch"  # all of an epoch, the stages and what is in none of them
+EPOCH = "epoch"  # the time of a whole epoch, inside and outside of stages
 
 
 class StageLog:
-    """Collective to create and in ``epoch`` and ``table``; rank 0 writes. resumed: name of the checkpoint that the run
-    goes on from."""
+    """Collective to create and in ``epoch``. Sums up the seconds of stages; rank 0 writes. resumed: name of the
+    checkpoint that the run resumes from."""
 
     def __init__(self, session: BaseSession, folder: Path, resumed: str = ""):
         self._session, self._world = session, session.world.job
@@ -41,26 +41,26 @@ class StageLog:
         self.begin()
 
     def begin(self) -> None:
-        """An epoch, or what is left of it, begins."""
+        """Begin an epoch, or what is left of it."""
         self._started = time.perf_counter()
         self._seconds_before, self._sent_before = self._seconds(), self._sent_to()
 
     def epoch(self, number: int) -> None:
-        """Collective. An epoch is over, with validation and checkpoints."""
+        """Collective. Write the stages of an epoch that is over, with validation and checkpoints."""
         own = {name: value - self._seconds_before.get(name, 0.0) for name, value in self._seconds().items()}
-        own[WHOLE] = time.perf_counter() - self._started
-        everyone = self._world.gather((own, self._sent_to() - self._sent_before, peak_mib()))
-        if everyone is not None:
-            stages, sent, peaks = zip(*everyone, strict=True)
+        own[EPOCH] = time.perf_counter() - self._started
+        by_rank = self._world.gather((own, self._sent_to() - self._sent_before, peak_mib()))
+        if by_rank is not None:
+            stages, sent, peaks = zip(*by_rank, strict=True)
             self._add(number, stages, np.stack(sent), np.array(peaks))
         self.begin()
 
     def table(self) -> list[str]:
-        """Stages as lines of text, on rank 0: seconds of all epochs of this start, the least, the mean and the most of
-        the ranks; bytes, memory and how uneven the ranks are."""
-        if WHOLE not in self._total:
+        """Make lines of text, on rank 0: the seconds of every stage over all epochs since the start, least, mean and
+        most of the ranks; bytes, memory and how uneven the ranks are."""
+        if EPOCH not in self._total:
             return []
-        longest = self._total[WHOLE].max()
+        longest = self._total[EPOCH].max()
         lines = [f"{'seconds':18s} {'min':>9s} {'mean':>9s} {'max':>9s}"]
         for name in sorted(self._total, key=lambda name: -self._total[name].mean()):
             low, mean, high = self._total[name].min(), self._total[name].mean(), self._total[name].max()
@@ -75,45 +75,45 @@ class StageLog:
         return lines
 
     def _add(self, number: int, stages: tuple[dict[str, float], ...], sent: np.ndarray, peaks: np.ndarray) -> None:
-        names = sorted({name for some in stages for name in some})
-        seconds = {name: [some.get(name, 0.0) for some in stages] for name in names}
+        names = sorted({name for of_rank in stages for name in of_rank})
+        seconds = {name: [of_rank.get(name, 0.0) for of_rank in stages] for name in names}
         for name, values in seconds.items():
             self._total[name] = self._total.get(name, 0.0) + np.array(values)
         self._sent, self._peak = self._sent + sent, np.maximum(self._peak, peaks)
         self._write(
-            kind=WHOLE, epoch=number, seconds={name: np.round(values, 6).tolist() for name, values in seconds.items()},
+            kind=EPOCH, epoch=number, seconds={name: np.round(values, 6).tolist() for name, values in seconds.items()},
             sent_bytes=sent.tolist(), peak_mib=np.round(peaks, 1).tolist(),
         )  # fmt: skip
 
     def _seconds(self) -> dict[str, float]:
-        """Seconds by stage so far, those of the planning thread as "plan"."""
+        """Return the seconds by stage so far; the planning thread's are "plan"."""
         return {**self._session.timers.seconds, **self._session.plan_timers.seconds}
 
     def _sent_to(self) -> np.ndarray:
-        """Bytes sent so far [R] by rank of the job; groups are of consecutive ranks."""
-        found, world = np.zeros(self._world.size, np.int64), self._session.world
+        """Count the bytes sent so far to every rank of the job [R]; groups are of consecutive ranks."""
+        sent, world = np.zeros(self._world.size, np.int64), self._session.world
         first = world.group * world.size
         for channel in self._session.channels():
             if channel.size == world.size:
-                found[first : first + world.size] += channel.sent_to
-        return found
+                sent[first : first + world.size] += channel.sent_to
+        return sent
 
     def _write(self, **values) -> None:
         if self._path is None:
             return
         line = {"time": datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"), **values}
-        with contextlib.suppress(OSError), open(self._path, "a") as file:  # no reason to stop
+        with contextlib.suppress(OSError), open(self._path, "a") as file:  # a full disk is no reason to stop
             file.write(json.dumps(line) + "\n")
 
 
 def peak_mib() -> float:
-    """MiB that this process has held at most."""
+    """Return the most memory that this process has held, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class Tracer:
-    """Not collective. Traces the steps that ``train.profile`` names, counted from the start of the run, into
-    ``folder``; stages of the training thread are ranges in the trace. The end of an epoch ends it too."""
+    """Traces the steps that ``train.profile`` names, counted from the start of the run, into ``folder``; stages of the
+    training thread are ranges in the trace. The end of an epoch ends the trace, too. Not collective."""
 
     def __init__(self, session: BaseSession, folder: Path, log: RunLog):
         self._session, self._log, self._steps = session, log, session.config.train.profiled
@@ -122,7 +122,7 @@ class Tracer:
         self._profiler: torch.profiler.profile | None = None
 
     def reached(self, done: int) -> None:
-        """So many steps of the run are done: begin or end, where it is time."""
+        """Begin or end the trace, if it is time for that after so many steps of the run."""
         if self._profiler is not None:
             if done not in self._steps:
                 self.end()
@@ -130,7 +130,7 @@ class Tracer:
             self._begin()
 
     def end(self) -> None:
-        """End the trace, if there is one, and write it."""
+        """End the trace, if one is under way, and write it."""
         if self._profiler is None:
             return
         self._profiler.stop()
@@ -139,7 +139,7 @@ class Tracer:
             self._path.parent.mkdir(exist_ok=True)
             self._profiler.export_chrome_trace(str(self._path))
             self._log(f"profile of steps {self._steps.start} to {self._steps.stop - 1} in {self._path.parent}")
-        except OSError as error:  # no reason to stop
+        except OSError as error:  # a full disk is no reason to stop
             self._log(f"{self._path}: cannot write the profile: {error.strerror or error}", everywhere=True)
         self._profiler, self._steps = None, range(0)
 

@@ -1,5 +1,7 @@
-"""Shows a run while it trains: metrics.jsonl, TensorBoard, a progress bar, lines in the log, traces of torch's
-profiler.
+"""Shows a run while it trains: metrics.jsonl, TensorBoard, progress as a bar and as lines in the log, traces.
+
+The bar is by hand: tqdm would replace twelve lines and bring a dependency, and the lines in the log still need the same
+rate and time to go.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ ERASE = "\r\033[K"
 
 
 class StepProgress:
-    """For rank 0. ``train.progress`` decides on the bar, ``train.log_seconds`` on the lines; ``stream`` is where the
-    bar is drawn."""
+    """Shows the progress of an epoch, on rank 0: as a bar on ``stream`` where ``train.progress`` says so, and as lines
+    in the log every ``train.log_seconds``."""
 
     def __init__(self, config: TrainConfig, log: RunLog, stream: TextIO | None = None):
         self._stream, self._log, self._log_seconds = stream or sys.stderr, log, config.log_seconds
@@ -35,53 +37,50 @@ class StepProgress:
         self.begin(0, 0, 0)
 
     def begin(self, epoch: int, done: int, num_steps: int) -> None:
-        """An epoch, or what is left of it after ``done`` steps, begins."""
+        """Begin an epoch, or what is left of it after ``done`` steps."""
         self._epoch, self._first, self._num_steps = epoch, done, num_steps
         self._began = self._logged = time.monotonic()
         self._drawn = 0.0
 
     def step(self, done: int, loss: float) -> None:
-        """So many steps of the epoch are done; the loss of the newest."""
+        """Show that so many steps of the epoch are done; loss: of the newest one."""
         now = time.monotonic()
         if self._has_bar and now - self._drawn >= REDRAW_SECONDS:
             self._drawn = now
-            self._show(f"epoch {self._epoch} {self._bar(done)} {self._text(done, loss, now)}")
+            filled = BAR_WIDTH * done // max(1, self._num_steps)
+            bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
+            line = f"epoch {self._epoch} {bar} {self._text(done, loss, now)}"
+            self._stream.write(ERASE + line[: shutil.get_terminal_size().columns - 1])
+            self._stream.flush()
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
             self.end()
             self._log(f"epoch {self._epoch}: step {self._text(done, loss, now)}")
 
     def scored(self, split: str, plans: int) -> None:
-        """So many plans of a split have been scored; in the log only."""
+        """Log that so many plans of a split have been scored; the bar does not show it."""
         now = time.monotonic()
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
             self._log(f"{split}: {plans} batches scored, {plans / (now - self._began):.1f} a second")
 
     def end(self) -> None:
-        """Take the bar away, for other lines."""
+        """Erase the bar, to make room for other lines."""
         if self._has_bar:
             self._stream.write(ERASE)
             self._stream.flush()
-
-    def _bar(self, done: int) -> str:
-        filled = BAR_WIDTH * done // max(1, self._num_steps)
-        return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
 
     def _text(self, done: int, loss: float, now: float) -> str:
         rate = (done - self._first) / max(now - self._began, 1e-9)
         minutes, seconds = divmod(round((self._num_steps - done) / max(rate, 1e-9)), 60)
         return f"{done} of {self._num_steps}, loss {loss:.4f}, {rate:.1f} steps/s, {minutes}:{seconds:02d} to go"
 
-    def _show(self, text: str) -> None:
-        self._stream.write(ERASE + text[: shutil.get_terminal_size().columns - 1])
-        self._stream.flush()
-
 
 class Seen:
-    """Collective to create. Rank 0 tells; with ``train.profile`` every rank writes a profile.
+    """Records and shows a run: rank 0 alone, but with ``train.profile`` every rank writes a trace. Collective to
+    create.
 
-    ``metrics`` is None elsewhere than on rank 0.
+    metrics: the open metrics.jsonl, None on other ranks than 0.
     """
 
     def __init__(self, session: BaseSession, folder: Path, log: RunLog, progress: Progress):
@@ -97,7 +96,7 @@ class Seen:
 
     @contextlib.contextmanager
     def steps(self, progress: Progress, num_steps: int) -> Iterator[None]:
-        """Around the training steps of an epoch."""
+        """Show the training steps of an epoch, which are in the block."""
         if self._progress:
             self._progress.begin(progress.epoch, progress.step, num_steps)
         self._tracer.reached(progress.global_step)
@@ -109,7 +108,7 @@ class Seen:
                 self._progress.end()
 
     def step(self, progress: Progress, loss: float, lr: float) -> None:
-        """A step is done."""
+        """Record and show that a step is done."""
         every = self._config.log_every
         if every and progress.global_step % every == 0:
             self.write("step", progress.global_step, epoch=progress.epoch, step=progress.step - 1, loss=loss, lr=lr)
@@ -118,20 +117,21 @@ class Seen:
         self._tracer.reached(progress.global_step)
 
     def scoring(self, split: str, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """``stop``, which is asked after every plan of a split that is scored; each time it is, progress is told."""
+        """Wrap ``stop``, which is called after every plan of a split that is scored, so that each call shows
+        progress."""
         if self._progress is None:
             return stop
         count, progress = itertools.count(1), self._progress
         progress.begin(0, 0, 0)
 
-        def told() -> bool:
+        def show_and_ask() -> bool:
             progress.scored(split, next(count))
             return stop()
 
-        return told
+        return show_and_ask
 
     def write(self, kind: str, global_step: int, **values) -> None:
-        """A line in metrics.jsonl, its numbers also in TensorBoard's file, after so many steps of the run."""
+        """Write a line to metrics.jsonl, and its numbers to TensorBoard's file, after so many steps of the run."""
         if self.metrics is not None:
             self.metrics.write(kind, **values)
         if self._board is not None:
@@ -140,14 +140,14 @@ class Seen:
                     self._board.add_scalar(f"{kind}/{name}", value, global_step)
 
     def close(self) -> None:
-        """The run is over, or left."""
+        """Close TensorBoard's file."""
         if self._board is not None:
             self._board.close()
 
 
 def open_board(folder: Path, done: int):
-    """A writer of TensorBoard's event files below the run folder; what an earlier start wrote of steps after ``done``
-    does not count. Raises ValueError where its package is missing."""
+    """Make a writer of TensorBoard's event files below the run folder; TensorBoard ignores what an earlier start wrote
+    of steps after ``done``. Raises ValueError where its package is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

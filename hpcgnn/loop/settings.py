@@ -1,4 +1,4 @@
-"""The run file's ``train`` section."""
+"""The sections ``train`` and ``output`` of run files, and what the configurations of all kinds of graphs share."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 
-PRECISIONS = ("float32", "float64")
-MATMULS = ("float32", "tf32", "bf16")
-OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "cosine", "linear", "step")
-PROGRESS = ("auto", "on", "off")
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
     "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
@@ -73,9 +68,9 @@ class TrainConfig:
     batch_size: int = 600
     drop_last: bool = False
     lr: float = 1e-3
-    optimizer: str = "adam"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = 0.0
-    schedule: str = "constant"
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
     warmup_steps: int = 0
     min_lr: float = 0.0
     step_epochs: int = 1
@@ -84,8 +79,8 @@ class TrainConfig:
     accumulate: int = 1
     epoch_parallel: int = 1
     seed: int = 0
-    precision: str = "float32"
-    matmul: str = "float32"
+    precision: Literal["float32", "float64"] = "float32"
+    matmul: Literal["float32", "tf32", "bf16"] = "float32"
     cuda_graphs: bool = False
     eval_every: int = 1
     monitor: str = ""
@@ -93,18 +88,14 @@ class TrainConfig:
     train_metrics: bool = False
     log_every: int = 50
     log_seconds: float = 60.0
-    progress: str = "auto"
+    progress: Literal["auto", "on", "off"] = "auto"
     tensorboard: bool = False
     profile: str = ""
     checkpoint_every: int = 200
     leave_seconds: float = 60.0
 
     def __post_init__(self):
-        choices = {
-            "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "matmul": MATMULS,
-            "progress": PROGRESS,
-        }  # fmt: skip
-        check_choices("train", self, choices)
+        check_choices("train", self)
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
@@ -125,9 +116,9 @@ class TrainConfig:
 
     @property
     def profiled(self) -> range:
-        """The steps of ``profile``; empty also for what names none."""
-        found = re.fullmatch(r"(\d+)-(\d+)", self.profile)
-        return range(int(found[1]), int(found[2]) + 1) if found else range(0)
+        """The steps that ``profile`` names; empty also for a text that names none."""
+        match = re.fullmatch(r"(\d+)-(\d+)", self.profile)
+        return range(int(match[1]), int(match[2]) + 1) if match else range(0)
 
     @property
     def bound_to_epochs(self) -> bool:
@@ -151,7 +142,7 @@ class OutputConfig:
 
     Attributes:
         dir: the run folder; empty: runs/tgn-<date>-<time>.
-        keep: how many checkpoints to go on from stay, the newest ones; the best epoch's stays in any case.
+        keep: how many checkpoints to resume from stay, the newest ones; the best epoch's stays in any case.
     """
 
     dir: str = ""
@@ -163,7 +154,7 @@ class OutputConfig:
 
 
 class Sections:
-    """Nested dataclasses, one a section, as plain dictionaries; ``KIND`` names the kind of graph."""
+    """A run's configuration: nested dataclasses, one a section, for the kind of graph that ``KIND`` names."""
 
     KIND = ""
     data: Any
@@ -187,36 +178,37 @@ class Sections:
 
     @property
     def run_name(self) -> str:
-        """How run folders begin that nobody named."""
+        """How the names of run folders begin, where ``output.dir`` gives none."""
         return self.model.kind
 
     @property
     def num_groups(self) -> int:
-        """How many groups of ranks, at most, train epochs or parts of time side by side."""
+        """The most groups of ranks that train epochs or parts of time side by side."""
         return self.train.epoch_parallel
 
     def make_absolute(self) -> None:
-        """Make the paths of what is read absolute: a run may be resumed from another folder."""
+        """Make the paths of inputs absolute: a run may be resumed from another folder."""
         self.data.path = self.data.path and os.path.abspath(self.data.path)
 
-    def evaluated_by(self, protocol: str, negatives_file: str, baseline: str) -> Sections:
-        """The configuration with another protocol of evaluation. Raises ValueError where this kind has no other."""
+    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> Sections:
+        """Return the configuration with another protocol of evaluation. Raises ValueError where the kind has no
+        other."""
         if protocol or negatives_file or baseline:
             raise ValueError("--eval, --negatives_file and --baseline are for runs on temporal graphs")
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain dictionaries, with the kind of graph."""
+        """Return nested plain dictionaries, with the kind of graph."""
         return {"kind": self.KIND, **dataclasses.asdict(self)}
 
     @classmethod
     def sections(cls) -> dict[str, Any]:
-        """Classes of the sections by name."""
+        """Return the classes of the sections by name."""
         return {field.name: field.default_factory for field in dataclasses.fields(cls)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Sections:
-        """The inverse of ``to_dict``. Raises ValueError for an unknown section or key."""
+        """Make a configuration of nested dictionaries. Raises ValueError for an unknown section or key."""
         sections, values = cls.sections(), {name: value for name, value in values.items() if name != "kind"}
         unknown = set(values) - set(sections)
         if unknown:
@@ -230,12 +222,12 @@ class Sections:
 
 
 def check_time_parallel(comm: CommConfig) -> None:
-    """Refuse groups of ranks by time where nothing is split so. Raises ValueError."""
+    """Raise ValueError for groups of ranks by time, where nothing is divided so."""
     if comm.time_parallel > 1:
         raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
 
 
 def check_epoch_parallel(train: TrainConfig) -> None:
-    """Refuse epochs trained at once where that is not possible. Raises ValueError."""
+    """Raise ValueError for epochs trained at once, where that is not possible."""
     if train.epoch_parallel > 1:
         raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel
-from hpcgnn.task.links import DECODERS, TYPED
+from hpcgnn.task.links import TYPED, DecoderKind
 
 KEPT, FRESH = "kept", "fresh"
-DEGREES = ("none", "log", "onehot")
 
 
 @dataclass
@@ -44,11 +44,11 @@ class SnapshotSamplingConfig:
     weighted: bool = True
     boundary: float = 1.0
     halo_staleness: int = 0
-    routes: str = KEPT
+    routes: Literal["kept", "fresh"] = "kept"
     prefetch: int = -1
 
     def __post_init__(self):
-        check_choices("sampling", self, {"routes": (KEPT, FRESH)})
+        check_choices("sampling", self)
         if min(self.history, self.horizon) < 0 or self.prefetch < -1:
             raise ValueError("sampling.history and sampling.horizon must be at least 0, sampling.prefetch at least -1")
         if self.updates < 1:
@@ -81,27 +81,28 @@ class SnapshotInputConfig:
     """
 
     lags: int = 0
-    degrees: str = "none"
+    degrees: Literal["none", "log", "onehot"] = "none"
     degree_classes: int = 32
     embedding: int = -1
 
     def __post_init__(self):
-        check_choices("inputs", self, {"degrees": DEGREES})
+        check_choices("inputs", self)
         if self.lags < 0 or self.embedding < -1 or self.degree_classes < 2:
             raise ValueError(
                 "inputs.lags must be at least 0, inputs.embedding at least -1, inputs.degree_classes at least 2"
             )
 
 
-MODEL_KINDS = (
+ModelKind = Literal[
     "gcn", "sage", "gat", "tgcn", "tgcn_joint", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm",
     "evolvegcn_o", "evolvegcn_h", "roland", "dysat",
-)  # fmt: skip
+]  # fmt: skip
+MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
 WINDOWED_KINDS = ("a3tgcn", "dysat")
 ATTENTION_KINDS = ("gat", "dysat")
 NORMED_KINDS = ("gcn", "sage", "gat", "mpnn_lstm", "roland")
 GRU, AVERAGE, CONCAT = "gru", "average", "concat"
-NONE, BATCH = "none", "batch"
+BATCH = "batch"
 
 
 @dataclass
@@ -131,17 +132,17 @@ class SnapshotModelConfig:
     """
 
     class_path: str = ""
-    kind: str = "tgcn"
+    kind: ModelKind = "tgcn"
     layers: int = 1
     hidden: int = 32
     order: int = 2
     heads: int = 4
-    update: str = GRU
+    update: Literal["gru", "average", "concat"] = "gru"
     dropout: float = 0.0
-    norm: str = NONE
+    norm: Literal["batch", "none"] = "none"
 
     def __post_init__(self):
-        check_choices("model", self, {"kind": MODEL_KINDS, "update": (GRU, AVERAGE, CONCAT), "norm": (NONE, BATCH)})
+        check_choices("model", self)
         if min(self.hidden, self.layers, self.order, self.heads) < 1:
             raise ValueError("model.hidden, model.layers, model.order and model.heads must be at least 1")
         if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
@@ -207,10 +208,8 @@ class SnapshotDataConfig:
 
 
 REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION = "regression", "node", "link", "edge", "edge_regression"
-TASK_KINDS = (REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION)
 DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
-DESTINATION, BOTH = "destination", "both"
-TIME, NODES = "time", "nodes"
+BOTH, NODES = "both", "nodes"
 # The first one is what an empty task.loss means.
 LOSSES = {
     REGRESSION: ("mse", "mae"),
@@ -254,30 +253,27 @@ class SnapshotTaskConfig:
         margin: of loss margin.
     """
 
-    kind: str = REGRESSION
+    kind: Literal["regression", "node", "link", "edge", "edge_regression"] = "regression"
     target: str = "target"
     steps: int = 1
     loss: str = ""
     classes: int = 0
     class_weights: list[float] = field(default_factory=list)
-    split: str = TIME
+    split: Literal["time", "nodes"] = "time"
     undirected: bool = False
     new_links: bool = False
     negatives: int = 1
     eval_negatives: int = 1
-    negative_ends: str = DESTINATION
+    negative_ends: Literal["destination", "both"] = "destination"
     strict: bool = False
-    eval_pairs: str = DRAWN
-    decoder: str = "dot"
+    eval_pairs: Literal["drawn", "all", "filtered"] = "drawn"
+    decoder: DecoderKind = "dot"
     temperature: float = 1.0
     positive_weight: float = 1.0
     margin: float = 1.0
 
     def __post_init__(self):
-        check_choices("task", self, {
-            "kind": TASK_KINDS, "decoder": DECODERS, "negative_ends": (DESTINATION, BOTH), "split": (TIME, NODES),
-            "eval_pairs": (DRAWN, ALL, FILTERED),
-        })  # fmt: skip
+        check_choices("task", self)
         self.loss = self.loss or LOSSES[self.kind][0]
         if self.loss not in LOSSES[self.kind]:
             raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(LOSSES[self.kind])}, got {self.loss}")

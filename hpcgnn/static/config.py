@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 import torch
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
-from hpcgnn.loop.placement import PLANNERS
+from hpcgnn.loop.placement import Planner
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
-from hpcgnn.static.edges import MESSAGES, STORED
-from hpcgnn.static.negatives import EDGE, SOURCES
-from hpcgnn.task.links import DECODERS
+from hpcgnn.static.negatives import EDGE
+from hpcgnn.task.links import DecoderKind
 
 WHOLE = "whole"
-MODES = ("uniform", "replace", "weighted", "full", "labor", WHOLE)
 FULL = -1
-SHARDED, REPLICATED, AUTO = "sharded", "replicated", "auto"
-IN, OUT = "in", "out"
-DIRECTIONS = (IN, OUT)
-TOPOLOGIES = (AUTO, SHARDED, REPLICATED)
-RANKINGS = ("", "filtered", "full")
+SHARDED: Final = "sharded"
+AUTO: Final = "auto"
+Mode = Literal["uniform", "replace", "weighted", "full", "labor", "whole"]
+Topology = Literal["auto", "sharded", "replicated"]
+Direction = Literal["in", "out"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+IN, OUT = DIRECTIONS
 
 
 @dataclass
@@ -53,18 +54,17 @@ class GraphSamplingConfig:
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
-    mode: str = "uniform"
+    mode: Mode = "uniform"
     eval_fanouts: list[int] = field(default_factory=list)
-    direction: str = IN
-    topology: str = AUTO
+    direction: Direction = "in"
+    topology: Topology = "auto"
     edge_columns: list[str] = field(default_factory=list)
     prefetch: int = -1
     in_flight: int = 1
-    planner: str = "auto"
+    planner: Planner = "auto"
 
     def __post_init__(self):
-        known = {"mode": MODES, "topology": TOPOLOGIES, "direction": DIRECTIONS, "planner": PLANNERS}
-        check_choices("sampling", self, known)
+        check_choices("sampling", self)
         lists = {"fanouts": self.fanouts, **{f"relation_fanouts.{n}": v for n, v in self.relation_fanouts.items()}}
         if self.eval_fanouts:
             lists["eval_fanouts"] = self.eval_fanouts
@@ -107,21 +107,17 @@ class GraphEvalConfig:
 
     batch_size: int = 0
     negatives: int = 0
-    ranking: str = ""
+    ranking: Literal["", "filtered", "full"] = ""
     exact: bool = False
     chunk: int = 10_000
 
     def __post_init__(self):
-        check_choices("eval", self, {"ranking": RANKINGS})
+        check_choices("eval", self)
         if min(self.batch_size, self.negatives) < 0 or self.chunk < 1:
             raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.chunk at least 1")
 
 
 EMBEDDING = "embedding"
-MODEL_KINDS = ("sage", "gcn", "gat", "rgcn", "rgat", EMBEDDING)
-AGGREGATORS = ("mean", "sum", "max")
-ACTIVATIONS = ("relu", "gelu", "elu", "none")
-NORMS = ("none", "layer")
 ATTENTION_KINDS = ("gat", "rgat")
 RELATIONAL_KINDS = ("rgcn", "rgat")
 
@@ -153,15 +149,15 @@ class GraphModelConfig:
     """
 
     class_path: str = ""
-    kind: str = "sage"
+    kind: Literal["sage", "gcn", "gat", "rgcn", "rgat", "embedding"] = "sage"
     layers: int = 3
     hidden: int = 128
     heads: int = 4
     dropout: float = 0.0
     input_dropout: float = 0.0
-    aggregator: str = "mean"
-    activation: str = "relu"
-    norm: str = "none"
+    aggregator: Literal["mean", "sum", "max"] = "mean"
+    activation: Literal["relu", "gelu", "elu", "none"] = "relu"
+    norm: Literal["none", "layer"] = "none"
     residual: bool = False
     feed_forward: int = 0
     bases: int = 0
@@ -182,9 +178,7 @@ class GraphModelConfig:
         return self.hidden * (self.bases + self.self_loop) if self.basis_rows else self.hidden
 
     def __post_init__(self):
-        check_choices("model", self, {
-            "kind": MODEL_KINDS, "aggregator": AGGREGATORS, "activation": ACTIVATIONS, "norm": NORMS,
-        })  # fmt: skip
+        check_choices("model", self)
         if min(self.hidden, self.heads) < 1:
             raise ValueError("model.hidden and model.heads must be at least 1")
         if self.layers < 0 or (not self.class_path and (self.layers == 0) != (self.kind == EMBEDDING)):
@@ -239,8 +233,6 @@ class GraphDataConfig:
 
 
 NODE, LINK = "node", "link"
-TASK_KINDS = (NODE, LINK)
-LOSSES = ("binary", "margin", "softmax")
 
 
 @dataclass
@@ -274,26 +266,24 @@ class GraphTaskConfig:
             scores; 0: all alike.
     """
 
-    kind: str = NODE
+    kind: Literal["node", "link"] = "node"
     node_type: str = ""
     classes: int = 0
     relation: str = ""
     reverse: str = ""
-    messages: str = STORED
-    candidates: str = EDGE
+    messages: Literal["stored", "typed", "both"] = "stored"
+    candidates: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
     both_ends: bool = False
-    decoder: str = "dot"
+    decoder: DecoderKind = "dot"
     temperature: float = 1.0
-    loss: str = "binary"
+    loss: Literal["binary", "margin", "softmax"] = "binary"
     margin: float = 1.0
     adversarial: float = 0.0
 
     def __post_init__(self):
-        check_choices("task", self, {
-            "kind": TASK_KINDS, "decoder": DECODERS, "loss": LOSSES, "candidates": SOURCES, "messages": MESSAGES,
-        })  # fmt: skip
+        check_choices("task", self)
         if self.classes < 0 or self.classes == 1:
             raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
         for name in ("negatives", "adversarial"):
@@ -312,8 +302,6 @@ class GraphTaskConfig:
             raise ValueError("task.node_type and task.classes are for task.kind node: leave them out")
 
 
-STORAGES = ("memory", "pinned", "file")
-CACHES = ("presample", "stored")
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -332,15 +320,15 @@ class FeatureConfig:
         normalize: divide every node's features by their sum.
     """
 
-    storage: str = "memory"
+    storage: Literal["memory", "pinned", "file"] = "memory"
     device_ratio: float = 0.0
     cache_ratio: float = 0.0
-    cache: str = "presample"
-    wire: str = ""
+    cache: Literal["presample", "stored"] = "presample"
+    wire: Literal["", "float16", "bfloat16"] = ""
     normalize: bool = False
 
     def __post_init__(self):
-        check_choices("features", self, {"storage": STORAGES, "cache": CACHES, "wire": tuple(WIRES)})
+        check_choices("features", self)
         if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != "pinned"):
             raise ValueError(
                 f"features.device_ratio must be from 0 to 1, and 0 but with features.storage pinned; got "

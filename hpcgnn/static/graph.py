@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.choices import check_choice
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, FeatureConfig
+from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig
 from hpcgnn.static.draw import induced_block
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeTables
@@ -33,7 +34,7 @@ class StaticGraph:
 
     def __init__(
         self, path: str | os.PathLike, world: World, features: FeatureConfig | None = None,
-        dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: str = IN,
+        dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: Direction = IN,
     ):  # fmt: skip
         """features: copies of remote rows, the dtype that rows travel in; dtype: of the input rows. Copies are chosen
         when the first loader is made, by what its first epoch wants. direction: "in" or "out", of the edges that
@@ -43,8 +44,7 @@ class StaticGraph:
         """
         self.world, self.channel, self.dtype, self.direction = world, world.channel(), dtype, direction
         with together(world, "open the partition set"):
-            if direction not in DIRECTIONS:
-                raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+            check_choice("direction", direction, DIRECTIONS)
             partition = open_graph_partition(path, world.rank, world.size, check_hash, with_out=direction == OUT)
         self.partition = outward(partition, self.channel) if direction == OUT else partition
         self.tables = NodeTables(self.partition, features or FeatureConfig(), world, self.channel, dtype)

@@ -23,7 +23,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
-from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig
+from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
 from hpcgnn.static.draw import BlockSampler, Completion, InducedSampler
 from hpcgnn.static.edges import EdgeTables, check_columns
 from hpcgnn.static.graph import Nodes, StaticGraph
@@ -56,9 +56,9 @@ class PlannedLoader(ABC):
 
     def __init__(
         self, graph: StaticGraph, fanouts: list[int], batch_size: int, *,
-        relation_fanouts: dict[str, list[int]] | None = None, mode: str = "uniform", shuffle: bool | None = None,
+        relation_fanouts: dict[str, list[int]] | None = None, mode: Mode = "uniform", shuffle: bool | None = None,
         drop_last: bool = False, prefetch: int = -1, in_flight: int = 1, seed: int = 0, as_data: str = "",
-        topology: str = AUTO, sampler: type[NeighborSampler] = NeighborSampler, subgraph_type: str = DIRECTIONAL,
+        topology: Topology = AUTO, sampler: type[NeighborSampler] = NeighborSampler, subgraph_type: str = DIRECTIONAL,
         edge_columns: Sequence[str] = (), with_edge_ids: bool = False,
     ):  # fmt: skip
         """fanouts, relation_fanouts, mode, prefetch, in_flight, topology: as in the run file's section ``sampling``.

@@ -23,7 +23,6 @@ from hpcgnn.static.seeds import SeedBatches
 from hpcgnn.task.known_edges import KnownAnswers
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
-SOURCES = (EDGE, BATCH, SHARED)
 TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
 COUNTS, HIDDEN = ".counts", ".hidden"
 

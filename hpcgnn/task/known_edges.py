@@ -1,6 +1,6 @@
-"""Known edges at the owners of one of their ends, asked for by the other.
+"""Looks up known edges, such as those of training, which lie at the owners of one of their ends.
 
-A query is a node and an edge type, its answers are the nodes that known edges of the type join it to. m known edges,
+A query is a node and an edge type; its answers are the nodes that known edges of the type join it to. m known edges,
 n queries or pairs.
 """
 
@@ -13,7 +13,7 @@ from hpcgnn.graph.book import BlockOwnership
 
 
 class KnownAnswers:
-    """The known edges whose answers are this rank's nodes of a type: ``count`` nodes, ``first`` the first global id."""
+    """The known edges whose answers are this rank's nodes of a type: ``count`` nodes from global id ``first`` on."""
 
     def __init__(self, ownership: BlockOwnership, rank: int, query, edge_type, node):
         """ownership: of the answers' type; query, node [m] global ids, edge_type [m], arrays int64."""
@@ -27,7 +27,7 @@ class KnownAnswers:
         self._pair = number * self.count + self._node
 
     def of(self, query: np.ndarray, edge_type: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The answers of queries [n] at this rank: numbers of the queries, increasing, and nodes counted from
+        """Find the answers of queries [n] at this rank: positions of the queries, increasing, and nodes counted from
         ``first``."""
         key = self._keys(query, edge_type)
         begin, end = np.searchsorted(self._key, key), np.searchsorted(self._key, key, side="right")
@@ -36,15 +36,15 @@ class KnownAnswers:
         return np.repeat(np.arange(len(key)), degree), self._node[index]
 
     def hold(self, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray, channel: Channel) -> np.ndarray:
-        """Collective. Which pairs [n] of queries and nodes (global ids) are known, bool; their owners are asked."""
+        """Collective. Say which pairs [n] of a query and a node (global id) are known, bool; the owners are asked."""
         owner, _ = self._ownership.locate(node)
         order = np.argsort(owner, kind="stable")
         send = np.bincount(owner, minlength=channel.size).astype(np.int64)
         receive = channel.counts(send)
-        asked = channel.array(np.column_stack([query, edge_type, node])[order], send, receive)
-        found = np.empty(len(node), np.uint8)
-        found[order] = channel.array(self._hold_here(*asked.T).astype(np.uint8), receive, send)
-        return found.astype(bool)
+        requests = channel.array(np.column_stack([query, edge_type, node])[order], send, receive)
+        is_known = np.empty(len(node), np.uint8)
+        is_known[order] = channel.array(self._hold_here(*requests.T).astype(np.uint8), receive, send)
+        return is_known.astype(bool)
 
     def _hold_here(self, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray) -> np.ndarray:
         if len(self._unique) == 0:
@@ -56,5 +56,5 @@ class KnownAnswers:
         return (self._unique[number] == key) & (self._pair[place] == pair)
 
     def _keys(self, query: np.ndarray, edge_type: np.ndarray) -> np.ndarray:
-        """Keys of queries and edge types, as known edges are sorted by; -1 for a type that no known edge has."""
+        """Sort keys of queries, as known edges have them; -1 for a type that no known edge has."""
         return np.where(edge_type < self._types, query * self._types + edge_type, -1)

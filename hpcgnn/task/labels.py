@@ -1,4 +1,4 @@
-"""Labels of nodes, edges and events: what may stand in a column, their head, their scores and metrics.
+"""Labels of nodes, edges and events: how columns are read, and the head, scores and metrics of models that learn them.
 
 A missing label is -1 (any negative number in the data) where labels are classes, NaN where they are numbers: numbers
 may be negative. b roots of a step, e of this rank, C classes.
@@ -16,30 +16,29 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.nn.linear import linear
 from hpcgnn.task import metrics
-from hpcgnn.task.kinds import EDGE_REGRESSION
 
 MISSING = -1
 MOST_CLASSES = 1 << 16
 
 
 def is_known(label: np.ndarray) -> np.ndarray:
-    """Whether labels as ``read_labels`` makes them are there, [e] bool."""
+    """Say which labels are not missing, [e] bool."""
     return ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
 
 
 def count_classes(label: np.ndarray, wanted: int, world: World) -> int:
-    """Collective. The number of classes C: ``wanted``, or, for 0, one more than the largest label, at least 2; of
-    labels [n, C] their width."""
+    """Collective. Return the number of classes C: ``wanted``, or, where that is 0, one more than the largest label and
+    at least 2; of labels [n, C] their width."""
     if label.ndim == 2:
         return label.shape[1]
     return wanted or max(2, 1 + int(max(world.allgather(int(label.max(initial=MISSING))))))
 
 
 def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels int64 and splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type. Labels are [n]
-    classes, -1 where missing, or, several a node, [n, C] of 0 and 1, a row of -1 where missing.
+    """Read the labels int64 and the splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type.
+    Labels are classes [n], -1 where missing, or, several a node, [n, C] of 0 and 1, a row of -1 where missing.
 
-    Raises ValueError where they are missing or cannot be used.
+    Raises ValueError for columns that are missing or cannot be used.
     """
     for name in ("label", "split"):
         if name not in columns:
@@ -64,7 +63,6 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
 
 
 def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
-    """[n, C]. Raises ValueError."""
     if label.shape[1] < 2 or classes not in (0, label.shape[1]):
         raise ValueError(f"node type {node_type}: labels of {label.shape[1]} columns, but task.classes = {classes}")
     if (label > 1).any():
@@ -73,27 +71,27 @@ def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
 
 
 def has_label(label: np.ndarray) -> np.ndarray:
-    """Whether nodes have labels as ``node_labels`` gives them, [n] bool."""
+    """Say which nodes have a label, of those that ``node_labels`` reads: [n] bool."""
     return (label if label.ndim == 1 else label[:, 0]) >= 0
 
 
 def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:
-    """The node type to learn the labels of: the one named by a setting, else the only one with labels. Raises
-    ValueError."""
+    """Return the number of the node type whose labels are learnt: the one that a setting names, else the only one with
+    labels. Raises ValueError."""
     labelled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
-    found = ", ".join(partition.types[kind] for kind in labelled) or "none"
+    names = ", ".join(partition.types[kind] for kind in labelled) or "none"
     if name:
         kind = partition.type_of(name)
         if kind not in labelled:
-            raise ValueError(f"{setting} {name} has no column label; types with labels: {found}")
+            raise ValueError(f"{setting} {name} has no column label; types with labels: {names}")
         return kind
     if len(labelled) != 1:
-        raise ValueError(f"{setting} must name the type to learn labels of; types with labels: {found}")
+        raise ValueError(f"{setting} must name the type to learn labels of; types with labels: {names}")
     return labelled[0]
 
 
 class Head(nn.Module):
-    """Linear, relu, linear. I inputs, O outputs."""
+    """A network of two layers that makes outputs of embeddings: linear, relu, linear. I inputs, O outputs."""
 
     def __init__(self, width: int, hidden: int, outputs: int):
         super().__init__()
@@ -108,30 +106,30 @@ class Head(nn.Module):
 
 @dataclass(slots=True)
 class LabelScores:
-    """One step: output [b, C] logits, or [b, 1] predicted numbers; label [b] as ``read_labels`` makes them."""
+    """Scores of one step: output [b, C] logits, or [b, 1] predicted numbers; label [b]."""
 
     output: torch.Tensor
     label: torch.Tensor
 
     def detach(self) -> LabelScores:
-        """Without their gradients."""
+        """Return the scores without their gradients."""
         return LabelScores(self.output.detach(), self.label)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """output [b, C] float64, label [b] int64 or float64."""
+        """Return output [b, C] float64 and label [b] int64 or float64."""
         return {"output": self.output.double().cpu().numpy(), "label": self.label.cpu().numpy()}
 
 
 def metric_names(kind: str, classes: int) -> tuple[str, ...]:
-    """Names of ``label_metrics``, the most telling one first."""
-    if kind == EDGE_REGRESSION:
+    """Names of the metrics that ``label_metrics`` computes, first the one to monitor."""
+    if kind == "edge_regression":
         return metrics.REGRESSION_NAMES
     return metrics.BINARY_NAMES if classes == 2 else metrics.MULTICLASS_NAMES
 
 
 def label_metrics(output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Metrics of outputs [n, C] against labels [n] of this rank, those that are missing left out; numbers
-    have C = 1."""
+    """Collective. Compute metrics of outputs [n, C] against labels [n] of this rank, without the missing ones; C is 1
+    where labels are numbers."""
     known = is_known(label)
     if output.shape[1] == 1:
         return metrics.regression_metrics(output[known, 0], label[known], world)
@@ -139,8 +137,8 @@ def label_metrics(output: np.ndarray, label: np.ndarray, world: World) -> dict[s
 
 
 def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:
-    """Classes int64 of a column [...], -1 where missing. Raises ValueError for what is none below ``classes`` (0: as
-    many as may be)."""
+    """Read a column [...] of classes as int64, -1 where missing. Raises ValueError for a value that is no class below
+    ``classes`` (0: below MOST_CLASSES)."""
     if label.dtype.kind not in "iufb":
         raise ValueError(f"{name} must hold classes, integers from 0 on, got {label.dtype}")
     known = label >= 0  # not so for NaN
@@ -154,7 +152,7 @@ def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:
 
 
 def read_numbers(label: np.ndarray, name: str, classes: int) -> np.ndarray:
-    """Numbers float64 of a column [r]. Raises ValueError for what is no number or infinite."""
+    """Read a column [r] of numbers as float64. Raises ValueError for what is no number, or infinite."""
     if label.ndim != 1 or label.dtype.kind not in "iufb":
         raise ValueError(f"{name} must hold a number each, got {label.dtype} {label.shape[1:]}")
     if np.isinf(label).any():
@@ -163,7 +161,7 @@ def read_numbers(label: np.ndarray, name: str, classes: int) -> np.ndarray:
 
 
 def class_weights(weights: list[float], classes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """[C], None: all 1. Raises ValueError."""
+    """Make the weights [C] of the classes' losses; None: all 1. Raises ValueError for another number of weights."""
     if not weights:
         return None
     if len(weights) != classes:

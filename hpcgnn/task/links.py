@@ -1,7 +1,9 @@
-"""Links: scores of pairs of embeddings, and losses, which are sums over the given seeds.
+"""Decoders, which score pairs of embeddings as links, and losses, which are sums over positive pairs.
 
-The caller divides a loss by the number of seeds of the global batch. b, n or s positive pairs, k negatives each, Z
-width.
+The caller divides a loss by the number of seeds of the global batch. n or s positive pairs, k negatives each, m
+candidates, Z width of embeddings. What all decoders share: ``forward`` scores pairs, of source and destination [n, Z],
+one of them perhaps [k, n, Z], as [n] or [k, n]; ``all_pairs`` scores queries [n, Z] with every candidate [m, Z] as
+[n, m]. Queries are sources or, if reverse, destinations; relation [n] is their edge type.
 """
 
 from __future__ import annotations
@@ -9,36 +11,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcgnn.choices import check_choice
 from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.linear import linear
 
-DECODERS = ("dot", "cosine", "mlp", "distmult", "complex")
+DecoderKind = Literal["dot", "cosine", "mlp", "distmult", "complex"]
 TYPED = ("distmult", "complex")  # with weights by edge type
-LOSSES = ("binary", "margin", "softmax")
 
 
 class DotProduct(nn.Module):
-    """source . destination."""
+    """Scores a pair by the dot product of both."""
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """source, destination [n, Z], one of them perhaps [k, n, Z]; returns scores [n] or [k, n]."""
+        """Score pairs [n] or [k, n]."""
         return (source * destination).sum(-1)
 
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """query [n, Z] with every candidate [m, Z], relation [n] of the queries; returns scores [n, m]. The queries are
-        sources or, if reverse, destinations."""
+        """Score queries with all candidates, [n, m]."""
         return linear(query, candidate)
 
 
 class Cosine(nn.Module):
-    """The cosine of the angle between both, over a temperature."""
+    """Scores a pair by the cosine of the angle between both, divided by a temperature."""
 
     def __init__(self, temperature: float = 1.0):
         super().__init__()
@@ -47,28 +48,28 @@ class Cosine(nn.Module):
         self.temperature = temperature
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """source, destination [n, Z], one of them perhaps [k, n, Z]; returns scores [n] or [k, n]."""
+        """Score pairs [n] or [k, n]."""
         return functional.cosine_similarity(source, destination, dim=-1) / self.temperature
 
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """Scores [n, m] of queries [n, Z], sources or, if reverse, destinations, with all candidates [m, Z]."""
+        """Score queries with all candidates, [n, m]."""
         return linear(functional.normalize(query) / self.temperature, functional.normalize(candidate))
 
 
 class MlpDecoder(LinkDecoder):
-    """A network of two layers over both; directed."""
+    """Scores a pair by a network of two layers over both; the direction counts."""
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """source, destination [n, Z], one of them perhaps [k, n, Z]; returns scores [n] or [k, n]."""
+        """Score pairs [n] or [k, n]."""
         return super().forward(source, destination)
 
     @torch.no_grad()
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """Scores [n, m] of queries and candidates, without gradients: one hidden column after the other."""
+        """Score all pairs without gradients, one hidden column after the other: [n, m, Z] would not fit in memory."""
         source, destination = (candidate, query) if reverse else (query, candidate)
-        given = linear(source, self.source.weight, self.source.bias)
-        asked = linear(destination, self.destination.weight)
-        rows, columns = (asked, given.T.contiguous()) if reverse else (given, asked.T.contiguous())
+        source = linear(source, self.source.weight, self.source.bias)
+        destination = linear(destination, self.destination.weight)
+        rows, columns = (destination, source.T.contiguous()) if reverse else (source, destination.T.contiguous())
         score = self.out.bias.expand(len(query), len(candidate)).clone()
         hidden = torch.empty_like(score)
         for number, weight in enumerate(self.out.weight[0].tolist()):
@@ -78,8 +79,8 @@ class MlpDecoder(LinkDecoder):
 
 
 class DistMult(nn.Module):
-    """sum of source * relation * destination (Yang et al., Embedding entities and relations for learning and inference
-    in knowledge bases, 2015)."""
+    """Scores a pair by the sum of source * relation * destination (Yang et al., Embedding entities and relations for
+    learning and inference in knowledge bases, 2015)."""
 
     def __init__(self, relations: int, width: int):
         super().__init__()
@@ -87,17 +88,17 @@ class DistMult(nn.Module):
         nn.init.xavier_uniform_(self.relation.weight)
 
     def forward(self, source, destination, relation) -> torch.Tensor:
-        """source, destination [n, Z], one perhaps [k, n, Z], relation [n] int64; returns scores [n] or [k, n]."""
+        """Score pairs of an edge type each, [n] or [k, n]."""
         return (source * self.relation(relation) * destination).sum(-1)
 
     def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
-        """Scores [n, m] of queries and candidates, whichever of the two is the source."""
+        """Score queries with all candidates, [n, m]; it does not matter which of the two is the source."""
         return linear(query * self.relation(relation), candidate)
 
 
 class ComplEx(nn.Module):
-    """Real part of the sum of source * relation * conjugate of destination, complex numbers whose real parts are the
-    first half of a row (Trouillon et al., Complex embeddings for simple link prediction, 2016)."""
+    """Scores a pair by the real part of the sum of source * relation * conjugate of destination, complex numbers whose
+    real parts are the first half of a row (Trouillon et al., Complex embeddings for simple link prediction, 2016)."""
 
     def __init__(self, relations: int, width: int):
         super().__init__()
@@ -107,22 +108,25 @@ class ComplEx(nn.Module):
         nn.init.xavier_uniform_(self.relation.weight)
 
     def forward(self, source, destination, relation) -> torch.Tensor:
-        """source, destination [n, Z], one perhaps [k, n, Z], relation [n] int64; returns scores [n] or [k, n]."""
-        return (_turned(source, self.relation(relation), 1) * destination).sum(-1)
+        """Score pairs of an edge type each, [n] or [k, n]."""
+        return (_complex_product(source, self.relation(relation), 1) * destination).sum(-1)
 
     def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
-        """Scores [n, m] of queries [n, Z], sources or, if reverse, destinations, with all candidates [m, Z]."""
-        return linear(_turned(query, self.relation(relation), -1 if reverse else 1), candidate)
+        """Score queries with all candidates, [n, m]."""
+        return linear(_complex_product(query, self.relation(relation), -1 if reverse else 1), candidate)
 
 
-def _turned(rows: torch.Tensor, by: torch.Tensor, sign: int) -> torch.Tensor:
-    """rows [..., Z] times the complex numbers ``by`` [..., Z], or (sign -1) times their conjugates."""
-    (real, imaginary), (cosine, sine) = rows.chunk(2, -1), by.chunk(2, -1)
-    return torch.cat([real * cosine - sign * imaginary * sine, sign * real * sine + imaginary * cosine], -1)
+def _complex_product(rows: torch.Tensor, factor: torch.Tensor, sign: int) -> torch.Tensor:
+    """Multiply rows [..., Z] of complex numbers with factors [..., Z] or, where sign is -1, with their conjugates."""
+    (real, imaginary), (factor_real, factor_imaginary) = rows.chunk(2, -1), factor.chunk(2, -1)
+    factor_imaginary = sign * factor_imaginary
+    return torch.cat(
+        [real * factor_real - imaginary * factor_imaginary, real * factor_imaginary + imaginary * factor_real], -1
+    )
 
 
 def make_decoder(kind: str, width: int, relations: int = 1, temperature: float = 1.0) -> nn.Module:
-    """One of DECODERS; temperature of cosine. Raises ValueError for another name."""
+    """Make a decoder of embeddings of some width; temperature: of cosine. Raises ValueError for an unknown kind."""
     makers: dict[str, Callable[[], nn.Module]] = {
         "dot": DotProduct,
         "cosine": lambda: Cosine(temperature),
@@ -130,18 +134,17 @@ def make_decoder(kind: str, width: int, relations: int = 1, temperature: float =
         "distmult": lambda: DistMult(relations, width),
         "complex": lambda: ComplEx(relations, width),
     }
-    if kind not in makers:
-        raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {kind!r}")
+    check_choice("decoder", kind, makers)
     return makers[kind]()
 
 
 def binary_loss(
     positive: torch.Tensor, negative: torch.Tensor, positive_weight: float = 1.0, adversarial: float = 0.0
 ) -> torch.Tensor:
-    """Sum over pairs of -log p(pair), times ``positive_weight``, - mean over its negatives of log(1 - p), p the
-    logistic function of the score.
+    """Sum over pairs of -log p(pair), times ``positive_weight``, minus the mean over its negatives of log(1 - p), where
+    p is the logistic function of the score.
 
-    positive [n], negative [k, n], -inf where there is none; adversarial: as in ``average``.
+    positive [n]; negative [k, n], -inf where there is none; adversarial: see ``average``.
     """
     against = average(functional.softplus(negative), negative, adversarial)
     return positive_weight * functional.softplus(-positive).sum() + against.sum()
@@ -150,24 +153,24 @@ def binary_loss(
 def margin_loss(
     positive: torch.Tensor, negative: torch.Tensor, margin: float = 1.0, adversarial: float = 0.0
 ) -> torch.Tensor:
-    """Triplet loss: sum over pairs [n] of the mean over their negatives [k, n], -inf where there is none, of
+    """Sum over pairs [n] of the mean over their negatives [k, n], -inf where there is none, of the triplet loss
     max(0, margin - pair + negative)."""
     return average(torch.relu(margin - positive + negative), negative, adversarial).sum()
 
 
 def average(loss: torch.Tensor, negative: torch.Tensor, adversarial: float) -> torch.Tensor:
-    """Mean [n] of losses [k, n] over those of k negatives whose score [k, n] is above -inf, 0 without any; with
-    adversarial above 0 weighted by the softmax of adversarial * score (Sun et al., RotatE, 2019)."""
-    there = negative > float("-inf")
+    """Average losses [k, n] over a pair's negatives, [n]: those whose score [k, n] is above -inf; 0 without any. With
+    adversarial above 0 the softmax of adversarial * score weighs them (Sun et al., RotatE, 2019)."""
+    is_negative = negative > float("-inf")
     if not adversarial:
-        return loss.sum(0) / there.sum(0).clamp(min=1)
+        return loss.sum(0) / is_negative.sum(0).clamp(min=1)
     weight = (adversarial * negative.detach()).softmax(0)
-    return (loss * torch.where(there, weight, 0)).sum(0)
+    return (loss * torch.where(is_negative, weight, 0)).sum(0)
 
 
 def softmax_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Sum over pairs [n] of -log softmax of their score among it and those of their negatives [k, n], -inf where there
-    is none."""
+    """Sum over pairs [n] of -log softmax of the pair's score among itself and the scores of its negatives [k, n], -inf
+    where there is none."""
     score = torch.cat([positive.unsqueeze(1), negative.T], dim=1)
     target = torch.zeros(len(positive), dtype=torch.int64, device=positive.device)
     return functional.cross_entropy(score, target, reduction="sum")
@@ -177,7 +180,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def make_loss(kind: str, margin: float = 1.0, adversarial: float = 0.0, positive_weight: float = 1.0) -> Loss:
-    """One of LOSSES: a sum over pairs, of their scores [n] and those of their negatives [k, n]."""
+    """Make the loss that ``task.loss`` names: a sum over pairs, of their scores [n] and their negatives' [k, n]."""
     losses: dict[str, Loss] = {
         "binary": partial(binary_loss, positive_weight=positive_weight, adversarial=adversarial),
         "margin": partial(margin_loss, margin=margin, adversarial=adversarial),
@@ -187,7 +190,7 @@ def make_loss(kind: str, margin: float = 1.0, adversarial: float = 0.0, positive
 
 
 def mean_loss(loss: Loss, positive: torch.Tensor, negatives: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean over replaced ends of the losses of pairs [n] against the negatives [k, n] in the place of each."""
+    """Average the losses of pairs [n] against negatives [k, n] over the ends that negatives stand in for."""
     total: Any = sum(loss(positive, negative) for negative in negatives)
     return total / len(negatives)
 
@@ -196,8 +199,8 @@ def mean_loss(loss: Loss, positive: torch.Tensor, negatives: Sequence[torch.Tens
 class LinkScores:
     """Logits of one step: positive [s]; negative [k, s], -inf where there is none.
 
-    ends: of negatives in the place of both ends, how many are in the place of each; number [s]: of snapshots, which one
-    a pair is predicted from.
+    ends: where negatives stand in for both ends of a pair, how many of the k do so for each; number [s]: the snapshot
+    that a pair is predicted from.
     """
 
     positive: torch.Tensor
@@ -207,28 +210,28 @@ class LinkScores:
 
     @classmethod
     def of_ends(cls, positive: torch.Tensor, negatives: list[torch.Tensor]) -> LinkScores:
-        """Scores with negatives [k, s] in the place of each replaced end."""
+        """Make scores from the negatives [k, s] that stand in for each end."""
         if len(negatives) == 1:
             return cls(positive, negatives[0])
         return cls(positive, torch.cat(negatives), tuple(map(len, negatives)))
 
     def loss(self, loss: Loss) -> torch.Tensor:
-        """The loss, a sum over pairs; with negatives at both ends, the mean of both."""
+        """Sum a loss over pairs; where negatives stand in for both ends, it is the mean of both."""
         return mean_loss(loss, self.positive, self.negative.split(self.ends) if self.ends else [self.negative])
 
     def detach(self) -> LinkScores:
-        """Without their gradients."""
+        """Return the scores without their gradients."""
         return replace(self, positive=self.positive.detach(), negative=self.negative.detach())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """positive [s] and negative [s, k] float64; of snapshots number [s] int64."""
+        """Return positive [s] and negative [s, k] float64; of snapshots also number [s] int64."""
         columns = {"positive": self.positive.double(), "negative": self.negative.T.double()}
         columns |= {} if self.number is None else {"number": self.number}
         return {name: values.cpu().numpy() for name, values in columns.items()}
 
     @classmethod
     def join(cls, scores: list[LinkScores]) -> LinkScores:
-        """Scores of several targets as one."""
+        """Join the scores of several target snapshots."""
         positive, negative = torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores], 1)
         numbers = [s.number for s in scores if s.number is not None]
         return cls(positive, negative, number=torch.cat(numbers) if numbers else None)

@@ -21,8 +21,8 @@ AT_ONCE = 1 << 22
 
 @dataclass(slots=True)
 class Levels:
-    """score [U] float32 and number of positives [U] of every level, the same on all ranks; negatives of this rank so
-    far: above, level [U] that score higher, or the same; total."""
+    """Counts negatives by level. score [U] float32 and number of positives [U] of every level are the same on all
+    ranks; above, level [U]: this rank's negatives so far that score higher, or the same; total: all of them."""
 
     score: np.ndarray
     positives: np.ndarray
@@ -32,16 +32,16 @@ class Levels:
 
     @classmethod
     def of(cls, positive: np.ndarray, world: World) -> Levels:
-        """Collective. Of the scores [s] of this rank's positives."""
-        everyone = np.concatenate(world.allgather(positive.astype(np.float32)))
-        score, positives = np.unique(everyone, return_counts=True)
+        """Collective. Make the levels of positives whose scores at this rank are [s]; no negative is counted yet."""
+        all_scores = np.concatenate(world.allgather(positive.astype(np.float32)))
+        score, positives = np.unique(all_scores, return_counts=True)
         above, level = (np.zeros(len(score), np.int64) for _ in range(2))
         return cls(score, positives, above, level)
 
     def add(self, scores: torch.Tensor, sign: int = 1) -> None:
-        """Count negatives with these scores; sign -1: count them no longer."""
+        """Count negatives with these scores; with sign -1, take them out of the counts."""
         levels = torch.from_numpy(self.score)
-        lowest = torch.cat([levels.new_full((1,), math.nan), levels])  # of the scores of a place
+        lowest = torch.cat([levels.new_full((1,), math.nan), levels])  # lowest[i]: the lowest score that i levels reach
         for piece in scores.detach().ravel().split(AT_ONCE):
             piece = piece.float().cpu()
             upto = torch.bucketize(piece, levels, out_int32=True, right=True)
@@ -51,20 +51,22 @@ class Levels:
             self.total += sign * len(piece)
 
     def summed(self, world: World) -> Levels:
-        """Collective. Over all ranks."""
+        """Collective. Add up the counts of all ranks."""
         counts = world.reduce_array(np.concatenate([self.above, self.level, [self.total]]).astype(np.int64))
         above, level = np.split(counts[:-1], 2)
         return Levels(self.score, self.positives, above, level, int(counts[-1]))
 
     def average_precision(self) -> float:
-        """Sum over levels of the positives' share times the precision down to it; NaN without any of either."""
+        """Sum over levels of their share of the positives times the precision down to them; NaN without positives or
+        without negatives."""
         if not len(self.positives) or not self.total:
             return math.nan
-        found = np.cumsum(self.positives[::-1])[::-1]
-        return math.fsum(self.positives * found / (found + self.above + self.level)) / int(self.positives.sum())
+        down_to = np.cumsum(self.positives[::-1])[::-1]
+        return math.fsum(self.positives * down_to / (down_to + self.above + self.level)) / int(self.positives.sum())
 
     def auc(self) -> float:
-        """Share of pairs of a positive and a negative that are in order, ties counted half; NaN without one."""
+        """Share of the pairs of a positive and a negative that are in order, ties counted half; NaN without any
+        pair."""
         if not len(self.positives) or not self.total:
             return math.nan
         wrong = math.fsum(self.positives * (self.above + 0.5 * self.level))
@@ -72,14 +74,15 @@ class Levels:
 
 
 def count_levels(positive: np.ndarray, negative: np.ndarray, world: World) -> Levels:
-    """Collective. Of the scores of this rank's positives [s] and negatives, of any shape."""
+    """Collective. Count the negatives of all ranks by level, from this rank's scores of positives [s] and of negatives,
+    of any shape."""
     levels = Levels.of(positive, world)
     levels.add(torch.from_numpy(np.ascontiguousarray(negative)))
     return levels.summed(world)
 
 
 def _at_least(places: torch.Tensor, levels: int) -> np.ndarray:
-    """How many places are above 0, 1, ... levels - 1."""
+    """Count the places above 0, 1, ... levels - 1."""
     count = torch.bincount(places, minlength=levels + 1).numpy()
     return np.cumsum(count[::-1])[::-1][1:]
 
@@ -96,11 +99,10 @@ HITS = 10
 
 
 def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Average precision and ROC AUC of events against negatives, over all events and over the inductive
-    ones.
+    """Collective. Compute average precision and ROC AUC of events against negatives, over all events and over the
+    inductive ones.
 
-    positive [b], negative [b, k] scores of this rank's events; inductive [b] bool. NaN where there is no such event.
-    Scores are ranked in float32, so that equal pairs stay tied whatever the order of additions that led to them.
+    positive [b], negative [b, k]: scores of this rank's events; inductive [b] bool. NaN where there is no such event.
     """
     positive, negative = positive.astype(np.float32), negative.astype(np.float32)
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
@@ -109,10 +111,9 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
 
 
 def ranks_of(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """Rank of every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of the numbers of
-    negatives that score higher, and that score at least as high, so that a tie counts half (as TGB's evaluator).
-
-    Compared in float32, as in ``link_metrics``; NaN where a score is not finite, and where k is 0.
+    """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of two counts of
+    negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
+    it. NaN where a score is not finite, and where k is 0.
     """
     positive, negative = positive.astype(np.float32)[:, None], negative.astype(np.float32)
     above, level = (negative > positive).sum(axis=1), (negative >= positive).sum(axis=1)
@@ -121,25 +122,25 @@ def ranks_of(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
 
 
 def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Mean reciprocal rank and hits@10 from ``ranks_of`` all events of this rank [b], over all events and
-    over the inductive ones [b] bool; NaN where there is no such event.
+    """Collective. Compute mean reciprocal rank and hits@10 from the ranks [b] of this rank's events, over all events
+    and over the inductive ones [b] bool; NaN where there is no such event.
 
     Raises DistributedError for a rank that is NaN.
     """
     check_finite(np.isfinite(ranks).all(), world)
     values = []
-    for chosen in (ranks, ranks[inductive]):
-        count = world.total(len(chosen))
-        sums = _sum(1 / chosen, world), _sum(chosen <= HITS, world)
+    for some_ranks in (ranks, ranks[inductive]):
+        count = world.total(len(some_ranks))
+        sums = _sum(1 / some_ranks, world), _sum(some_ranks <= HITS, world)
         values += [total / count if count else math.nan for total in sums]
     return dict(zip(RANKING_NAMES, values, strict=True))
 
 
 def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Metrics of labels [n] in [0, c) by scores [n] (of class 1, two classes) or [n, c].
+    """Collective. Compute metrics of labels [n] in [0, c) from scores [n] (of class 1, two classes) or [n, c].
 
     Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
-    over the classes that occur among labels or predictions. Scores are ranked in float32.
+    over the classes that occur among labels or predictions.
     """
     check_finite(np.isfinite(scores).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
@@ -150,61 +151,62 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
 
 
 def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Metrics of labels [n] in [0, c) by outputs [n, c]: ``accuracy``, which is also the micro F1 of one
-    label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes.
+    """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: ``accuracy``, which is also the micro F1
+    of one label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes.
 
-    Of labels [n, c] of 0 and 1: ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0; before them those
-    ``_known``, of as many classes with the highest outputs as the node has labels (Perozzi et al., DeepWalk, 2014).
+    Labels [n, c] of 0 and 1 have ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0, and before them
+    ``micro_f1_known`` and ``macro_f1_known`` of as many classes, those with the highest outputs, as the node has labels
+    (Perozzi et al., DeepWalk, 2014).
     """
     check_finite(np.isfinite(output).all(), world)
     if labels.ndim == 2:
         return _multilabel(output.astype(np.float32), labels == 1, world)
-    found = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
-    return found | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
+    metrics = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
+    return metrics | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
 
 
 def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, scale: float = 1.0) -> dict[str, float]:
-    """Collective. ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n, D]; NaN
-    when there is none. scale: by what the source's numbers were divided; where that is not 1, ``mae_units`` and
-    ``rmse_units`` too: errors of those."""
+    """Collective. Compute ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n,
+    D]; NaN when there is none. scale: what the source's numbers were divided by; where it is not 1, ``mae_units`` and
+    ``rmse_units`` are errors in the source's units."""
     check_finite(np.isfinite(predicted).all(), world)
     error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
     count = world.total(error.size)
     squares, absolutes = _sum(error**2, world), _sum(np.abs(error), world)
     mean, absolute = (total / count if count else math.nan for total in (squares, absolutes))
-    found = {"mse": mean, "mae": absolute, "rmse": math.sqrt(mean)}
+    metrics = {"mse": mean, "mae": absolute, "rmse": math.sqrt(mean)}
     if scale == 1:
-        return found
-    found |= {f"{name}_units": scale * found[name] for name in ("mae", "rmse")}
-    return {name: found[name] for name in UNIT_NAMES}
+        return metrics
+    metrics |= {f"{name}_units": scale * metrics[name] for name in ("mae", "rmse")}
+    return {name: metrics[name] for name in UNIT_NAMES}
 
 
 def check_finite(finite: bool, world: World) -> None:
-    """Collective."""
+    """Collective. Raise DistributedError on all ranks where the scores of any rank are not finite."""
     if world.any(not finite):
         raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)
 
 
 def _sum(values: np.ndarray, world: World) -> float:
-    """Collective. The sum over ranks, each rank's part and the whole rounded once: the number of ranks changes at most
-    its last digits."""
+    """Collective. Sum over ranks, rounding each rank's part and the whole once: the number of ranks changes at most the
+    last digits."""
     return math.fsum(world.allgather(math.fsum(values)))
 
 
 def _ap_auc(positive: np.ndarray, negative: np.ndarray, world: World) -> tuple[float, float]:
-    """Collective. Of the scores of this rank's positives and negatives; NaN without any of either."""
+    """Collective. Compute both from this rank's scores; NaN without positives or without negatives."""
     levels = count_levels(positive, negative, world)
     return levels.average_precision(), levels.auc()
 
 
 def _multilabel(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
     place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
-    found = [_f1(chosen, labels, world) for chosen in (place < labels.sum(axis=1, keepdims=True), output > 0)]
-    return dict(zip(MULTILABEL_NAMES, [*found[0], *found[1]], strict=True))
+    as_many, above_zero = place < labels.sum(axis=1, keepdims=True), output > 0
+    return dict(zip(MULTILABEL_NAMES, [*_f1(as_many, labels, world), *_f1(above_zero, labels, world)], strict=True))
 
 
 def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, float]:
-    """Collective. F1 of all choices [n, c], and its mean over the classes that occur among choices or labels."""
+    """Collective. Compute F1 of all chosen classes [n, c], and its mean over the classes that are chosen or labels."""
     hits, either = (chosen & labels).sum(axis=0), chosen.sum(axis=0) + labels.sum(axis=0)
     hits, either = world.reduce_array(np.stack([hits, either]).astype(np.int64))
     if not either.any():

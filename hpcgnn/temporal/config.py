@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.loop.placement import PLANNERS
+from hpcgnn.loop.placement import Planner
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_time_parallel
-from hpcgnn.task.kinds import CLASSIFYING, LINK, TASK_KINDS
-
-POOLS = ("destinations", "all")
-
-STRATEGIES = ("recent", "uniform", "window")
-BATCH_BY = ("events", "time")
 
 
 @dataclass
@@ -43,28 +38,24 @@ class SamplingConfig:
     """
 
     fanout: int = 10
-    strategy: str = "recent"
+    strategy: Literal["recent", "uniform", "window"] = "recent"
     window: int = 0
     windows: int = 1
     boundary_half_life: int = 0
     negatives: int = 1
-    negative_pool: str = "destinations"
+    negative_pool: Literal["destinations", "all"] = "destinations"
     in_batch_neighbors: bool = True
-    batch_by: str = "events"
+    batch_by: Literal["events", "time"] = "events"
     chunks: int = 1
     prefetch: int = -1
-    planner: str = "auto"
+    planner: Planner = "auto"
 
     def __post_init__(self):
         if self.fanout < 1 or self.negatives < 1 or self.prefetch < -1 or self.chunks < 1:
             raise ValueError(
                 "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least -1"
             )
-        check_choices(
-            "sampling",
-            self,
-            {"strategy": STRATEGIES, "negative_pool": POOLS, "batch_by": BATCH_BY, "planner": PLANNERS},
-        )
+        check_choices("sampling", self)
         self._check_windows()
         if self.chunks > 1 and self.batch_by == "time":
             raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")
@@ -76,18 +67,6 @@ class SamplingConfig:
             raise ValueError("sampling.strategy window needs sampling.window, its width in the data's unit of time")
         if self.strategy != "window" and (self.windows > 1 or self.window > 0):
             raise ValueError(f"sampling.window and windows belong to strategy window, not {self.strategy}")
-
-
-EMBEDDINGS = ("attention", "identity", "time_projection", "mixer")
-TIME_ENCODINGS = ("fixed", "learnable")
-MESSAGES = ("identity", "mlp")
-MESSAGE_SOURCES = ("memory", "embedding")
-UPDATERS = ("gru", "rnn", "transformer", "none")
-AGGREGATORS = ("last", "mean")
-DELIVERIES = ("self", "neighbors")
-UPDATE_AT = ("owner", "user")
-PLACEMENTS = ("sharded", "replicated", "auto")
-DECODERS = ("mlp", "pair")
 
 
 @dataclass
@@ -115,26 +94,23 @@ class ModelConfig:
     """
 
     class_path: str = ""
-    embedding: str = "attention"
+    embedding: Literal["attention", "identity", "time_projection", "mixer"] = "attention"
     layers: int = 1
     memory_dim: int = 100
     time_dim: int = 100
     embed_dim: int = 100
     heads: int = 2
     dropout: float = 0.1
-    time_encoding: str = "fixed"
+    time_encoding: Literal["fixed", "learnable"] = "fixed"
     time_unit: float = 0.0
     learn_phase: bool = False
-    message: str = "identity"
+    message: Literal["identity", "mlp"] = "identity"
     message_dim: int = 100
-    message_from: str = "memory"
-    decoder: str = "mlp"
+    message_from: Literal["memory", "embedding"] = "memory"
+    decoder: Literal["mlp", "pair"] = "mlp"
 
     def __post_init__(self):
-        check_choices("model", self, {
-            "embedding": EMBEDDINGS, "time_encoding": TIME_ENCODINGS, "message": MESSAGES,
-            "message_from": MESSAGE_SOURCES, "decoder": DECODERS,
-        })  # fmt: skip
+        check_choices("model", self)
         if min(self.memory_dim, self.time_dim, self.embed_dim, self.heads, self.layers, self.message_dim) < 1:
             raise ValueError("model.memory_dim, time_dim, embed_dim, message_dim, heads and layers must be at least 1")
         if self.embed_dim % self.heads:
@@ -176,21 +152,18 @@ class MemoryConfig:
         hot_nodes: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
     """
 
-    updater: str = "gru"
-    aggregator: str = "last"
+    updater: Literal["gru", "rnn", "transformer", "none"] = "gru"
+    aggregator: Literal["last", "mean"] = "last"
     mailbox_slots: int = 1
-    deliver_to: str = "self"
-    update_at: str = "owner"
-    placement: str = "sharded"
+    deliver_to: Literal["self", "neighbors"] = "self"
+    update_at: Literal["owner", "user"] = "owner"
+    placement: Literal["sharded", "replicated", "auto"] = "sharded"
     replicate_mib: int = 64
     staleness: int = 0
     hot_nodes: float = 0.0
 
     def __post_init__(self):
-        check_choices("memory", self, {
-            "updater": UPDATERS, "aggregator": AGGREGATORS, "deliver_to": DELIVERIES, "update_at": UPDATE_AT,
-            "placement": PLACEMENTS,
-        })  # fmt: skip
+        check_choices("memory", self)
         if self.mailbox_slots < 1:
             raise ValueError(f"memory.mailbox_slots must be at least 1, got {self.mailbox_slots}")
         if self.mailbox_slots > 1 and self.aggregator == "mean":
@@ -288,10 +261,8 @@ class DataConfig:
             raise ValueError(f"data.synthetic_events must be at least 100, got {self.synthetic_events}")
 
 
-NEGATIVE_KINDS = ("random", "historical", "inductive", "all", "file")
-
-PROTOCOLS = ("", "tgb")
-ONE_VS_MANY = ("all", "file")
+NegativeKind = Literal["random", "historical", "inductive", "all", "file"]
+NEGATIVE_KINDS: tuple[NegativeKind, ...] = get_args(NegativeKind)
 
 
 @dataclass
@@ -307,17 +278,14 @@ class EvalConfig:
         chunk: negatives an event that are scored at once; bounds memory when there are many.
     """
 
-    protocol: str = ""
-    negatives: str = "random"
+    protocol: Literal["", "tgb"] = ""
+    negatives: NegativeKind = "random"
     negatives_file: str = ""
     batch_size: int = 0
     chunk: int = 100
 
     def __post_init__(self):
-        if self.protocol not in PROTOCOLS:
-            raise ValueError(f"eval.protocol must be tgb or empty, got {self.protocol!r}")
-        if self.negatives not in NEGATIVE_KINDS:
-            raise ValueError(f"eval.negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {self.negatives!r}")
+        check_choices("eval", self)
         if self.batch_size < 0 or self.chunk < 1:
             raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
         if self.negatives == "file" and not self.negatives_file:
@@ -331,14 +299,14 @@ class EvalConfig:
     @property
     def ranking(self) -> bool:
         """Whether events are ranked among many negatives."""
-        return self.negatives in ONE_VS_MANY
+        return self.negatives in ("all", "file")
 
     @property
     def in_batch_neighbors(self) -> bool:
         """Whether the protocol lets earlier events of a batch be seen."""
         return self.protocol != "tgb"
 
-    def under(self, name: str, negatives_file: str = "") -> EvalConfig:
+    def under(self, name: Any, negatives_file: str = "") -> EvalConfig:
         """Another protocol ("tgb") or kind of negatives; the batch size stays unless one of the two protocols sets it.
 
         Raises ValueError.
@@ -356,8 +324,8 @@ def expand_eval(argv: list[str]) -> list[str]:
         name, _, value = argv[place].partition("=")
         follows = name == "--eval" and not value and place + 1 < len(argv)
         value = argv[place + 1] if follows else value
-        if name == "--eval" and value in (*PROTOCOLS[1:], *NEGATIVE_KINDS):
-            expanded.append(f"--eval.{'protocol' if value in PROTOCOLS else 'negatives'}={value}")
+        if name == "--eval" and value in ("tgb", *NEGATIVE_KINDS):
+            expanded.append(f"--eval.{'protocol' if value == 'tgb' else 'negatives'}={value}")
             place += 1 + follows
         else:
             expanded.append(argv[place])
@@ -379,7 +347,7 @@ class TaskConfig:
         init: folder of a finished run whose best weights everything but the head starts with.
     """
 
-    kind: str = LINK
+    kind: Literal["link", "node", "edge", "edge_regression"] = "link"
     classes: int = 0
     class_weights: list[float] = field(default_factory=list)
     balance_classes: bool = False
@@ -387,8 +355,7 @@ class TaskConfig:
     init: str = ""
 
     def __post_init__(self):
-        if self.kind not in TASK_KINDS:
-            raise ValueError(f"task.kind must be one of {', '.join(TASK_KINDS)}, got {self.kind!r}")
+        check_choices("task", self)
         if self.classes < 0 or self.classes == 1:
             raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
         if self.freeze and not self.init:
@@ -409,15 +376,16 @@ class TaskConfig:
     @property
     def classifies(self) -> bool:
         """Whether labels are classes."""
-        return self.kind in CLASSIFYING
+        return self.kind in ("node", "edge")
 
     @property
     def has_labels(self) -> bool:
         """Whether events need labels; if not, they need negatives."""
-        return self.kind != LINK
+        return self.kind != "link"
 
 
-BASELINES = ("unlimited", "time_window", "fixed_window")
+BaselineKind = Literal["", "unlimited", "time_window", "fixed_window"]
+BASELINES: tuple[BaselineKind, ...] = get_args(BaselineKind)[1:]
 
 
 @dataclass
@@ -429,12 +397,11 @@ class BaselineConfig:
         share: share of the events that a window covers; 0: the test's share of all events.
     """
 
-    kind: str = ""
+    kind: BaselineKind = ""
     share: float = 0.0
 
     def __post_init__(self):
-        if self.kind not in ("", *BASELINES):
-            raise ValueError(f"baseline.kind must be one of {', '.join(BASELINES)}, or empty, got {self.kind!r}")
+        check_choices("baseline", self)
         if not 0 <= self.share <= 1:
             raise ValueError(f"baseline.share must be in [0, 1], got {self.share}")
 
@@ -498,7 +465,7 @@ class RunConfig(Sections):
         super().make_absolute()
         self.task.init = self.task.init and os.path.abspath(self.task.init)
 
-    def evaluated_by(self, protocol: str, negatives_file: str, baseline: str) -> RunConfig:
+    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> RunConfig:
         """The configuration with another protocol or other negatives, or a baseline in place of the model. Raises
         ValueError."""
         config = self

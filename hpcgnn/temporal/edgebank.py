@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.temporal.batches import Batches
@@ -41,8 +42,7 @@ class EdgeBank:
         earlier_in_batch: bool = False,
     ):
         """Raises ValueError for an unknown kind or a share outside (0, 1]."""
-        if kind not in BASELINES:
-            raise ValueError(f"the kind of EdgeBank must be one of {', '.join(BASELINES)}, got {kind!r}")
+        check_choice("the kind of EdgeBank", kind, BASELINES)
         train_end, test_begin, end = (int(bound) for bound in splits.bounds[1:])
         share = (end - test_begin) / max(1, end) if share is None else share
         if kind != "unlimited" and not 0 < share <= 1:

@@ -50,7 +50,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, index: np.ndarray) -> Events:
+    def take(self, index: np.ndarray | slice) -> Events:
         """The events at ``index``."""
         columns = {name: column[index] for name, column in self.columns.items()}
         return Events(self.row[index], self.src[index], self.dst[index], self.time[index], columns)

@@ -12,7 +12,7 @@ import torch
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import Book
-from hpcgnn.temporal.neighbors import Answer
+from hpcgnn.temporal.neighbors import Winners
 from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan
 
 RECORD = np.dtype([("local", "i4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
@@ -36,7 +36,7 @@ class Mailing:
 
 
 def plan_winners(
-    route: Route, winner: np.ndarray, root: np.ndarray, num_events: int, num_unique: int, answer: Answer,
+    route: Route, winner: np.ndarray, root: np.ndarray, num_events: int, num_unique: int, winners: Winners,
     scratch: np.ndarray,
 ) -> WritePlan:  # fmt: skip
     """The rows of winners [w] (places among the roots) to their owners: a part of the step's route, no exchange.
@@ -45,17 +45,17 @@ def plan_winners(
     wanted = np.zeros(num_unique, bool)
     wanted[root[winner]] = True
     requests = route.requests.numpy()
-    scratch[answer.won_local] = np.arange(len(answer.won_local))
+    scratch[winners.local] = np.arange(len(winners.local))
     number = scratch[requests]
     requested = number >= 0
-    requested[requested] = answer.won_by[number[requested]] == route.requesters()[requested]
-    scratch[answer.won_local] = -1
+    requested[requested] = winners.rank[number[requested]] == route.requesters()[requested]
+    scratch[winners.local] = -1
     tensor = torch.from_numpy
     other = (winner + num_events) % max(1, 2 * num_events)
     return WritePlan(
         route.restrict(wanted, requested), tensor(root[winner].astype(np.int64)), tensor(root[other].astype(np.int64)),
         tensor(winner % max(1, num_events)), tensor(other), tensor(requests[requested]),
-        tensor(route.position.numpy()[requested]), tensor(answer.won_time[number[requested]]),
+        tensor(route.position.numpy()[requested]), tensor(winners.time[number[requested]]),
     )  # fmt: skip
 
 
@@ -81,10 +81,12 @@ def plan_announcement(
     )  # fmt: skip
 
 
-def plan_delivery(mailing: Mailing, events, answer: Answer, root: np.ndarray, book: Book, channel: Channel) -> Delivery:
-    """Collective. events: this rank's, with row, src, dst, time; answer: that of the roots; root [N] their rows among
-    the unique nodes."""
-    target, event, side, order = _receivers(mailing, events, answer)
+def plan_delivery(
+    mailing: Mailing, events, neighbors: np.ndarray, root: np.ndarray, book: Book, channel: Channel
+) -> Delivery:  # fmt: skip
+    """Collective. events: this rank's, with row, src, dst, time; neighbors [N, K] of the roots (-1 pads); root [N]
+    their rows among the unique nodes."""
+    target, event, side, order = _receivers(mailing, events, neighbors)
     owner, local = book.locate(target)
     by = np.lexsort((order, event, owner))
     owner, event, side = owner[by], event[by], side[by]
@@ -110,7 +112,7 @@ def plan_delivery(mailing: Mailing, events, answer: Answer, root: np.ndarray, bo
     )  # fmt: skip
 
 
-def _receivers(mailing: Mailing, events, answer: Answer) -> tuple[np.ndarray, ...]:
+def _receivers(mailing: Mailing, events, neighbors: np.ndarray) -> tuple[np.ndarray, ...]:
     """Target node, event place, side, and order within the event of every mail; one mail an event and target."""
     count = len(events)
     place = np.arange(count)
@@ -118,7 +120,7 @@ def _receivers(mailing: Mailing, events, answer: Answer) -> tuple[np.ndarray, ..
     events_of, sides = [place, place], [np.zeros(count, np.int64), np.ones(count, np.int64)]
     orders = [np.zeros(count, np.int64), np.ones(count, np.int64)]
     if mailing.to_neighbors:
-        other = answer.other[: 2 * count]
+        other = neighbors[: 2 * count]
         root, slot = np.nonzero(other >= 0)
         targets.append(other[root, slot])
         events_of.append(root % max(1, count))

@@ -1,11 +1,15 @@
-"""Neighbours from their owners: one request and one reply for all queries of a hop.
+"""Neighbours of nodes at times, drawn from the histories that a rank or a device holds, or asked from their owners: one
+request and one reply for all queries of a hop.
 
-N queries (node, time), K slots, M requests served.
+Arrays of queries and answers are NumPy's on the host and tensors on a device; ``lib`` is the library that made them,
+numpy or torch, of which only names that both have are used. N queries (node, time), K slots, M requests served.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +21,7 @@ from hpcgnn.temporal.graph import History, TemporalPartition
 
 REQUEST = np.dtype([("local", "i4"), ("time", "i8"), ("identity", "i8")])
 WINDOWED = np.dtype([*REQUEST.descr, ("since", "i8")])
+Array = Any  # of NumPy on the host, a tensor on a device
 ROOT_KINDS = 3  # of roots: source, destination, negative
 
 
@@ -25,52 +30,113 @@ class Queries:
     """nodes [N] global ids, times [N], identity [N] keys of the random numbers, since [N] oldest time that may be seen
     or None; all int64."""
 
-    nodes: np.ndarray
-    times: np.ndarray
-    identity: np.ndarray
-    since: np.ndarray | None = None
+    nodes: Array
+    times: Array
+    identity: Array
+    since: Array | None = None
 
     def __len__(self) -> int:
         return len(self.nodes)
 
 
-def root_identity(rows: np.ndarray, numbers: np.ndarray, num_events: int) -> np.ndarray:
-    """Identity of the roots of events with row ids ``rows`` [b] out of ``num_events``, role by role: [(2 + n) b].
+@dataclass(slots=True)
+class Winners:
+    """Endpoints whose event writes their node's memory: mask [N] of the queries; local rows, asking rank and time of
+    those among the queries that this rank answered as owner."""
 
-    numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
-    are looked at with it.
-    """
-    endpoints = rows * ROOT_KINDS + np.array([[0], [1]])
-    negatives = (numbers[:, None] * num_events + rows) * ROOT_KINDS + 2
-    return np.concatenate([endpoints, negatives]).ravel()
+    mask: np.ndarray
+    local: np.ndarray
+    rank: np.ndarray
+    time: np.ndarray
 
 
 @dataclass(slots=True)
 class Answer:
     """count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N, K] int32 rows of edge [.,
-    F] or None without event features; winner [N]: the endpoint whose event writes its node's memory. As owner: local
-    rows, handling rank and time of the winners."""
+    F] or None without event features; winners: None where the owners were not asked for them."""
 
-    count: np.ndarray
-    other: np.ndarray
-    dt: np.ndarray
-    edge_of: np.ndarray | None
-    edge: np.ndarray
-    winner: np.ndarray
-    won_local: np.ndarray
-    won_by: np.ndarray
-    won_time: np.ndarray
+    count: Array
+    other: Array
+    dt: Array
+    edge_of: Array | None
+    edge: Array
+    winners: Winners | None = None
+
+
+def root_identity(rows: Array, numbers: Array, num_events: int, lib: Any = np) -> Array:
+    """Identity of the roots of events with row ids ``rows`` [b] out of ``num_events``, role by role: [(2 + n) b].
+
+    numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
+    are looked at with it.
+    """
+    negatives = (numbers[:, None] * num_events + rows) * ROOT_KINDS + 2
+    return lib.concatenate([rows * ROOT_KINDS, rows * ROOT_KINDS + 1, negatives.reshape(-1)])
+
+
+def neighbor_queries(queries: Queries, answer: Answer, lib: Any) -> Queries:
+    """Queries of the next hop: the same nodes at the same times, then each neighbour at the time of its event."""
+    root, slot = lib.where(answer.other >= 0)
+    nodes = lib.concatenate([queries.nodes, answer.other[root, slot]])
+    times = lib.concatenate([queries.times, queries.times[root] - answer.dt[root, slot]])
+    own = queries.identity * (answer.other.shape[1] + 1)
+    since = None if queries.since is None else lib.concatenate([queries.since, queries.since[root]])
+    return Queries(nodes, times, lib.concatenate([own, own[root] + slot + 1]), since)
+
+
+class Histories:
+    """Draws from one history of a rank's nodes: on the host with so many threads, or on the device that ``put`` brings
+    it to."""
+
+    def __init__(
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, rank: int, threads: int = 1,
+        put: Callable[[np.ndarray], Any] = np.asarray,
+    ):  # fmt: skip
+        self._config, self._threads, self._book = config, threads, partition.book
+        self._graph = tuple(map(put, history.graph()))
+        self._other = put(history.other)
+        self._feature = None if history.feature is None else put(history.feature)
+        if config.boundary_half_life:
+            self._part = put(self._book.part_of(self._book.local_to_global(rank)))
+
+    @property
+    def with_features(self) -> bool:
+        """Whether events have features."""
+        return self._feature is not None
+
+    def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
+        """count [N] int32, other, dt and feature [N, K] int64 (-1, 0 and -1 pad; feature None without features) of
+        ``fanout`` neighbours of local rows [N] at times [N], of events with row ids below ``limit``."""
+        if self._config.strategy == "recent":
+            place, count = native.sample_recent(self._graph, local, times, fanout, limit, since, self._threads)
+        else:
+            place, count = native.sample_uniform(
+                self._graph, local, times, identity, fanout, random, event_limit=limit, since=since,
+                threads=self._threads,
+            )  # fmt: skip
+        if self._config.boundary_half_life:
+            self._decay(place, count, local, times, identity, random)
+        return count, *native.temporal_reply(self._other, self._graph[1], self._feature, place, times)
+
+    def _decay(self, place, count, local, times, identity, random: Random) -> None:
+        """Thin the neighbours that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
+        other, age, _ = native.temporal_reply(self._other, self._graph[1], None, place, times)
+        # With one rank local rows are global ids, and a device has no book to look them up in.
+        parts = self._part[other.clip(0)] if self._book.size == 1 else self._book.part_of(other)
+        stream = Stream.DECAY if random.stream == Stream.SAMPLE else Stream.EVAL_DECAY
+        native.decay_keep(
+            place, count, parts != self._part[local][:, None], age, self._config.boundary_half_life,
+            replace(random, stream=stream), identity,
+        )  # fmt: skip
 
 
 class NeighborSource:
-    """Answers queries over one history, with so many threads. Collective over ``channel``."""
+    """Asks the owners of nodes for neighbours in one history, and answers as an owner. Collective over ``channel``."""
 
     def __init__(
         self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int
     ):  # fmt: skip
-        self._partition, self._history, self._config, self._channel = partition, history, config, channel
-        self._threads = threads
-        self._parts = partition.book.part_of(partition.book.local_to_global(channel.rank))
+        self._partition, self._channel = partition, channel
+        self._histories = Histories(partition, history, config, channel.rank, threads)
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
         """Collective. ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``writers`` the
@@ -82,15 +148,17 @@ class NeighborSource:
             request["since"] = queries.since[order]
         serve = self._channel.counts(want)
         received = self._channel.array(request, want, serve)
-        reply, requester, feature_rows = self._serve(received, serve, writers, limit, random, fanout)
+        reply, feature_rows = self._serve(received, serve, writers, limit, random, fanout)
         ordered = self._channel.array(reply, serve, want)
         edge = self._pull_features(feature_rows, ordered, serve, want)
-        won = reply["winner"].astype(bool)
-        column = lambda name: _scattered(ordered[name], order)  # noqa: E731
-        return Answer(
-            column("count"), column("other"), column("dt"), None if feature_rows is None else column("edge"), edge,
-            column("winner").astype(bool), received["local"][won], requester[won], received["time"][won],
-        )  # fmt: skip
+        names = ("count", "other", "dt", *(() if feature_rows is None else ("edge",)))
+        count, other, dt, *edge_of = (_scattered(ordered[name], order) for name in names)
+        winners = None
+        if writers:
+            won, requester = reply["winner"].view(bool), np.repeat(np.arange(len(serve)), serve)
+            mask = _scattered(ordered["winner"], order).view(bool)
+            winners = Winners(mask, received["local"][won], requester[won], received["time"][won])
+        return Answer(count, other, dt, edge_of[0] if edge_of else None, edge, winners)
 
     def _by_owner(self, nodes: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray, np.ndarray]:
         """Order of the nodes by owner, their owners' local rows in that order, and counts [ranks]."""
@@ -100,46 +168,23 @@ class NeighborSource:
         return native.locate_by_owner(nodes, book.blocks, book.size)
 
     def _serve(self, request: np.ndarray, serve: np.ndarray, writers: bool, limit: int, random: Random, fanout: int):
-        """Sample for the requests [M]; returns the reply records, the requesters, and the feature rows each of them
-        needs."""
-        history = self._history
+        """Reply records for the requests [M], and by requester the feature rows that it needs (None without)."""
         local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
         identity = np.ascontiguousarray(request["identity"])
-        reply = np.empty(len(request), reply_dtype(fanout, history.feature is not None and fanout > 0))
+        reply = np.empty(len(request), reply_dtype(fanout, self._histories.with_features and fanout > 0))
         reply["count"], reply["winner"] = 0, 0
         if writers:
             endpoint = np.flatnonzero(identity % ROOT_KINDS < 2)
             reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // ROOT_KINDS)
-        requester = np.repeat(np.arange(len(serve)), serve)
         if fanout == 0:
-            return reply, requester, None
+            return reply, None
         since = np.ascontiguousarray(request["since"]) if "since" in (request.dtype.names or ()) else None
-        place, count = self._sample(local, times, identity, since, fanout, limit, random)
-        if self._config.boundary_half_life:
-            self._decay(place, count, local, times, identity, random)
-        other, dt, feature = native.temporal_reply(history.other, history.time, history.feature, place, times)
-        reply["count"], reply["other"], reply["dt"] = count, other, dt
+        drawn = self._histories.draw(local, times, identity, since, fanout, limit, random)
+        reply["count"], reply["other"], reply["dt"], feature = drawn
         if feature is None:
-            return reply, requester, None
+            return reply, None
         reply["edge"], feature_rows = _unique_by_requester(feature, serve)
-        return reply, requester, feature_rows
-
-    def _sample(self, local, times, identity, since, fanout: int, limit: int, random: Random):
-        graph = self._history.graph()
-        if self._config.strategy == "recent":
-            return native.sample_recent(graph, local, times, fanout, limit, since, self._threads)
-        return native.sample_uniform(
-            graph, local, times, identity, fanout, random, event_limit=limit, since=since, threads=self._threads
-        )
-
-    def _decay(self, place, count, local, times, identity, random: Random) -> None:
-        """Thin the neighbours that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
-        history, book = self._history, self._partition.book
-        other, age, _ = native.temporal_reply(history.other, history.time, None, place, times)
-        remote = book.part_of(other) != self._parts[local][:, None]
-        stream = Stream.DECAY if random.stream == Stream.SAMPLE else Stream.EVAL_DECAY
-        key = replace(random, stream=stream)
-        native.decay_keep(place, count, remote, age, self._config.boundary_half_life, key, identity)
+        return reply, feature_rows
 
     def _pull_features(self, feature_rows, reply: np.ndarray, serve, want) -> np.ndarray:
         """Collective when the graph has event features: unique feature rows [., F]; shifts reply["edge"] to point at

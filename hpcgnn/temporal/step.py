@@ -26,7 +26,6 @@ from hpcgnn.loop.step_graphs import StepTask
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.task.collect import StepScores
-from hpcgnn.task.kinds import EDGE_REGRESSION, NODE
 from hpcgnn.task.labels import MISSING, Head, LabelScores
 from hpcgnn.task.links import LinkScores, binary_loss
 from hpcgnn.temporal.config import ModelConfig
@@ -263,7 +262,7 @@ HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart 
 
 def make_head(kind: str, model: ModelConfig, edge_width: int, classes: int) -> Head:
     """The head of a task; classes: C, or 1 for numbers."""
-    width = model.embed_dim if kind == NODE else 2 * model.embed_dim + edge_width
+    width = model.embed_dim if kind == "node" else 2 * model.embed_dim + edge_width
     return Head(width, model.embed_dim, classes)
 
 
@@ -279,7 +278,7 @@ class TemporalLabelTask(TemporalTask):
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LabelScores:
         source, destination = by_role(plan, embedding)[:2]
-        rows = source if self._kind == NODE else torch.cat([source, destination, plan.event_feature], dim=1)
+        rows = source if self._kind == "node" else torch.cat([source, destination, plan.event_feature], dim=1)
         return LabelScores(self.model.decoder(rows, self._mask(plan, rows)), plan.columns["label"])
 
     def _mask(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor | None:
@@ -292,7 +291,7 @@ class TemporalLabelTask(TemporalTask):
         return native.dropout_mask(random, identity, head.hidden.out_features, p, rows.dtype)
 
     def _loss(self, scores: LabelScores, batch_size: int) -> torch.Tensor:
-        if self._kind == EDGE_REGRESSION:
+        if self._kind == "edge_regression":
             output, label = scores.output[:, 0], scores.label.to(scores.output.dtype)
             error = torch.where(torch.isnan(label), 0.0, output - label.nan_to_num())
             return error.square().sum() / max(1, batch_size)

@@ -8,8 +8,7 @@ import pytest
 from random_graphs import write_graph
 
 from data_tools import split as split_module
-from data_tools.source.order_statistic import select_keys
-from data_tools.split import Options, main, split_graph
+from data_tools.split import Options, main, select_keys, split_graph
 
 pytestmark = pytest.mark.serial
 

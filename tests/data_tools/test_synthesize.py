@@ -97,11 +97,11 @@ def test_repeats_equal_a_plain_loop_in_blocks_of_any_size(seed):
     users, items = rng.integers(0, num_users, n), rng.integers(0, 50, n)
     lag = rng.integers(0, synthesize.RECENT + 1, n)
     expected = plain_repeats({}, users, items, lag)
-    world = synthesize.make_world(num_users, 50, seed, 0)
+    tables = synthesize.draw_tables(num_users, 50, seed, 0)
     found, start = [], 0
     while start < n:
         stop = start + int(rng.integers(1, 120))
-        found += synthesize.resolve_repeats(world, users[start:stop], items[start:stop], lag[start:stop]).tolist()
+        found += synthesize.resolve_repeats(tables, users[start:stop], items[start:stop], lag[start:stop]).tolist()
         start = stop
     assert found == expected
 

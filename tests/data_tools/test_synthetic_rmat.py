@@ -7,8 +7,8 @@ import pytest
 from data_tools.partition.source import open_source
 from data_tools.source.checks import validate
 from data_tools.synthesize import main
-from data_tools.synthetic import rmat as synthetic_rmat
-from data_tools.synthetic.rmat import draw_places, place_to_row, row_to_place, synthesize_rmat
+from data_tools.synthetic import static as synthetic_static
+from data_tools.synthetic.rmat import FACTOR, INVERSE, draw_places, permute, synthesize_rmat
 
 pytestmark = pytest.mark.serial
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.serial
 @pytest.mark.parametrize("levels", [1, 2, 3, 8, 13])
 def test_places_and_rows_are_permutations_of_each_other(levels):
     places = np.arange(1 << levels)
-    rows = place_to_row(places, levels)
+    rows = permute(places, levels, FACTOR)
     np.testing.assert_array_equal(np.sort(rows), places)
-    np.testing.assert_array_equal(row_to_place(rows, levels), places)
+    np.testing.assert_array_equal(permute(rows, levels, INVERSE), places)
 
 
 @pytest.mark.parametrize("quarters", [(0.57, 0.19, 0.19, 0.05), (0.1, 0.2, 0.3, 0.4), (0.25, 0.25, 0.25, 0.25)])
@@ -59,7 +59,7 @@ def test_the_file_is_a_valid_static_graph_with_a_few_hubs(tmp_path, capsys):
 
 
 def test_blocks_are_part_of_the_definition(tmp_path, monkeypatch):
-    monkeypatch.setattr(synthetic_rmat, "LINK_BLOCK", 500)
+    monkeypatch.setattr(synthetic_static, "LINK_BLOCK", 500)
     synthesize_rmat(tmp_path / "g.h5", 256, 3000, 1, width=0)
     with h5py.File(tmp_path / "g.h5") as file:
         assert len(file["edges/node.to.node/src"]) == 3000

@@ -13,12 +13,12 @@ import signal
 import sys
 import time
 
-from data_tools.partition import temporal as part_writer
+from data_tools.partition import memory
 from data_tools.partition.command import partition
 from data_tools.partition.journal import NAME, read_notes
 from hpcgnn.graph import files
 
-part_writer.PARTS_AT_ONCE = 2
+memory.PARTS_AT_ONCE = 2
 
 
 def start(graph: str, folder: pathlib.Path, method: str) -> int:

@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 
+from data_tools.partition import memory
 from data_tools.partition.command import main
-from data_tools.partition.ranks import memory as ranks_memory
 from data_tools.team import launched_team
 
-ranks_memory.PARTS_AT_ONCE = 1
+memory.PARTS_AT_ONCE = 1
 
 if __name__ == "__main__":
     team, seconds = launched_team(), float(sys.argv[1])

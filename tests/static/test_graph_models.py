@@ -1,6 +1,7 @@
 """Models of static graphs: plain references, the same rows in any batch and order, rare shapes, gradients, decoders."""
 
 import dataclasses
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -353,7 +354,7 @@ def test_own_class():
     assert make_model(config, sizes).given == (config, sizes)
 
 
-@pytest.mark.parametrize("kind", graph_decoders.DECODERS)
+@pytest.mark.parametrize("kind", get_args(graph_decoders.DecoderKind))
 def test_decoders_score_pairs_and_negatives_alike(kind):
     torch.manual_seed(0)
     decoder = graph_decoders.make_decoder(kind, 6, relations=3)
@@ -437,7 +438,7 @@ def test_hard_negatives_weigh_more():
     assert torch.allclose(graph_decoders.binary_loss(torch.tensor([0.5]), negative, adversarial=2.0), expected)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in graph_decoders.DECODERS if kind != "mlp"])
+@pytest.mark.parametrize("kind", [kind for kind in get_args(graph_decoders.DecoderKind) if kind != "mlp"])
 def test_decoders_score_all_pairs_from_either_end(kind):
     torch.manual_seed(0)
     decoder = graph_decoders.make_decoder(kind, 6, relations=3, temperature=0.5).double()

@@ -5,27 +5,37 @@ N nodes of all types numbered together, C constraints.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from data_tools.partition.blocks import run_starts
 from data_tools.partition.pair_graph import PairGraph
-from data_tools.partition.runs import run_starts
+from data_tools.partition.spool import RowGraph
 
 LINE_ENTRIES = 1 << 20  # of adjacency that become text at once
 
 
-def pair_slabs(graph: PairGraph) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, ...]]]:
+Slab = tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+def pair_slabs(graph: PairGraph) -> Iterator[Slab]:
     """Runs of the nodes of a graph: (nodes [n], (indptr [n + 1], neighbour, tie))."""
-    starts = run_starts(graph.indptr, LINE_ENTRIES)
-    for first, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+    for first, stop in itertools.pairwise(run_starts(graph.indptr, LINE_ENTRIES).tolist()):
         own = slice(int(graph.indptr[first]), int(graph.indptr[stop]))
         indptr = graph.indptr[first : stop + 1] - own.start
         yield np.arange(first, stop), (indptr, graph.neighbor[own], graph.weight[own])
 
 
-def write_metis(path: str | os.PathLike, num_pairs: int, slabs: Iterable, weights: np.ndarray) -> None:
+def row_slabs(graph: RowGraph) -> Iterator[Slab]:
+    """Runs of the nodes of a graph on disk, whose rows are the nodes: what `pair_slabs` yields."""
+    for first, stop in itertools.pairwise(run_starts(graph.indptr, LINE_ENTRIES).tolist()):
+        yield np.arange(first, stop), graph.slab(first, stop)
+
+
+def write_metis(path: str | os.PathLike, num_pairs: int, slabs: Iterable[Slab], weights: np.ndarray) -> None:
     """Write a graph given in slabs of nodes in order, as pair_slabs yields them; weights [N, C] of its nodes."""
     constraints = "" if weights.shape[1] == 1 else f" {weights.shape[1]}"
     with open(path, "w", encoding="ascii") as file:

@@ -12,12 +12,13 @@ import ctypes.util
 import glob
 import os
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import PairGraph
 from data_tools.team import Ranks
-from hpcgnn.graph.book import BlockOwnership
 
 OK = 1
 TOLERANCE = 1.03
@@ -81,9 +82,8 @@ def metis_index(handle: ctypes.CDLL) -> np.dtype:
 
 
 def parmetis_partition(
-    team: Ranks,
     library: Library,
-    blocks: BlockOwnership,
+    blocks: NodeBlocks,
     graph: PairGraph,
     num_parts: int,
     weights: np.ndarray,
@@ -96,7 +96,7 @@ def parmetis_partition(
     # PT-Scotch leaves nodes without weight wherever they fall.
     weights = np.maximum(weights[:, : library.constraints], 1)
     index, num_weights = library.index, weights.shape[1]
-    largest = max(blocks.starts[-1], graph.indptr[-1], team.sum(weights.sum(axis=0)).max())
+    largest = max(blocks.starts[-1], graph.indptr[-1], blocks.team.sum(weights.sum(axis=0)).max())
     if largest > np.iinfo(index).max:
         raise ValueError(
             f"{library.path}: its integers have {8 * index.itemsize} bits, {largest} does not fit; {REMEDY}"
@@ -116,7 +116,7 @@ def parmetis_partition(
     function = getattr(library.handle, FUNCTION)
     function.restype = ctypes.c_int
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in arguments]
-    status = function(*pointers, ctypes.c_void_p(communicator_address(team.group)))
+    status = function(*pointers, ctypes.c_void_p(communicator_address(cast(Ranks, blocks.team).group)))
     if status != OK:
         raise RuntimeError(
             f"{library.path}: {FUNCTION} returned {status}: {blocks.starts[-1]} nodes, {num_parts} parts"

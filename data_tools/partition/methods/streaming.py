@@ -3,76 +3,137 @@ partitioning for large distributed graphs", 2012) and Fennel (Tsourakakis et al.
 for massive scale graphs", 2014), streamed several times (Nishimura and Ugander, "Restreaming graph partitioning",
 2013), the nodes with most edges first.
 
-N nodes of all types numbered together, C constraints, P parts.
+The ranks take turns, slab by slab in the order of the rows. In a *round* every rank has one slab: all read theirs and
+ask for the parts of its neighbours together; then one after the other assigns its rows, and sends the others the parts
+of these and what the parts hold now.
+m rows of a rank, k rows that a slab is about, C constraints, P parts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from data_tools.partition.layout import bisect
-from data_tools.partition.pair_spool import SpooledGraph
+from data_tools.partition.layout import part_ties
+from data_tools.partition.spool import Adjacency, RowGraph
 from hpcgnn.native import parts as native_parts
+from hpcgnn.native.parts import PartLoads, StreamNodes
 
 CAPACITY = 1.03  # a part takes so much of the mean of every constraint while nodes are assigned
 LIMIT = 1.04  # and may have so much at the end
 EVENING_PASSES = 30  # at most, after those that assign
 GAMMA = 1.5  # Fennel's: its price grows with the square root of the load
-SLAB_ENTRY_BYTES = 32  # of memory for an entry of a slab: as stored, and as int64
 
 
-def stream(graph: SpooledGraph, weights: np.ndarray, num_parts: int, rule: str, passes: int, memory: int) -> np.ndarray:
-    """Part per node [N] int32; rule: ldg or fennel; weights [N, C] int64; ``memory``: about the bytes of a slab.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slab:
+    """A rank's slab in a round, empty where it has none left: its rows first .. stop - 1.
+
+    rows: all rows that the slab is about, increasing (None: all of the graph); part: of each of these; own, and the
+    neighbours of the adjacency: places among them.
+    """
+
+    first: int
+    stop: int
+    rows: np.ndarray | None  # [k]
+    part: np.ndarray  # [k] int32
+    own: np.ndarray  # [stop - first]
+    adjacency: Adjacency
+
+    def set_parts(self, begin: int, part: np.ndarray) -> None:
+        """Parts of the rows from ``begin`` on, which another rank has assigned."""
+        if self.rows is not None:
+            low, high = np.searchsorted(self.rows, [begin, begin + len(part)])
+            self.part[low:high] = part[self.rows[low:high] - begin]
+
+
+def slabs_by_round(graph: RowGraph, part: np.ndarray, step: int = 1) -> Iterator[tuple[int, Slab]]:
+    """Collective. This rank's slab of every round, with the round's number; step -1: the last first. Of one process the
+    slabs share ``part`` [m] of its rows."""
+    slabs, starts = graph.slabs, graph.slabs.local_starts
+    for number in range(slabs.num_rounds)[::step]:
+        first, stop = (int(starts[min(number + side, len(starts) - 1)]) for side in (0, 1))
+        indptr, neighbor, tie = graph.slab(first, stop)
+        if slabs.team.size == 1:
+            yield number, Slab(first, stop, None, part, np.arange(first, stop), (indptr, neighbor, tie))
+            continue
+        begin = slabs.starts[min(slabs.team.rank + number * slabs.team.size, slabs.num_slabs)]
+        rows, place = np.unique(np.r_[begin + np.arange(stop - first), neighbor], return_inverse=True)
+        own, neighbor = np.split(place, [stop - first])
+        yield number, Slab(first, stop, rows, slabs.lookup(part, rows), own, (indptr, neighbor, tie))
+
+
+@dataclasses.dataclass(slots=True)
+class Stream:
+    """Rows under assignment. weights [m, C], part [m] int32 of this rank's rows; loads: of all."""
+
+    graph: RowGraph
+    weights: np.ndarray
+    part: np.ndarray
+    loads: PartLoads
+
+    def run(self, kernel: Callable, step: int = 1) -> int:
+        """Collective. One pass over all rows by a kernel of `native_parts`, step -1: the last first; returns the sum of
+        what it returned, which may be nothing."""
+        slabs, total = self.graph.slabs, 0
+        size = slabs.team.size
+        for number, slab in slabs_by_round(self.graph, self.part, step):
+            for rank in range(size)[::step]:
+                if rank + number * size < slabs.num_slabs:
+                    total += self.take_turn(kernel, slab, rank, int(slabs.starts[rank + number * size]))
+        return total
+
+    def take_turn(self, kernel: Callable, slab: Slab, rank: int, begin: int) -> int:
+        """Collective. One rank assigns the rows of its slab, from ``begin`` on, and sends their parts to the others."""
+        team, result = self.graph.slabs.team, None
+        if team.rank == rank:
+            nodes = StreamNodes(slab.own, self.weights[slab.first : slab.stop], slab.adjacency)
+            moves = kernel(nodes, self.loads, slab.part) or 0
+            self.part[slab.first : slab.stop] = slab.part[slab.own]
+            result = self.part[slab.first : slab.stop], self.loads.loads, moves
+        part, loads, moves = team.broadcast(result, rank)
+        self.loads.loads[:] = loads
+        slab.set_parts(begin, part)
+        return moves
+
+    def is_even(self) -> bool:
+        """Whether no part is above its capacity."""
+        return bool((self.loads.loads / self.loads.capacity <= 1).all())
+
+
+def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, passes: int) -> np.ndarray:
+    """Collective. Part [m] int32 of this rank's rows; rule: ldg or fennel; weights [m, C] int64.
 
     Every pass but the first knows where the one before put the nodes that are still to come. At last, nodes leave the
-    parts that are over LIMIT.
+    parts that are over LIMIT. The same on any number of ranks.
     """
-    total = weights.sum(axis=0)
+    total = graph.slabs.team.sum(weights.sum(axis=0))
     if not total.any():
-        return np.zeros(graph.num_nodes, np.int32)
+        return np.zeros(len(weights), np.int32)
     weights, capacity = weights[:, total > 0], CAPACITY * total[total > 0] / num_parts
-    loads = native_parts.PartLoads(
-        np.zeros((num_parts, len(capacity))), capacity, rule, fennel_price(graph.total_ties, graph.num_nodes)
-    )
-    part, limit = np.full(graph.num_nodes, -1, np.int32), max(1, memory // SLAB_ENTRY_BYTES)
+    num_nodes = max(1, int(graph.slabs.starts[-1]))
+    # What a part that is filled to its capacity costs a node, in ties: gamma m / n (load / mean) ** (gamma - 1).
+    price = GAMMA * graph.total_ties / num_nodes * math.sqrt(CAPACITY)
+    loads = PartLoads(np.zeros((num_parts, len(capacity))), capacity, rule, price)
+    under_way = Stream(graph, np.ascontiguousarray(weights), np.full(len(weights), -1, np.int32), loads)
     for _ in range(passes):
         loads.loads[:] = 0
-        for nodes in node_slabs(graph, weights, limit):
-            native_parts.stream_parts(nodes, loads, part)
-    loads = dataclasses.replace(loads, capacity=LIMIT / CAPACITY * capacity)
+        under_way.run(native_parts.stream_parts)
+    under_way.loads = dataclasses.replace(loads, capacity=LIMIT / CAPACITY * capacity)
     for _ in range(EVENING_PASSES):
-        if sum(native_parts.even_parts(nodes, loads, part) for nodes in node_slabs(graph, weights, limit, -1)) == 0:
+        if under_way.is_even() or under_way.run(native_parts.even_parts, -1) == 0:
             break
-    return part
+    return under_way.part
 
 
-def fennel_price(total_ties: int, num_nodes: int) -> float:
-    """What a part that is filled to its capacity costs a node, in ties: gamma m / n (load / mean) ** (gamma - 1)."""
-    return GAMMA * total_ties / max(1, num_nodes) * math.sqrt(CAPACITY)
-
-
-def node_slabs(graph: SpooledGraph, weights: np.ndarray, limit: int, step: int = 1):
-    """The nodes with their weights [N, C] in slabs of about ``limit`` entries; step -1: the last slab first."""
-    for nodes, adjacency in graph.slabs(limit, step):
-        yield native_parts.StreamNodes(nodes, weights[nodes], adjacency)
-
-
-def order_streamed(graph: SpooledGraph, part: np.ndarray, num_parts: int, seed: int, memory: int) -> np.ndarray:
-    """Renumber the parts of an assignment [N] so that consecutive ones are neighbours."""
-    ties = np.zeros(num_parts * num_parts, np.int64)
-    for nodes, (indptr, neighbor, tie) in graph.slabs(max(1, memory // SLAB_ENTRY_BYTES)):
-        own = np.repeat(part[nodes].astype(np.int64), np.diff(indptr))
-        ties += np.bincount(own * num_parts + part[neighbor], weights=tie, minlength=len(ties)).astype(np.int64)
-    return new_numbers(ties.reshape(num_parts, num_parts), seed)[part]
-
-
-def new_numbers(ties: np.ndarray, seed: int) -> np.ndarray:
-    """Numbers [P] int32 of parts with ties [P, P] between them, so that consecutive ones are neighbours."""
-    ties = ties.copy()
-    np.fill_diagonal(ties, 0)
-    numbers = np.empty(len(ties), np.int32)
-    numbers[bisect(ties, np.arange(len(ties)), seed)] = np.arange(len(ties))
-    return numbers
+def ties_of_parts(graph: RowGraph, part: np.ndarray, num_parts: int) -> np.ndarray:
+    """Collective. Weight [P, P] of the ties between parts; part [m] of this rank's rows."""
+    ties = np.zeros((num_parts, num_parts), np.int64)
+    for _, slab in slabs_by_round(graph, part):
+        indptr, neighbor, tie = slab.adjacency
+        own = np.repeat(slab.part[slab.own], np.diff(indptr))
+        ties += part_ties(own, slab.part[neighbor], tie, num_parts)
+    return graph.slabs.team.sum(ties)

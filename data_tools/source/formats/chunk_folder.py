@@ -1,4 +1,4 @@
-"""Folders of chunks: a metadata file says which files hold the nodes of each type and the edges of each relation.
+"""Reads folders of chunks: a metadata file says which files hold the nodes of each type and the edges of each relation.
 
 ``metadata.yaml`` (or .yml, .json)::
 
@@ -33,7 +33,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from data_tools.source.formats.chunks_dgl import dgl_spec, is_dgl
+from data_tools.source.formats.chunks_dgl import dgl_spec
 from data_tools.source.formats.dgl_partitions import find_book, unpack
 from data_tools.source.schema import items
 from data_tools.source.spec import SourceSpec
@@ -41,13 +41,12 @@ from data_tools.source.spec_file import build_spec
 from hpcgnn.graph.decode import decode_json, decode_yaml
 
 NAMES = ("metadata.yaml", "metadata.yml", "metadata.json")
-LAYOUT = {"format": "format", "delimiter": "delimiter", "header": "header", "comment": "comment", "rows": "rows"}
-LAYOUT |= {"names": "columns"}
+LAYOUT = {name: name for name in ("format", "delimiter", "header", "comment", "rows")} | {"names": "columns"}
 
 
 def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> SourceSpec:
-    """The spec of a folder of chunks, or of DGL's parts, whose arrays go to the folder ``unpacked``, which must be
-    there for as long as the spec is used. ValueError naming the metadata file and the place."""
+    """Make the spec of a folder of chunks, or of DGL's parts. Their arrays go to the folder ``unpacked``, which must
+    exist for as long as the spec is used. Raises ValueError naming the metadata file and the place."""
     book = find_book(folder)
     path = book or next((folder / name for name in NAMES if (folder / name).is_file()), None)
     if path is None:
@@ -60,7 +59,8 @@ def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> S
             return build_spec(unpack(book, unpacked), folder, {})
         decode = decode_json if path.suffix == ".json" else decode_yaml
         data = decode(path.read_text())
-        return build_spec(dgl_spec(data, folder) if is_dgl(data) else chunk_spec(data), folder, {})
+        is_dgl = isinstance(data, dict) and "node_type" in data and "edge_type" in data
+        return build_spec(dgl_spec(data, folder) if is_dgl else chunk_spec(data), folder, {})
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
     except (TypeError, AttributeError, LookupError) as error:  # a value of another type than the format has there
@@ -68,7 +68,7 @@ def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> S
 
 
 def chunk_spec(data: Any) -> dict[str, Any]:
-    """The metadata as a spec; tables become lists, and files get names."""
+    """Make a spec of the metadata; tables become lists, and files get names."""
     items("metadata", data)
     spec = {key: value for key, value in data.items() if key not in ("nodes", "edges")} | {"files": {}}
     for kind, key in (("nodes", "type"), ("edges", "relation")):
@@ -80,7 +80,7 @@ def chunk_spec(data: Any) -> dict[str, Any]:
 
 
 def take_files(where: str, table: Any, files: dict[str, Any]) -> dict[str, Any]:
-    """A table, or a column, with a name in place of its files, which are put into ``files``."""
+    """Put the files of a table, or of a column, into ``files``; returns it with a name in their place."""
     rest = {key: value for key, value in items(where, table) if key not in LAYOUT}
     layout = {LAYOUT[key]: value for key, value in table.items() if key in LAYOUT}
     if isinstance(layout.get("rows"), int):

@@ -1,4 +1,4 @@
-"""DGL's chunked graph format as a spec.
+"""Reads the metadata of DGL's chunked graph format as a spec.
 
 Node ids are row numbers. Columns keep the dtype of their files; `label` is made of integers, NaN becoming -1, and
 train_mask, val_mask and test_mask become `split`.
@@ -21,18 +21,13 @@ from hpcgnn.graph.files import FileFormatError, relation_name
 
 FORMATS = {"csv": "text", "numpy": "npy", "parquet": "parquet"}
 MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
-# Of what the graph file has no dtype for, the next larger that it has.
+# Dtypes that a graph file does not have, and the next larger that it has.
 WIDER = {"bool": "int8", "uint8": "int16", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
 WIDER |= {"float16": "float32"}
 
 
-def is_dgl(data: Any) -> bool:
-    """Whether decoded metadata are DGL's."""
-    return isinstance(data, dict) and "node_type" in data and "edge_type" in data
-
-
 def dgl_spec(data: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
-    """The metadata as a spec. ValueError naming the key."""
+    """Make a spec of the metadata. Raises ValueError naming the key."""
     files: dict[str, Any] = {}
     nodes = []
     for name, count in per_type(data, "node_type", "num_nodes"):
@@ -52,18 +47,18 @@ def dgl_spec(data: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
 
 
 def per_type(data: dict[str, Any], names: str, counts: str) -> list[tuple[str, list[int]]]:
-    """Each type with its number of rows, chunk by chunk or as one number."""
+    """List each type with its numbers of rows, by chunk or in all."""
     for key in (f"{counts}_per_chunk", f"{counts}_per_type"):
         if key in data:
             if len(data[key]) != len(data[names]):
                 raise ValueError(f"{key}: {len(data[key])} entries for {len(data[names])} types")
-            found = [count if isinstance(count, list) else [count] for count in data[key]]
-            return list(zip(data[names], found, strict=True))
+            rows = [count if isinstance(count, list) else [count] for count in data[key]]
+            return list(zip(data[names], rows, strict=True))
     raise ValueError(f"neither {counts}_per_chunk nor {counts}_per_type is there")
 
 
 def table(data: dict[str, Any], key: str, name: str) -> dict[str, Any]:
-    """What is said about a type under a key; edges must be there."""
+    """Find the entry of a type under a key. Raises ValueError when there is none about edges."""
     entry = dict(items(key, data.get(key) or {})).get(name)
     if entry is None and key == "edges":
         raise ValueError(f"edges: nothing about {name!r}")
@@ -73,18 +68,22 @@ def table(data: dict[str, Any], key: str, name: str) -> dict[str, Any]:
 def read_columns(
     where: str, data: dict[str, Any], rows: list[int], files: dict[str, Any], folder: pathlib.Path
 ) -> dict[str, Any]:
-    """The columns of a type, by the names that they get here."""
-    columns = {}
+    """Make the columns of a type, by the names that they get here."""
+    columns: dict[str, Any] = {}
+    reference: int | str
     for name, entry in data.items():
         kind, first = read_file(f"{where}.{name}", entry, rows, files, folder)
         if kind == "text":
             raise ValueError(f"{where}.{name}: format csv is for edges; write the data as numpy or parquet")
-        reference, dtype = ("array", open_npy(first).dtype) if kind == "npy" else parquet_layout(first)
-        column = {"file": f"{where}.{name}", "column": reference, "dtype": stored_dtype(f"{where}.{name}", dtype)}
-        if name == "label":
-            column |= {"dtype": "int64", "fill": -1}
-        stored = local_name(name)
-        columns[f"{stored}_" if stored in RESERVED else stored] = column
+        if kind == "npy":
+            reference, dtype = "array", open_npy(first).dtype
+        else:  # one column, of vectors or not, or all columns make the values
+            schema = pyarrow.parquet.read_schema(first)
+            kind_of_values = schema.field(0).type
+            while pa.types.is_nested(kind_of_values):
+                kind_of_values = kind_of_values.value_type
+            reference, dtype = 0 if len(schema) == 1 else ":", np.dtype(kind_of_values.to_pandas_dtype())
+        columns |= stored_column(f"{where}.{name}", name, reference, dtype)
     return columns
 
 
@@ -98,9 +97,12 @@ def read_file(
     chunks, kind = entry.get("data"), FORMATS[layout["name"]]
     if not isinstance(chunks, list) or not chunks or not all(isinstance(chunk, str) for chunk in chunks):
         raise ValueError(f"{where}.data: expected a list of files, got {chunks!r}")
+    for chunk in chunks:
+        if any(mark in chunk for mark in "*?["):  # it would be taken for a pattern
+            raise ValueError(f"{chunk!r}: a name of a file with *, ? or [ cannot be read")
     if len(rows) != len(chunks):
         rows = [sum(rows)]
-    files[where] = {"chunks": [glob_free(folder, chunk) for chunk in chunks], "rows": rows, "format": kind}
+    files[where] = {"chunks": chunks, "rows": rows, "format": kind}
     if kind == "text":
         delimiter = layout.get("delimiter", ",")
         files[where] |= {"header": "none", "delimiter": "whitespace" if delimiter == " " else delimiter}
@@ -110,31 +112,20 @@ def read_file(
     return kind, first
 
 
-def glob_free(folder: pathlib.Path, name: str) -> str:
-    """The path of a chunk; ValueError for a name that would be taken for a pattern."""
-    if any(mark in name for mark in "*?["):
-        raise ValueError(f"{name!r}: a name of a file with *, ? or [ cannot be read")
-    return name
-
-
-def parquet_layout(path: pathlib.Path) -> tuple[int | str, np.dtype]:
-    """Which columns of a parquet file make the values, and their dtype: one column, of vectors or not, or all."""
-    schema = pyarrow.parquet.read_schema(path)
-    kind = schema.field(0).type
-    while not isinstance(kind, pa.DataType) or pa.types.is_nested(kind):
-        kind = kind.value_type
-    return (0 if len(schema) == 1 else ":"), np.dtype(kind.to_pandas_dtype())
-
-
-def stored_dtype(where: str, dtype: np.dtype) -> str:
-    """The dtype of a column of the graph file."""
+def stored_column(file: str, name: str, reference: int | str, dtype: np.dtype) -> dict[str, dict[str, Any]]:
+    """Make a column of a spec, by the name that it gets here. Raises ValueError for a dtype that is not one of
+    numbers."""
     if dtype.kind not in "biuf":
-        raise ValueError(f"{where}: its dtype {dtype} is not one of numbers")
-    return WIDER.get(dtype.name, dtype.name)
+        raise ValueError(f"{file}: its dtype {dtype} is not one of numbers")
+    column = {"file": file, "column": reference, "dtype": WIDER.get(dtype.name, dtype.name)}
+    if name == "label":
+        column |= {"dtype": "int64", "fill": -1}
+    stored = local_name(name)
+    return {f"{stored}_" if stored in RESERVED else stored: column}
 
 
 def with_split(columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns with ``split`` in place of the masks of training, validation and test."""
+    """Put ``split`` in place of the masks of training, validation and test."""
     if "split" in columns or "train_mask" not in columns:
         return columns
     sets = {
@@ -142,10 +133,10 @@ def with_split(columns: dict[str, Any]) -> dict[str, Any]:
         for name, column in columns.items()
         if name in MASKS
     }
-    kept = {name: column for name, column in columns.items() if name not in MASKS}
-    return kept | {"split": {"file": columns["train_mask"]["file"], "sets": sets}}
+    others = {name: column for name, column in columns.items() if name not in MASKS}
+    return others | {"split": {"file": columns["train_mask"]["file"], "sets": sets}}
 
 
 def local_name(name: str) -> str:
-    """A name without the characters that separate names here."""
+    """Replace the characters of a name that separate names here."""
     return re.sub(r"[./]", "_", name)

@@ -1,4 +1,4 @@
-"""DGL's binary files: named tensors (node_feat.dgl) and graphs (graph.dgl, version 2), mapped into memory.
+"""Reads DGL's binary files: named tensors (node_feat.dgl) and graphs (graph.dgl, version 2), mapped into memory.
 
 Integers are little-endian; a vector is its length (uint64) and its items, a text its length and bytes. A tensor is
 
@@ -39,7 +39,7 @@ class PartGraph:
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors of a file by name. FileFormatError for a file of another kind, or a damaged one."""
+    """Read the tensors of a file by name. Raises FileFormatError for a file of another kind, or a damaged one."""
     reader = Reader(path)
     reader.expect(TENSORS, "a file of tensors")
     reader.number()
@@ -47,7 +47,7 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def read_graph(path: pathlib.Path) -> PartGraph:
-    """The graph of a file that holds one. FileFormatError for a file of another kind, or a damaged one."""
+    """Read the graph of a file that holds one. Raises FileFormatError for a file of another kind, or a damaged one."""
     reader = Reader(path)
     reader.expect(GRAPHS, "a file of graphs")
     version, kind, count = reader.number(), reader.number(), reader.number()
@@ -58,11 +58,11 @@ def read_graph(path: pathlib.Path) -> PartGraph:
     reader.position = HEADER_BYTES
     reader.position = reader.number()
     reader.expect(HETERO, "a graph")
-    reader.meta()
+    reader.skip_meta()
     if reader.number() != 1:
         raise FileFormatError(f"{path}: several relations; a part of DGL is one graph with a column of types")
     src, dst = reader.unit()
-    reader.skip_numbers()
+    reader.take_bytes(8 * reader.number())  # the number of nodes by type
     nodes: dict[str, np.ndarray] = {}
     edges: dict[str, np.ndarray] = {}
     for columns in (nodes, edges):
@@ -82,84 +82,70 @@ class Reader:
         self.position = 0
 
     def take(self, layout: str) -> tuple:
-        """The next values of a layout of struct."""
-        return struct.unpack(f"<{layout}", self._bytes(struct.calcsize(f"<{layout}")).tobytes())
+        """Take the next values, in a layout of struct."""
+        return struct.unpack(f"<{layout}", self.take_bytes(struct.calcsize(f"<{layout}")).tobytes())
 
-    def _bytes(self, count: int) -> np.ndarray:
+    def take_bytes(self, count: int) -> np.ndarray:
+        """Take the next bytes, mapped."""
         if not 0 <= count <= len(self._data) - self.position:
             raise FileFormatError(f"{self._path}: damaged or truncated: {count} bytes are missing at {self.position}")
         self.position += count
         return self._data[self.position - count : self.position]
 
     def number(self) -> int:
-        """An uint64."""
+        """Take an uint64."""
         return self.take("Q")[0]
 
     def expect(self, magic: int, what: str) -> None:
-        """FileFormatError unless a magic number follows."""
-        if (found := self.number()) != magic:
-            raise FileFormatError(f"{self._path}: not {what} of DGL (0x{found:016X} at byte {self.position - 8})")
+        """Raise FileFormatError unless a magic number follows."""
+        if (number := self.number()) != magic:
+            raise FileFormatError(f"{self._path}: not {what} of DGL (0x{number:016X} at byte {self.position - 8})")
 
     def tensor(self) -> np.ndarray:
-        """A tensor, mapped."""
+        """Take a tensor, mapped."""
         self.expect(TENSOR, "a tensor")
         _, _, _, dimensions, code, bits, lanes = self.take("QiiiBBH")
         if code not in KINDS or lanes != 1 or not 0 <= dimensions <= 32:
             raise FileFormatError(f"{self._path}: a tensor of dtype code {code}, which is none of numbers")
         shape = self.take(f"{dimensions}q")
         dtype = np.dtype(f"<{KINDS[code]}{bits // 8}")
-        data = self._bytes(self.take("q")[0])
+        data = self.take_bytes(self.take("q")[0])
         if len(data) != dtype.itemsize * int(np.prod(shape)):
             raise FileFormatError(f"{self._path}: damaged: a tensor of shape {list(shape)} has {len(data)} bytes")
         return np.frombuffer(data, dtype).reshape(shape)
 
     def named(self) -> dict[str, np.ndarray]:
-        """A vector of named tensors."""
-        return {self._bytes(self.number()).tobytes().decode(): self.tensor() for _ in range(self.number())}
+        """Take a vector of named tensors."""
+        return {self.take_bytes(self.number()).tobytes().decode(): self.tensor() for _ in range(self.number())}
 
-    def skip_numbers(self) -> None:
-        """A vector of int64, which is not needed."""
-        self._bytes(8 * self.number())
-
-    def meta(self) -> None:
-        """A meta graph, which is not needed."""
+    def skip_meta(self) -> None:
+        """Skip a meta graph."""
         self.expect(META, "a meta graph")
-        self.compressed()
+        self.matrix(HAS_CSR)
 
     def unit(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the edges of a relation [E], in the order of their ids."""
+        """Take the ends of the edges of a relation [E], in the order of their ids."""
         self.expect(UNIT, "a relation")
         saved, _ = self.number(), self.number()
-        found = []
-        for bit, read in ((HAS_COO, self.pairs), (HAS_CSR, self.compressed), (HAS_CSC, self.compressed)):
-            if saved & bit:
-                self.meta()
-                ends = read()
-                found.append(ends[::-1] if bit == HAS_CSC else ends)
-        if not found:
+        ends = []
+        for form in (HAS_COO, HAS_CSR, HAS_CSC):
+            if saved & form:
+                self.skip_meta()
+                ends.append(self.matrix(form))
+        if not ends:
             raise FileFormatError(f"{self._path}: a relation in none of the forms COO, CSR and CSC")
-        return found[0]
+        return ends[0]
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of a COO matrix [E]."""
-        self.expect(COO, "a COO matrix")
+    def matrix(self, form: int) -> tuple[np.ndarray, np.ndarray]:
+        """Take a matrix: ends [E] of the edges in the order of their ids, its rows and columns (CSC: columns and
+        rows)."""
+        self.expect(COO if form == HAS_COO else CSR, "a COO matrix" if form == HAS_COO else "a CSR matrix")
         self.take("QQ")
         row, col, order = self.tensor(), self.tensor(), self.tensor()
-        self.take("BB")
-        return in_order(row, col, order)
-
-    def compressed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of a CSR matrix [E]."""
-        self.expect(CSR, "a CSR matrix")
-        self.take("QQ")
-        indptr, col, order = self.tensor(), self.tensor(), self.tensor()
-        self.take("B")
-        return in_order(np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), col, order)
-
-
-def in_order(row: np.ndarray, col: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs in order of their edge ids ``order`` [E], which is empty where they are."""
-    if not len(order):
-        return row, col
-    by_id = np.argsort(order, kind="stable")
-    return row[by_id], col[by_id]
+        self.take("BB" if form == HAS_COO else "B")
+        if form != HAS_COO:
+            row = np.repeat(np.arange(len(row) - 1), np.diff(row))
+        if len(order):  # ids of the edges; empty where they are in order
+            by_id = np.argsort(order, kind="stable")
+            row, col = row[by_id], col[by_id]
+        return (col, row) if form == HAS_CSC else (row, col)

@@ -1,7 +1,7 @@
-"""Partitions as DGL writes them (partition_graph, dispatch_data.py), unpacked to chunks, one part at a time.
+"""Reads partitions as DGL writes them (partition_graph, dispatch_data.py), unpacked to chunks, one part at a time.
 
 The nodes of a type are those of part 0, then those of part 1, and so on, as DGL numbers them; column ``part`` keeps
-which part a node was in. Where orig_nids.dgl is there, the column ``id`` holds the original ids, in order of the rows.
+the part of a node. Where orig_nids.dgl exists, the column ``id`` holds the original ids, in order of the rows.
 Edges are in the order of their ids in DGL.
 """
 
@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from data_tools.source.file_spec import SPLITS
-from data_tools.source.formats.chunks_dgl import MASKS, local_name, stored_dtype
+from data_tools.source.formats.chunks_dgl import MASKS, local_name, stored_column
 from data_tools.source.formats.dgl_files import PartGraph, read_graph, read_tensors
 from data_tools.source.schema import items
-from data_tools.source.spec_file import RESERVED
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, relation_name
 
@@ -35,7 +34,7 @@ class Book:
 
 
 def find_book(folder: pathlib.Path) -> pathlib.Path | None:
-    """The metadata file of a partition set in a folder, if there is one."""
+    """Find the metadata file of a partition set in a folder, if there is one."""
     for path in sorted(folder.glob("*.json")):
         try:
             data = decode_json(path.read_text())
@@ -47,28 +46,29 @@ def find_book(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def read_book(path: pathlib.Path) -> Book:
-    """The metadata of a partition set. ValueError naming what is missing."""
+    """Read the metadata of a partition set. Raises ValueError naming what is missing."""
     data = decode_json(path.read_text())
-    found = []
+    maps = []
     for key, only in (("node_map", ONLY_TYPE), ("edge_map", ONLY_RELATION)):
         ranges = data.get(key)
         ranges = {only: ranges} if isinstance(ranges, list) else dict(items(key, ranges))
         order = data.get("ntypes" if key == "node_map" else "etypes") or {only: 0}
         if set(order) != set(ranges) or not all(isinstance(value, list) for value in ranges.values()):
             raise ValueError(f"{key}: expected the ranges of ids of {', '.join(order)}")
-        found.append({name: as_ranges(ranges[name]) for name in sorted(order, key=order.__getitem__)})
+        arrays = {name: np.array(ranges[name], np.int64) for name in sorted(order, key=order.__getitem__)}
+        # Older files have only the id after the last of every part.
+        maps.append(
+            {
+                name: array if array.ndim == 2 else np.stack([np.r_[0, array[:-1]], array], axis=1)
+                for name, array in arrays.items()
+            }
+        )
     files = [dict(items(f"part-{i}", data.get(f"part-{i}"))) for i in range(int(data["num_parts"]))]
-    return Book(path.parent, files, *found)
-
-
-def as_ranges(values: list) -> np.ndarray:
-    """First global id, and the one after the last, of every part [P, 2]; older files have the latter only."""
-    ranges = np.array(values, np.int64)
-    return ranges if ranges.ndim == 2 else np.stack([np.r_[0, ranges[:-1]], ranges], axis=1)
+    return Book(path.parent, files, *maps)
 
 
 def unpack(path: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
-    """Write npy chunks of all parts into a folder; returns the spec that reads them. ValueError naming the file."""
+    """Write npy chunks of all parts into a folder; returns the spec that reads them. Raises FileFormatError."""
     book = read_book(path)
     writer = Chunks(folder)
     original = original_ids(book)
@@ -97,39 +97,33 @@ class Chunks:
         self.files: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, array: np.ndarray) -> None:
-        """The next chunk of an array."""
+        """Write the next chunk of an array."""
         chunks = self.files.setdefault(name, {"chunks": []})["chunks"]
         chunks.append(str(self._folder / f"{list(self.files).index(name)}-{len(chunks)}.npy"))
         self._dtypes.setdefault(name, array.dtype)
         np.save(chunks[-1], array)
 
     def columns(self, prefix: str) -> dict[str, Any]:
-        """The columns of a table as a spec has them; ids and ends are none."""
-        found: dict[str, dict[str, Any]] = {}
+        """Make the columns of a table for a spec, without ids and ends."""
+        columns: dict[str, dict[str, Any]] = {}
         for name, dtype in self._dtypes.items():
             table, _, column = name.rpartition(".")
             if table == prefix and column not in ("id", "ends"):
-                stored = f"{column}_" if column in RESERVED else column
-                found[stored] = {"file": name, "column": "array", "dtype": stored_dtype(name, dtype)}
-                if column == "label":
-                    found[stored] |= {"dtype": "int64", "fill": -1}
-        return found
-
-
-def part_folder(book: Book, part: int) -> pathlib.Path:
-    """The folder of a part."""
-    if "part_graph" not in book.files[part]:
-        kind = ", ".join(book.files[part])
-        raise FileFormatError(
-            f"{book.folder}: part {part} has no part_graph, but {kind}; parts of GraphBolt are not read: "
-            "partition with use_graphbolt=False"
-        )
-    return (book.folder / book.files[part]["part_graph"]).parent
+                columns |= stored_column(name, column, "array", dtype)
+        return columns
 
 
 def original_ids(book: Book) -> dict[str, np.ndarray] | None:
-    """The original id of every node [N], by type; None where they were not saved."""
-    paths = [part_folder(book, part) / "orig_nids.dgl" for part in range(len(book.files))]
+    """Read the original id of every node [N], by type; None where they were not saved. Raises FileFormatError for parts
+    of GraphBolt."""
+    paths = []
+    for part, names in enumerate(book.files):
+        if "part_graph" not in names:
+            raise FileFormatError(
+                f"{book.folder}: part {part} has no part_graph, but {', '.join(names)}; parts of GraphBolt are not "
+                "read: partition with use_graphbolt=False"
+            )
+        paths.append((book.folder / names["part_graph"]).parent / "orig_nids.dgl")
     if not all(path.is_file() for path in paths):
         return None
     parts = [read_tensors(path) for path in paths]
@@ -139,7 +133,7 @@ def original_ids(book: Book) -> dict[str, np.ndarray] | None:
 def unpack_part(
     book: Book, part: int, names: dict[str, str], original: dict[str, np.ndarray] | None, writer: Chunks
 ) -> None:
-    """Write the chunks of one part: its own nodes and edges, with what they have."""
+    """Write the chunks of one part: its own nodes and edges, with their columns."""
     graph = read_graph(book.folder / names["part_graph"])
     for name, ranges in book.nodes.items():
         counts = ranges[:, 1] - ranges[:, 0]
@@ -155,10 +149,15 @@ def unpack_part(
 def write_columns(
     path: pathlib.Path, kind: str, only: str, ranges: dict[str, np.ndarray], part: int, writer: Chunks
 ) -> None:
-    """Write the tensors of a file of features, named type/column; of old ones the only type is left out."""
+    """Write the tensors of a file of features, named type/column; old files leave out the only type."""
     for key, tensor in masks_to_split(read_tensors(path)).items():
         table, _, column = key.rpartition("/")
-        table = find_type(table or only, ranges)
+        table = table or only
+        # Relations are also called by the middle one of their three names.
+        matching = [name for name in ranges if table in (name, name.split(":")[len(name.split(":")) // 2])]
+        if len(matching) != 1:
+            raise FileFormatError(f"a feature of {table!r}, which is none of {', '.join(ranges)}")
+        table = matching[0]
         count = int(ranges[table][part, 1] - ranges[table][part, 0])
         if len(tensor) != count:
             raise FileFormatError(f"{path}: {key} has {len(tensor)} rows, part {part} has {count} of {table}")
@@ -166,24 +165,16 @@ def write_columns(
 
 
 def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors with ``split`` [n] int8 in place of the masks of training, validation and test."""
-    found = dict(tensors)
+    """Put ``split`` [n] int8 in place of the masks of training, validation and test."""
+    columns = dict(tensors)
     for key in [key for key in tensors if key.rpartition("/")[2] == "train_mask"]:
         prefix = key.removesuffix("train_mask")
         split = np.full(len(tensors[key]), -1, np.int8)
         for mask, name in MASKS.items():
-            if prefix + mask in found:
-                split[found.pop(prefix + mask).astype(bool)] = SPLITS[name]
-        found[prefix + "split"] = split
-    return found
-
-
-def find_type(name: str, ranges: dict[str, np.ndarray]) -> str:
-    """A type or relation by its name; a relation also by the middle one of its three names."""
-    found = [key for key in ranges if name in (key, key.split(":")[len(key.split(":")) // 2])]
-    if len(found) != 1:
-        raise FileFormatError(f"a feature of {name!r}, which is none of {', '.join(ranges)}")
-    return found[0]
+            if prefix + mask in columns:
+                split[columns.pop(prefix + mask).astype(bool)] = SPLITS[name]
+        columns[prefix + "split"] = split
+    return columns
 
 
 def write_edges(
@@ -208,7 +199,7 @@ def write_edges(
 
 
 def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarray:
-    """Row ids within a type [E] of global ids, by the ranges of the parts."""
+    """Find the row ids within a type [E] of global ids, by the ranges of the parts."""
     counts = ranges[:, 1] - ranges[:, 0]
     part = np.searchsorted(ranges[:, 0], global_ids, side="right") - 1
     rows = global_ids - ranges[part, 0]
@@ -218,7 +209,7 @@ def type_rows(global_ids: np.ndarray, ranges: np.ndarray, name: str) -> np.ndarr
 
 
 def relation_of(name: str) -> tuple[str, str, str]:
-    """The three names of a relation."""
+    """Split the name of a relation into its three parts."""
     if name.count(":") != 2:
         raise FileFormatError(f"edge_map: {name!r} is not of the form source:relation:destination")
     source, relation, destination = name.split(":")

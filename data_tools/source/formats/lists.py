@@ -1,4 +1,5 @@
-"""Lists of ids: a line a node (``u i1 i2 ...``) as rows of pairs, and JSON ``{row: [column, ...]}`` as a matrix."""
+"""Reads lists of ids: a line ``u i1 i2 ...`` a node, as rows of pairs, and JSON ``{row: [column, ...]}`` as a
+matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from data_tools.source.file_spec import FileSpec, Reference
 from data_tools.source.formats.text_stream import CleanText, Source
-from data_tools.source.formats.values import Raw
+from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
@@ -28,7 +29,6 @@ class ListsTable:
         self._delimiter = b" " if self._whitespace else spec.delimiter.encode()
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `data_tools.source.formats.tables.Table`."""
         chosen, _ = select_all(self.name, references, list(self._spec.columns), 2)
         with self._source.open() as raw:
             stream = CleanText(raw, self._spec.comment, self._whitespace)
@@ -42,16 +42,13 @@ class ListsTable:
         """Both ends of the pairs of whole lines, as text."""
         lines = [line.split(self._delimiter) for line in block.splitlines()]
         counts = np.array([len(line) - 1 for line in lines])
-        try:
-            heads = pa.array([line[0] for line in lines], pa.binary()).cast(pa.string())
-            others = pa.array([item for line in lines for item in line[1:]], pa.binary()).cast(pa.string())
-        except pa.ArrowInvalid as error:
-            raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
+        heads = text_array(self.name, [line[0] for line in lines])
+        others = text_array(self.name, [item for line in lines for item in line[1:]])
         return heads.take(np.repeat(np.arange(len(lines)), counts)), others
 
 
 def load_id_lists(source: Source) -> dict[str, np.ndarray]:
-    """The 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
+    """Read the 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
 
     Its shape goes up to the largest row and column; a column named twice in a row counts once.
     Raises FileFormatError for other JSON and for ids that are not 0, 1, ...
@@ -65,10 +62,10 @@ def load_id_lists(source: Source) -> dict[str, np.ndarray]:
         raise FileFormatError(f"{source.name}: expected an object of lists, {{row: [column, ...]}}")
     rows = []
     for key, columns in lists.items():
-        good = isinstance(columns, list) and all(type(column) is int and 0 <= column < MOST for column in columns)
-        if not (key.isdecimal() and int(key) < MOST and good):
-            found = str(columns)[:60]
-            raise FileFormatError(f"{source.name}: row {key!r}: expected a list of numbers 0, 1, ..., got {found}")
+        is_list = isinstance(columns, list) and all(type(column) is int and 0 <= column < MOST for column in columns)
+        if not (key.isdecimal() and int(key) < MOST and is_list):
+            shown = str(columns)[:60]
+            raise FileFormatError(f"{source.name}: row {key!r}: expected a list of numbers 0, 1, ..., got {shown}")
         rows += [(int(key), column) for column in set(columns)]
     row, col = np.array(sorted(rows), np.int64).reshape(-1, 2).T
     height = 1 + max(map(int, lists), default=-1)

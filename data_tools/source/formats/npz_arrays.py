@@ -1,4 +1,4 @@
-"""The arrays of an npz file by name; large ones that are stored as they are become maps of the file."""
+"""Reads the arrays of an npz file by name; large arrays that are not compressed are mapped into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file: ends with the lengths o
 
 
 class NpzArrays(Mapping):
-    """What np.load gives for an npz file, but for the large arrays. Loading runs no code."""
+    """The arrays of an npz file, read when they are asked for. Loading runs no code."""
 
     def __init__(self, path: pathlib.Path):
         self._path = path
@@ -36,37 +36,31 @@ class NpzArrays(Mapping):
 
     def __getitem__(self, name: str) -> np.ndarray:
         info = self._members[name]
-        self._check_size(info, *self.header(name))
+        shape, dtype = self.header(name)
+        # Checked before memory is taken for it: the header may tell of another size than the archive.
+        most = MOST_PACKED * os.path.getsize(self._path)
+        if math.prod(shape) * dtype.itemsize > info.file_size or info.file_size > most:
+            raise ValueError(f"shape {shape} of {dtype} does not fit {info.file_size:,} bytes")
         with zipfile.ZipFile(self._path) as archive, archive.open(info) as file:
             if not is_mapped(info):
                 return np.lib.format.read_array(file, allow_pickle=False)
             while file.read(BLOCK_BYTES):  # to its end, where zipfile compares the checksum
                 pass
-        return self._map(info)
-
-    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and dtype of an array, which is not read."""
-        with zipfile.ZipFile(self._path) as archive, archive.open(self._members[name]) as file:
-            shape, _, dtype = read_header(file)
-        return shape, dtype
-
-    def _check_size(self, info: zipfile.ZipInfo, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """ValueError where the header tells of another size than the archive, before memory is taken for it."""
-        if math.prod(shape) * dtype.itemsize > info.file_size or info.file_size > MOST_PACKED * os.path.getsize(
-            self._path
-        ):
-            raise ValueError(f"shape {shape} of {dtype} does not fit {info.file_size:,} bytes")
-
-    def _map(self, info: zipfile.ZipInfo) -> np.ndarray:
         with open(self._path, "rb") as file:
             file.seek(info.header_offset)
             file.seek(info.header_offset + LOCAL_HEADER.size + sum(LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))))
             shape, fortran, dtype = read_header(file)
             return np.memmap(self._path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
 
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Read shape and dtype of an array, not the array."""
+        with zipfile.ZipFile(self._path) as archive, archive.open(self._members[name]) as file:
+            shape, _, dtype = read_header(file)
+        return shape, dtype
+
 
 def open_npy(path: str | os.PathLike) -> np.ndarray:
-    """The array of an npy file, mapped into memory. ValueError for what is none."""
+    """Map the array of an npy file into memory. Raises ValueError for another file."""
     with open(path, "rb") as file:
         shape, _, dtype = read_header(file)
         if math.prod(shape) * dtype.itemsize > os.path.getsize(path):
@@ -80,18 +74,19 @@ def is_mapped(info: zipfile.ZipInfo) -> bool:
 
 
 def loaded_bytes(path: pathlib.Path) -> int:
-    """Bytes of the arrays of a file that are read as a whole."""
+    """Count the bytes of the arrays of an npz file that are read as a whole."""
     with zipfile.ZipFile(path) as archive:
         return sum(info.file_size for info in archive.infolist() if not is_mapped(info))
 
 
 def read_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether in the order of Fortran, and dtype, from the begin of an npy file. ValueError for objects."""
+    """Read shape, whether in Fortran's order, and dtype from the begin of an npy file. Raises ValueError for
+    objects."""
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
         length = int.from_bytes(file.read(4), "little")
         if length > MOST_HEADER_BYTES:
-            raise ValueError(f"its header is told to have {length:,} bytes")
+            raise ValueError(f"its header claims to have {length:,} bytes")
         file.seek(-4, os.SEEK_CUR)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:

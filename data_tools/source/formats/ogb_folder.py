@@ -1,4 +1,4 @@
-"""The folder of a data set of the Open Graph Benchmark, as its package downloads it, as a spec.
+"""Reads the folder of a data set of the Open Graph Benchmark, as its package downloads it, as a spec.
 
 Read are raw/ in csv form (one type of nodes, or several with relations/) and in binary form (data.npz, node-label.npz),
 and a split: of nodes from split/<name>/[<type>/]{train,valid,test}.csv.gz, of links from
@@ -29,7 +29,8 @@ LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "t
 
 
 def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
-    """The spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one), undirected.
+    """Make the spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one),
+    undirected.
 
     Raises ValueError naming what is missing.
     """
@@ -57,17 +58,17 @@ def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
 
 
 def find_split(folder: pathlib.Path, name: str | None) -> pathlib.Path:
-    """The folder of a split: the named one, or the only one."""
-    found = sorted(path.name for path in (folder / "split").iterdir()) if (folder / "split").is_dir() else []
-    if name is None and len(found) == 1:
-        name = found[0]
-    if name not in found:
-        raise FileFormatError(f"{folder}: split {name!r} is not one of {', '.join(found)}; pass --set split=NAME")
+    """Find the folder of a split, or of the only split where ``name`` is None."""
+    splits = sorted(path.name for path in (folder / "split").iterdir()) if (folder / "split").is_dir() else []
+    if name is None and len(splits) == 1:
+        name = splits[0]
+    if name not in splits:
+        raise FileFormatError(f"{folder}: split {name!r} is not one of {', '.join(splits)}; pass --set split=NAME")
     return folder / "split" / name
 
 
 def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
-    """Nodes and edges of a data set with one type of nodes, in csv or binary form."""
+    """Describe nodes and edges of a data set with one type of nodes, in csv or binary form."""
     if (raw / "data.npz").is_file():
         return binary(raw, files)
     node = {"type": "node", "ids": "row", "columns": columns(raw, "node", "node", files)}
@@ -77,32 +78,32 @@ def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], l
 
 
 def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
-    """As `homogeneous`, of data.npz and node-label.npz."""
+    """Describe nodes and edges of a data set with one type of nodes, from data.npz and node-label.npz."""
     files["data"] = {"path": str(raw / "data.npz")}
-    found: dict[str, dict] = {"node": {}, "edge": {}}
+    tables: dict[str, dict] = {"node": {}, "edge": {}}
     if (raw / "node-label.npz").is_file():
         files["label"] = {"path": str(raw / "node-label.npz")}
     for file, entry in files.items():
         for name in load_arrays(path := pathlib.Path(entry["path"]), "npz"):
             kind, _, column = name.partition("_")
-            if kind in found and column not in ("index", ""):
+            if kind in tables and column not in ("index", ""):
                 shape, dtype = NpzArrays(path).header(name)
                 reference = f"{name}[:,0]" if shape[1:] == (1,) and column != "feat" else name
-                found[kind][column] = {"file": file, "column": reference} | dtype_of(column, dtype.kind == "f")
+                tables[kind][column] = {"file": file, "column": reference} | dtype_of(column, dtype.kind == "f")
     count = int(np.sum(load_arrays(raw / "data.npz", "npz")["num_nodes_list"]))
-    node = {"type": "node", "ids": "row", "count": count, "columns": found["node"]}
+    node = {"type": "node", "ids": "row", "count": count, "columns": tables["node"]}
     edge = {"relation": "node.to.node", "file": "data", "src": "edge_index[0]", "dst": "edge_index[1]"}
-    return [node], [edge | {"columns": found["edge"]}]
+    return [node], [edge | {"columns": tables["edge"]}]
 
 
 def typed(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[dict]]:
-    """Nodes and edges of a data set with several types of nodes and relations, in csv form."""
+    """Describe nodes and edges of a data set with several types of nodes and relations, in csv form."""
     types, counts = read_rows(raw / "num-node-dict.csv.gz")[:2]
     nodes = []
     for name, count in zip(types, counts, strict=True):
-        found = columns(raw / "node-feat" / name, "node", f"{name}.feat", files)
-        found |= columns(raw / "node-label" / name, "node", f"{name}.label", files)
-        nodes.append({"type": name, "ids": "row", "count": int(count), "columns": found})
+        node_columns = columns(raw / "node-feat" / name, "node", f"{name}.feat", files)
+        node_columns |= columns(raw / "node-label" / name, "node", f"{name}.label", files)
+        nodes.append({"type": name, "ids": "row", "count": int(count), "columns": node_columns})
     edges = []
     for ends in read_rows(raw / "triplet-type-list.csv.gz"):
         path = raw / "relations" / "___".join(ends)
@@ -113,7 +114,7 @@ def typed(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[di
 
 
 def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
-    """The links of training, validation and test as one relation; negative ones are left out."""
+    """Describe the links of training, validation and test as one relation; negative links are left out."""
     tables, arrays = {}, {}
     for name, role in SETS.items():
         path = split / f"{name}.pt"
@@ -125,16 +126,16 @@ def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
     if ends is None:
         raise FileFormatError(f"{split / 'train.pt'}: no links in it; it has {', '.join(first)}")
     used = {end.split("[")[0] for end in ends}
-    found = {
+    link_columns = {
         "rel" if name == "relation" else name: {"column": name} | dtype_of(name, first[name].dtype.kind == "f")
         for name in first
         if name not in used and all(name in array for array in arrays.values()) and first[name].ndim == 1
     }
-    return {"relation": "node.to.node", "file": tables, "src": ends[0], "dst": ends[1], "columns": found}
+    return {"relation": "node.to.node", "file": tables, "src": ends[0], "dst": ends[1], "columns": link_columns}
 
 
 def add_split(node: dict[str, Any], split: pathlib.Path, files: dict[str, Any]) -> None:
-    """The column ``split`` of a type of nodes, if it has one."""
+    """Add the column ``split`` to a type of nodes, if it has one."""
     folder = split / node["type"] if (split / node["type"]).is_dir() else split
     if not (folder / "train.csv.gz").is_file():
         return
@@ -146,26 +147,26 @@ def add_split(node: dict[str, Any], split: pathlib.Path, files: dict[str, Any]) 
 
 
 def columns(folder: pathlib.Path, kind: str, where: str, files: dict[str, Any]) -> dict[str, Any]:
-    """What the files <kind>-x.csv.gz and <kind>_x.csv.gz of a folder hold, as columns x."""
-    found = {}
+    """Describe the files <kind>-x.csv.gz and <kind>_x.csv.gz of a folder as columns x."""
+    entries = {}
     for path in sorted(folder.glob(f"{kind}[-_]*.csv.gz")):
         name = path.name.removesuffix(".csv.gz")[len(kind) + 1 :]
         row = next(iter(read_rows(path, 1)), [])
         fractions = any("." in field or "n" in field.lower() for field in row)
         reference = 0 if len(row) == 1 and name != "feat" else ":"
-        found[name] = {"file": put(files, f"{where}.{name}", path), "column": reference} | dtype_of(name, fractions)
-    return found
+        entries[name] = {"file": put(files, f"{where}.{name}", path), "column": reference} | dtype_of(name, fractions)
+    return entries
 
 
 def dtype_of(name: str, fractions: bool) -> dict[str, Any]:
-    """The dtype of a column, and what stands for a missing value of labels."""
+    """Choose the dtype of a column, and the number that stands for a missing label."""
     if name == "label":
         return {"dtype": "int64", "fill": -1}
     return {"dtype": "float32" if fractions or name in ("feat", "weight") else "int64"}
 
 
 def put(files: dict[str, Any], name: str, path: pathlib.Path) -> str:
-    """Note a file without a header under a name."""
+    """Add a file without a header to ``files``; returns its name. Raises FileFormatError when it is missing."""
     if not path.is_file():
         raise FileFormatError(f"{path}: no such file")
     files[name] = {"path": str(path), "header": "none"}
@@ -173,7 +174,7 @@ def put(files: dict[str, Any], name: str, path: pathlib.Path) -> str:
 
 
 def read_rows(path: pathlib.Path, most: int | None = None) -> list[list[str]]:
-    """The first rows of a small csv file."""
+    """Read the first rows of a small csv file. Raises FileFormatError when it is missing."""
     if not path.is_file():
         raise FileFormatError(f"{path}: no such file")
     with gzip.open(path, "rt", newline="") as file:

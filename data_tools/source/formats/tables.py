@@ -1,11 +1,10 @@
-"""Readers of source files behind one interface, in batches: delimited text and parquet here, others beside.
+"""Reads source files behind one interface, in batches: delimited text and parquet here, others in this folder.
 
 A table gives, for every requested reference, a `Raw` per batch; `values` turns those into NumPy arrays.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -27,16 +26,6 @@ from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
 
 PARQUET_ROWS = 1 << 17
-SUFFIXES = {
-    ".npz": "npz",
-    ".npy": "npy",
-    ".parquet": "parquet",
-    ".mat": "mat",
-    ".pt": "pt",
-    ".nt": "triples",
-    ".ttl": "turtle",
-    ".n3": "turtle",
-}
 
 
 class Table(Protocol):
@@ -45,15 +34,14 @@ class Table(Protocol):
     name: str
 
     def batches(self, references: Mapping[str, Any]) -> Iterator[dict[str, Raw]]:
-        """Pieces of the requested columns, in the order of the rows; the same rows for all of them."""
+        """Yield pieces of the requested columns, in the order of the rows; the same rows for all columns."""
 
 
 def open_table(spec: FileSpec) -> Table:
-    """The reader for a file, by its declared format or its suffix."""
-    source = Source(pathlib.Path(str(spec.path)), spec.member)
+    """Make the reader of a file, by its declared format or its suffix. Raises FileFormatError for a missing file."""
+    source, kind = spec.source, spec.kind
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
-    kind = SUFFIXES.get(source.suffix, "text") if spec.format == "auto" else spec.format
     if spec.member is not None and kind in ("npz", "npy", "parquet", "mat", "pt"):
         raise FileFormatError(f"{source.name}: {kind} files are not read inside of archives; unpack it")
     if kind == "text":
@@ -69,13 +57,6 @@ def open_table(spec: FileSpec) -> Table:
     return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))
 
 
-def is_empty(spec: FileSpec) -> bool:
-    """Whether nothing at all is in a file."""
-    source = Source(pathlib.Path(str(spec.path)), spec.member)
-    with source.open() as file:
-        return not file.read(1)
-
-
 class TextTable:
     """Delimited text, read by Arrow in a stream; every value stays text until its column is parsed."""
 
@@ -88,18 +69,20 @@ class TextTable:
         self._quote = False if self._whitespace else '"'
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `Table`. Raises FileFormatError for missing columns and rows of the wrong length."""
+        """Yield pieces of the requested columns. Raises FileFormatError for missing columns and rows of a wrong
+        length."""
         with self._source.open() as raw:
             stream = CleanText(raw, self._spec.comment, self._whitespace)
             names, width = self._layout(stream)
             chosen, needed = select_all(self.name, references, names, width)
             if not stream.peek_line():
                 return
-            for batch in self._arrow_batches(stream, width, needed):
+            for batch in self._parse(stream, width, needed):
                 yield pick(chosen, dict(zip(needed, batch.columns, strict=True)), batch.num_rows)
 
     def _layout(self, stream: CleanText) -> tuple[list[str], int]:
-        """Column names (maybe fewer than columns) and the number of columns; takes the header from the stream."""
+        """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the
+        stream."""
         header = self._split(stream.next_line()) if self._spec.header != "none" else []
         row = self._split(stream.peek_line())
         names = header if self._spec.header == "names" else list(self._spec.columns)
@@ -125,7 +108,9 @@ class TextTable:
         quoting: Literal[0, 3] = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
         return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
 
-    def _arrow_batches(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
+    def _parse(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of the needed columns, all text."""
+        names = [str(i) for i in range(width)]
         ragged: list[pyarrow.csv.InvalidRow] = []
 
         def refuse(row: pyarrow.csv.InvalidRow) -> str:
@@ -133,7 +118,23 @@ class TextTable:
             return "error"
 
         try:
-            yield from self._open_csv(stream, width, needed, refuse)
+            reader = pyarrow.csv.open_csv(
+                pa.PythonFile(stream, "r"),
+                pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=8 << 20),
+                pyarrow.csv.ParseOptions(
+                    delimiter=self._delimiter,
+                    quote_char=self._quote,
+                    invalid_row_handler=refuse,
+                    ignore_empty_lines=True,
+                ),
+                pyarrow.csv.ConvertOptions(
+                    column_types={name: pa.string() for name in names},
+                    include_columns=[names[i] for i in needed] or names[:1],
+                    strings_can_be_null=False,
+                ),
+            )
+            with reader:
+                yield from reader
         except pa.ArrowException as error:
             if not ragged:
                 raise FileFormatError(f"{self.name}: {error}") from None
@@ -144,50 +145,27 @@ class TextTable:
                 "remove the row, or check the delimiter and comment characters"
             ) from None
 
-    def _open_csv(self, stream: CleanText, width: int, needed: list[int], refuse) -> Iterator[pa.RecordBatch]:
-        names = [str(i) for i in range(width)]
-        reader = pyarrow.csv.open_csv(
-            pa.PythonFile(stream, "r"),
-            pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=8 << 20),
-            pyarrow.csv.ParseOptions(
-                delimiter=self._delimiter, quote_char=self._quote, invalid_row_handler=refuse, ignore_empty_lines=True
-            ),
-            pyarrow.csv.ConvertOptions(
-                column_types={name: pa.string() for name in names},
-                include_columns=[names[i] for i in needed] or names[:1],
-                strings_can_be_null=False,
-            ),
-        )
-        with reader:
-            yield from reader
-
 
 class ParquetTable:
-    """A parquet file; a reference is a name, a position, a range or a list of those."""
+    """A parquet file; a reference is a name, a position, a range or a list of names and positions."""
 
     def __init__(self, path: pathlib.Path):
         self.name = path.name
         self._path = path
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `Table`."""
-        with self._open() as file:
-            names = file.schema_arrow.names
-            chosen, needed = select_all(self.name, references, names, len(names))
-            for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
-                yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
             with pyarrow.parquet.ParquetFile(self._path) as file:
-                yield file
+                names = file.schema_arrow.names
+                chosen, needed = select_all(self.name, references, names, len(names))
+                for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
+                    yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
         except pa.ArrowException as error:
             raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
 
 
 def read_array(spec: FileSpec, reference: Any) -> np.ndarray:
-    """A whole array of a file of arrays."""
+    """Read a whole array of a file of arrays. Raises FileFormatError for a file of another kind."""
     table = open_table(spec)
     if not isinstance(table, ArraysTable):
         raise FileFormatError(f"{table.name}: no arrays, but rows; say which column: {{file: ..., column: ...}}")

@@ -1,4 +1,4 @@
-"""Text files as clean streams: decompressed, without comments, blank lines and carriage returns."""
+"""Opens text files as clean streams: decompressed, without comments, blank lines and carriage returns."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | Non
     Raises FileFormatError for a missing or damaged file, also while the caller reads.
     """
     try:
-        opened = _open_by_suffix(path, path.suffix if suffix is None else suffix)
-        with opened if member is None else _open_member(path, member) as file:
-            yield file
+        with contextlib.ExitStack() as stack:
+            yield _open(stack, path, path.suffix if suffix is None or member is not None else suffix, member)
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError) as error:
@@ -37,45 +36,31 @@ def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | Non
         raise FileFormatError(f"{path}: damaged or truncated ({reason}); fetch it again") from error
 
 
-@contextlib.contextmanager
-def _open_by_suffix(path: pathlib.Path, suffix: str) -> Iterator[IO[bytes]]:
-    if suffix == ".gz":
-        with gzip.open(path, "rb") as file:
-            yield cast(IO[bytes], file)
-    elif suffix == ".zip":
-        with zipfile.ZipFile(path) as archive, archive.open(single_member(path, archive)) as file:
-            yield file
+def _open(stack: contextlib.ExitStack, path: pathlib.Path, suffix: str, member: str | None) -> IO[bytes]:
+    """A stream that ``stack`` closes."""
+    if suffix == ".zip":
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        file = stack.enter_context(archive.open(find_member(path, member, archive.namelist())))
+    elif member is not None:
+        tar = stack.enter_context(tarfile.open(path))
+        names = [item.name for item in tar.getmembers() if item.isfile()]
+        file = cast(IO[bytes], tar.extractfile(find_member(path, member, names)))
     else:
-        with open(path, "rb") as file:
-            yield file
+        return cast(IO[bytes], stack.enter_context(gzip.open(path) if suffix == ".gz" else open(path, "rb")))
+    return cast(IO[bytes], gzip.open(file)) if member is not None and member.endswith(".gz") else file
 
 
-@contextlib.contextmanager
-def _open_member(path: pathlib.Path, member: str) -> Iterator[IO[bytes]]:
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive, archive.open(find_member(path, member, archive.namelist())) as file:
-            yield cast(IO[bytes], gzip.open(file)) if member.endswith(".gz") else file
-    else:
-        with tarfile.open(path) as tar:
-            files = [item.name for item in tar.getmembers() if item.isfile()]
-            found: Any = tar.extractfile(find_member(path, member, files))
-            yield cast(IO[bytes], gzip.open(found)) if member.endswith(".gz") else found
-
-
-def find_member(path: pathlib.Path, member: str, names: list[str]) -> str:
-    """The one name in an archive that is, or ends with, the path ``member``."""
-    found = [name for name in names if name == member or name.endswith("/" + member)]
-    if len(found) != 1:
-        raise FileFormatError(f"{path}: {len(found) or 'no'} members are named {member!r}; it has {names[:10]}")
-    return found[0]
-
-
-def single_member(path: pathlib.Path, archive: zipfile.ZipFile) -> str:
-    """Name of the only file in a zip archive."""
-    names = [name for name in archive.namelist() if not name.endswith("/")]
-    if len(names) != 1:
-        raise FileFormatError(f"{path}: holds {len(names)} files {names[:5]}; unpack it and name one of them")
-    return names[0]
+def find_member(path: pathlib.Path, member: str | None, names: list[str]) -> str:
+    """The one name in an archive that is, or ends with, the path ``member``; None: the name of its only file."""
+    if member is None:
+        names = [name for name in names if not name.endswith("/")]
+        if len(names) != 1:
+            raise FileFormatError(f"{path}: holds {len(names)} files {names[:5]}; unpack it and name one of them")
+        return names[0]
+    matching = [name for name in names if name == member or name.endswith("/" + member)]
+    if len(matching) != 1:
+        raise FileFormatError(f"{path}: {len(matching) or 'no'} members are named {member!r}; it has {names[:10]}")
+    return matching[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +82,7 @@ class Source:
         return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
 
     def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """See `open_binary`."""
+        """The decompressed bytes, as `open_binary` gives them."""
         return open_binary(self.path, member=self.member)
 
 

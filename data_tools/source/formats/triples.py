@@ -1,8 +1,8 @@
-"""N-Triples (RDF) as a table: subject, predicate, object.
+"""Reads N-Triples (RDF) as a table: subject, predicate, object.
 
 A term is its text: an IRI without its angle brackets, a blank node ``_:x``, a literal as it stands in the file with
-quotes, language and type, but for numbered characters (``\\u00E9``), which are put in. So equal literals are one node,
-as in R-GCN (Schlichtkrull et al. 2018). A term beyond 255 bytes is cut, and told from others by its hash.
+quotes, language and type, but numbered characters (``\\u00E9``) are put in. So equal literals are one node,
+as in R-GCN (Schlichtkrull et al. 2018). A term beyond 255 bytes is cut, and a hash tells it from others.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-import pyarrow as pa
-
 from data_tools.source.file_spec import Reference
 from data_tools.source.formats.text_stream import CleanText, Source
-from data_tools.source.formats.values import Raw
+from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
 
@@ -40,25 +38,22 @@ class TriplesTable:
         self._comment = comment or "#"
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """Raw columns of one batch of lines after the other. Raises FileFormatError naming the row of a line that is no
+        """Yield pieces of the requested columns. Raises FileFormatError naming the row of a line that is not a
         triple."""
         chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
         first_row = 0
         with self._source.open() as raw:
             for block in CleanText(raw, self._comment).blocks():
-                found = TRIPLE.findall(block)
-                if len(found) != block.count(b"\n"):
+                triples = TRIPLE.findall(block)
+                if len(triples) != block.count(b"\n"):
                     raise self._bad_line(block, first_row)
-                first_row += len(found)
-                terms = zip(*((s or b, p, o or c or literal) for s, b, p, o, c, literal in found), strict=True)
-                columns = {i: self._text(list(column)) for i, column in enumerate(terms)}
-                yield pick(chosen, columns, len(found))
-
-    def _text(self, terms: list[bytes]) -> pa.Array:
-        try:
-            return pa.array([shorten(put_in_numbered(term)) for term in terms], pa.binary()).cast(pa.string())
-        except pa.ArrowInvalid as error:
-            raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
+                first_row += len(triples)
+                terms = zip(*((s or b, p, o or c or literal) for s, b, p, o, c, literal in triples), strict=True)
+                columns = {
+                    i: text_array(self.name, [shorten(put_in_numbered(term)) for term in column])
+                    for i, column in enumerate(terms)
+                }
+                yield pick(chosen, columns, len(triples))
 
     def _bad_line(self, block: bytes, first_row: int) -> FileFormatError:
         lines = block.splitlines(keepends=True)
@@ -71,19 +66,19 @@ class TriplesTable:
 
 
 def put_in_numbered(term: bytes) -> bytes:
-    """A term with its numbered characters in UTF-8; other escapes stay."""
+    """Put the numbered characters of a term into UTF-8; other escapes stay."""
     if b"\\u" not in term and b"\\U" not in term:
         return term
 
-    def put_in(found: re.Match[bytes]) -> bytes:
-        number = found[1] or found[2]
-        return chr(int(number, 16)).translate(WRITTEN).encode("utf-8", "surrogatepass") if number else found[0]
+    def put_in(escape: re.Match[bytes]) -> bytes:
+        number = escape[1] or escape[2]
+        return chr(int(number, 16)).translate(WRITTEN).encode("utf-8", "surrogatepass") if number else escape[0]
 
     return NUMBERED.sub(put_in, term)
 
 
 def shorten(term: bytes) -> bytes:
-    """A term of at most 255 bytes: itself, or its beginning and the sha256 of the whole."""
+    """Shorten a term beyond 255 bytes to its beginning and the sha256 of the whole."""
     if len(term) <= LONGEST:
         return term
     return (

@@ -1,6 +1,8 @@
-"""Turtle, and N3 as far as it is Turtle, as a table: subject, predicate, object.
+"""Reads Turtle, and N3 as far as it is Turtle, as a table: subject, predicate, object.
 
 Terms are written as in `triples`. The whole file is held in memory; for files beyond that convert to N-Triples first.
+Parsed by hand: pyoxigraph (0.5) puts language tags into lower case, so that N-Triples and Turtle of one graph would not
+make the same nodes, and names the nodes of brackets at random, so that a file would be another graph each time.
 """
 
 from __future__ import annotations
@@ -11,12 +13,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-import pyarrow as pa
-
 from data_tools.source.file_spec import Reference
 from data_tools.source.formats.text_stream import Source
 from data_tools.source.formats.triples import COLUMNS, WRITTEN, shorten
-from data_tools.source.formats.values import Raw
+from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
 
@@ -50,7 +50,7 @@ class TurtleTable:
         self._source = source
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        """See `data_tools.source.formats.tables.Table`. Raises FileFormatError naming the line that is not Turtle."""
+        """Yield pieces of the requested columns. Raises FileFormatError naming the line that is not Turtle."""
         chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
         try:
             with self._source.open() as file:
@@ -60,8 +60,7 @@ class TurtleTable:
         triples = Parser(self.name, text).triples()
         while batch := list(islice(triples, BATCH)):
             columns = [[shorten(term.encode()) for term in column] for column in zip(*batch, strict=True)]
-            arrays = {i: pa.array(column, pa.binary()).cast(pa.string()) for i, column in enumerate(columns)}
-            yield pick(chosen, arrays, len(batch))
+            yield pick(chosen, {i: text_array(self.name, column) for i, column in enumerate(columns)}, len(batch))
 
 
 class Parser:
@@ -69,29 +68,26 @@ class Parser:
 
     def __init__(self, name: str, text: str):
         self._name, self._text = name, text
-        self._token: Any = None  # the match of the current token
+        self._token: Any = None  # the match of the current token, which is of one kind and has a value
+        self._kind = self._value = ""
         self._position = 0
         self._base = ""
         self._prefixes: dict[str, str] = {}
         self._blanks = 0
-        self._found: list[tuple[str, str, str]] = []
+        self._triples: list[tuple[str, str, str]] = []
 
     def triples(self) -> Iterator[tuple[str, str, str]]:
-        """All triples."""
+        """Parse all triples. Raises FileFormatError naming the first line that is not Turtle."""
         self._advance()
         while self._kind != "end":
             if not self._directive():
-                self._statement()
-            yield from self._found
-            self._found = []
-
-    @property
-    def _kind(self) -> str:
-        return self._token.lastgroup if self._token.lastgroup != "local" else "prefix"
-
-    @property
-    def _value(self) -> str:
-        return self._token[self._token.lastgroup]
+                bracket = self._is_mark("[")
+                subject = self._term(literals=False)
+                if not (bracket and self._is_mark(".")):
+                    self._properties(subject)
+                self._expect(".")
+            yield from self._triples
+            self._triples = []
 
     def _advance(self) -> None:
         if self._token is not None:
@@ -99,15 +95,17 @@ class Parser:
         self._token = TOKEN.match(self._text, self._position)
         if self._token is None:
             raise self._error()
+        group = self._token.lastgroup
+        self._kind, self._value = "prefix" if group == "local" else group, self._token[group]
 
     def _error(self) -> FileFormatError:
         rest = self._text[self._position :]
         start = self._position + len(rest) - len(rest.lstrip()) if self._token is None else self._token.start()
         start += len(self._text[start:]) - len(self._text[start:].lstrip())
         line = self._text.count("\n", 0, start) + 1
-        found = self._text[start : start + 40].split("\n")[0]
+        rest = self._text[start : start + 40].split("\n")[0]
         return FileFormatError(
-            f"{self._name}: line {line}: not Turtle at {found!r}; mend it, or convert it to N-Triples"
+            f"{self._name}: line {line}: not Turtle at {rest!r}; mend it, or convert it to N-Triples"
         )
 
     def _is_mark(self, mark: str) -> bool:
@@ -142,13 +140,6 @@ class Parser:
             self._expect(".")
         return True
 
-    def _statement(self) -> None:
-        bracket = self._is_mark("[")
-        subject = self._term(literals=False)
-        if not (bracket and self._is_mark(".")):
-            self._properties(subject)
-        self._expect(".")
-
     def _properties(self, subject: str) -> None:
         while True:
             if self._kind == "word" and self._value == "a":
@@ -159,7 +150,7 @@ class Parser:
             else:
                 raise self._error()
             while True:
-                self._found.append((subject, predicate, self._term()))
+                self._triples.append((subject, predicate, self._term()))
                 if not self._is_mark(","):
                     break
                 self._advance()
@@ -179,13 +170,16 @@ class Parser:
         if kind == "iri":
             term = self._iri(value)
         elif kind == "prefix":
-            term = self._prefixed()
+            if self._token["prefix"] not in self._prefixes:
+                raise self._error()
+            term = self._prefixes[self._token["prefix"]] + re.sub(r"\\(.)", r"\1", value)
         elif kind == "blank":
             term = value
         elif literals and kind in ("text", "text2", "long", "long2"):
             return self._literal(unescape(value))
         elif literals and kind == "number":
-            term = f'"{value}"^^<{XSD}{number_type(value)}>'
+            number_type = "double" if "e" in value.lower() else "decimal" if "." in value else "integer"
+            term = f'"{value}"^^<{XSD}{number_type}>'
         elif literals and kind == "word" and value in ("true", "false"):
             term = f'"{value}"^^<{XSD}boolean>'
         else:
@@ -196,12 +190,6 @@ class Parser:
     def _iri(self, text: str) -> str:
         whole = urllib.parse.urljoin(self._base, unescape(text)) if self._base else unescape(text)
         return whole or "<>"  # the document itself, of which nothing more is known
-
-    def _prefixed(self) -> str:
-        prefix = self._token["prefix"]
-        if prefix not in self._prefixes:
-            raise self._error()
-        return self._prefixes[prefix] + re.sub(r"\\(.)", r"\1", self._token["local"])
 
     def _literal(self, text: str) -> str:
         self._advance()
@@ -237,20 +225,13 @@ class Parser:
         rest = RDF + "nil"
         for term in reversed(terms):
             node = self._blank()
-            self._found += [(node, RDF + "first", term), (node, RDF + "rest", rest)]
+            self._triples += [(node, RDF + "first", term), (node, RDF + "rest", rest)]
             rest = node
         return rest
 
 
-def number_type(text: str) -> str:
-    """XML Schema's type of a number as Turtle writes it."""
-    if "e" in text.lower():
-        return "double"
-    return "decimal" if "." in text else "integer"
-
-
 def unescape(text: str) -> str:
-    """Text with its backslash escapes replaced."""
+    """Replace the backslash escapes of a text."""
     if "\\" not in text:
         return text
     return ESCAPE.sub(lambda m: chr(int(m[1] or m[2], 16)) if m[1] or m[2] else ESCAPED.get(m[3], m[3]), text)

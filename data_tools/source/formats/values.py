@@ -1,4 +1,4 @@
-"""From what a file holds (text, Arrow or NumPy values) to checked NumPy arrays: ids, times, numbers.
+"""Turns text, Arrow and NumPy values of files into checked NumPy arrays: ids, times, numbers.
 
 Every refusal names file, column, row (1-based, counted over the rows of data), value and remedy.
 """
@@ -42,12 +42,12 @@ class Place:
     first_row: int
 
     def error(self, index: int, message: str) -> FileFormatError:
-        """An error about the value at ``index`` of this piece."""
+        """Make an error about the value at ``index`` of this piece."""
         return FileFormatError(f"{self.file}: column {self.column}, row {self.first_row + index + 1}: {message}")
 
 
 def parse_ids(raw: Raw, file: str, first_row: int) -> np.ndarray:
-    """Integer ids [n], int64. Raises FileFormatError for text, fractions and negative values."""
+    """Parse integer ids [n], int64. Raises FileFormatError for text, fractions and negative values."""
     part, place = single(raw, file, first_row)
     values = to_numbers(part, place, None, "an integer id; for names set ids: string on the node type")
     values = to_integers(values, np.dtype(np.int64), place)
@@ -57,7 +57,7 @@ def parse_ids(raw: Raw, file: str, first_row: int) -> np.ndarray:
 
 
 def parse_names(raw: Raw, file: str, first_row: int) -> pa.Array:
-    """Ids as text [n]. Raises FileFormatError for empty ones."""
+    """Parse ids that are text [n]. Raises FileFormatError for empty ids."""
     part, place = single(raw, file, first_row)
     names = to_arrow(part).cast(pa.string())
     names = pc.utf8_trim_whitespace(pc.fill_null(names, ""))
@@ -69,7 +69,7 @@ def parse_names(raw: Raw, file: str, first_row: int) -> pa.Array:
 def parse_numbers(
     raw: Raw, file: str, first_row: int, dtype: np.dtype, fill: float | None, words: Mapping[str, int]
 ) -> np.ndarray:
-    """A column [n] or [n, width] of ``dtype``.
+    """Parse a column [n] or [n, width] of ``dtype``.
 
     ``fill`` replaces empty and NaN values, which are refused when it is None; ``words`` maps text to numbers.
     """
@@ -88,11 +88,15 @@ def parse_numbers(
 
 
 def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray:
-    """Times [n] as int64: source * scale, which must be integral (to 1e-6 and the rounding of float64)."""
+    """Parse times [n] as int64: source * scale, which must be integral (to 1e-6 and the rounding of float64)."""
     part, place = single(raw, file, first_row)
     source = to_numbers(part, place, None, "a time (a number)")
     if source.dtype.kind in "iu" and float(scale).is_integer():
-        return scale_integers(source, int(scale), place)
+        scale = int(scale)
+        limit = (2**63 - 1) // scale
+        if len(bad := np.flatnonzero((source > limit) | (source < -limit))):
+            raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} does not fit into 64 bits")
+        return source.astype(np.int64) * scale
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = source.astype(np.float64) * scale
     if len(bad := np.flatnonzero(~np.isfinite(scaled))):
@@ -110,23 +114,23 @@ def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray
     return stored.astype(np.int64)
 
 
-def scale_integers(source: np.ndarray, scale: int, place: Place) -> np.ndarray:
-    """Exact product in int64; FileFormatError when it does not fit."""
-    limit = (2**63 - 1) // scale
-    if len(bad := np.flatnonzero((source > limit) | (source < -limit))):
-        raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} does not fit into 64 bits")
-    return source.astype(np.int64) * scale
+def text_array(file: str, items: list[bytes]) -> pa.Array:
+    """Make an Arrow array of text. Raises FileFormatError for bytes that are not UTF-8."""
+    try:
+        return pa.array(items, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise FileFormatError(f"{file}: not UTF-8 text ({error}); is it compressed or binary?") from None
 
 
 def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, Place]:
-    """The one part of a scalar column and its place."""
+    """Take the only part of a scalar column, and its place. Raises FileFormatError for a column of several."""
     if not raw.scalar:
         raise FileFormatError(f"{file}: an id or a time is one column, not {', '.join(raw.labels) or 'an empty range'}")
     return raw.parts[0], Place(file, raw.labels[0], first_row)
 
 
 def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:
-    """Text or numbers as an Arrow array."""
+    """Make an Arrow array of text or numbers."""
     if isinstance(part, np.ndarray):
         return pa.array(np.char.decode(part, "utf-8") if part.dtype.kind == "S" else part)
     return part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
@@ -135,13 +139,13 @@ def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:
 def to_numbers(
     part: pa.Array | np.ndarray, place: Place, fill: float | None, expected: str, fractions: bool = False
 ) -> np.ndarray:
-    """Numbers as int64, float64 or the type of the file; text is read as float64 at once if ``fractions``."""
+    """Make numbers: int64, float64 or the type of the file; text is read as float64 at once if ``fractions``."""
     if isinstance(part, np.ndarray) and part.dtype.kind in "iufb":
         return part.astype(np.int8) if part.dtype.kind == "b" else part
     column = to_arrow(part)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return text_to_numbers(column, place, fill, expected, fractions)
-    if is_list(column.type):
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
         return lists_to_matrix(column, place)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -151,7 +155,7 @@ def to_numbers(
 
 
 def without_nulls(column: pa.Array, place: Place, fill: float | None) -> np.ndarray:
-    """Arrow numbers as NumPy, missing ones replaced by ``fill``."""
+    """Turn Arrow numbers into NumPy's, with ``fill`` in place of missing ones."""
     if column.null_count:
         if fill is None:
             missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
@@ -185,13 +189,8 @@ def is_number(text: str | None) -> bool:
     return text is not None
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds a vector per row."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
 def lists_to_matrix(column: pa.Array, place: Place) -> np.ndarray:
-    """Vectors per row as a matrix; all must have the same length."""
+    """Make a matrix of a vector a row; all must have the same length."""
     lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
     bad = np.flatnonzero(lengths != lengths[0]) if len(lengths) else lengths
     if len(bad):
@@ -205,10 +204,10 @@ def lists_to_matrix(column: pa.Array, place: Place) -> np.ndarray:
 
 
 def map_words(part: pa.Array | np.ndarray, place: Place, words: Mapping[str, int], fill: float | None) -> np.ndarray:
-    """Integers for the words of a column; an unknown word becomes ``fill`` or is refused."""
+    """Look up the integers for the words of a column; an unknown word becomes ``fill`` or is refused."""
     column = to_arrow(part).cast(pa.string())
-    found = pc.index_in(pc.utf8_trim_whitespace(column), pa.array(list(words), pa.string()))
-    codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+    positions = pc.index_in(pc.utf8_trim_whitespace(column), pa.array(list(words), pa.string()))
+    codes = pc.fill_null(positions, -1).to_numpy(zero_copy_only=False)
     unknown = np.flatnonzero(codes < 0)
     if len(unknown) and fill is None:
         text = column[int(unknown[0])].as_py()

@@ -10,9 +10,8 @@ from places import HELPERS
 from random_graphs import random_graph, random_static
 
 from data_tools.partition import csc as part_csc
-from data_tools.partition import journal, partition_set
+from data_tools.partition import journal, memory, partition_set
 from data_tools.partition import static as part_static
-from data_tools.partition import temporal as part_writer
 from data_tools.partition.assignment import METHODS
 from data_tools.partition.command import partition
 from hpcgnn.graph import files
@@ -48,7 +47,7 @@ def hashes(folder):
 STOPS = [
     (partition_set, "validate"),
     (journal, "write_file"),
-    (partition_set, "make_layout"),
+    (partition_set, "number_nodes"),
     (partition_set, "clear_folder"),
     (part_static, "write_node_columns"),
     (part_csc.Targets, "sort"),
@@ -61,7 +60,7 @@ STOPS = [
 @pytest.mark.parametrize(("place", "name"), STOPS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_run_goes_on_from_any_stage(tmp_path, monkeypatch, place, name):
     graph = random_static(tmp_path / "g.h5", 3)
-    monkeypatch.setattr(part_writer, "PARTS_AT_ONCE", 2)
+    monkeypatch.setattr(memory, "PARTS_AT_ONCE", 2)
     options = {"parts": 5, "method": "hotness"}
     quality = partition(graph, tmp_path / "whole", **options)
     with monkeypatch.context() as patch:
@@ -82,7 +81,7 @@ def interrupted(graph, folder, monkeypatch, **options):
 
 def test_every_file_is_hashed_once(tmp_path, monkeypatch):
     graph, hashed, file_hash = random_static(tmp_path / "g.h5", 3), [], files.file_hash
-    monkeypatch.setattr(part_writer, "PARTS_AT_ONCE", 2)
+    monkeypatch.setattr(memory, "PARTS_AT_ONCE", 2)
     monkeypatch.setattr(files, "file_hash", lambda path, *rest: (hashed.append(path), file_hash(path, *rest))[1])
     partition(graph, tmp_path / "p", 5, "random")
     parts = [files.part_path(tmp_path / "p", part) for part in range(5)]
@@ -93,7 +92,7 @@ def test_every_file_is_hashed_once(tmp_path, monkeypatch):
 
 def test_finished_stages_are_not_made_again_unless_their_files_changed(tmp_path, monkeypatch):
     graph = random_static(tmp_path / "g.h5", 3)
-    monkeypatch.setattr(part_writer, "PARTS_AT_ONCE", 2)
+    monkeypatch.setattr(memory, "PARTS_AT_ONCE", 2)
     partition(graph, tmp_path / "whole", 6, "random")
     interrupted(graph, tmp_path / "p", monkeypatch, parts=6, method="random")
     calls = []

@@ -15,10 +15,11 @@ from data_tools.partition import weights as node_weights
 from data_tools.partition.command import main, partition
 from data_tools.partition.memory import Counts, count, estimate_pairs, make_plan, predict
 from data_tools.partition.options import Options, StaticOptions
-from data_tools.partition.pair_graph import build_pair_graph, count_pairs
+from data_tools.partition.pair_graph import build_pair_graph
 from data_tools.partition.source import open_source
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.static import synthesize_static
+from data_tools.team import Team
 
 pytestmark = pytest.mark.serial
 
@@ -85,7 +86,7 @@ def test_the_memory_that_is_allowed_does_not_change_the_set(graphs, tmp_path):
     source = graphs / "static.h5"
     with (opened := open_source(source)).file:
         options = StaticOptions(4, "ldg", ("nodes", "edges", "train"))
-        least = max(predict(count(opened, options), options, partition_memory.LEAST_WORK).values())
+        least = max(predict(count(Team(), opened, options), options, partition_memory.LEAST_WORK).values())
     books = []
     for name in ("large", "small"):
         allowed = None if name == "large" else status_bytes("VmRSS") + least + (20 << 20)
@@ -120,7 +121,8 @@ def test_pairs_are_estimated_well(graphs):
     for name in ("static", "temporal"):
         source = open_source(graphs / f"{name}.h5")
         with source.file:
-            assert estimate_pairs(source) == pytest.approx(len(count_pairs(source)[0]), rel=0.03)
+            found = estimate_pairs(Team(), source)
+            assert found == pytest.approx(len(build_pair_graph(source).neighbor) // 2, rel=0.03)
 
 
 def test_more_of_anything_takes_no_less():
@@ -130,7 +132,7 @@ def test_more_of_anything_takes_no_less():
         values = {key: getattr(least, key) for key in least.__slots__}
         after = predict(Counts(**{**values, name: 10 * values[name]}), options, 1 << 20)
         assert all(after[stage] >= before[stage] for stage in before)
-    plan = make_plan(least, options, None)
+    plan = make_plan(Team(), least, options, None)
     assert partition_memory.LEAST_WORK <= plan.work <= partition_memory.MOST_WORK
 
 

@@ -9,10 +9,9 @@ from parmetis_library import parmetis_library
 from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 
-from data_tools.partition.assignment import GIVEN, METHODS
+from data_tools.partition.assignment import METHODS
 from data_tools.partition.command import partition
-from data_tools.partition.kinds import HOTNESS
-from data_tools.partition.ranks.partition import partition_shared
+from data_tools.partition.options import GIVEN, HOTNESS, PARMETIS
 from data_tools.partition.source import open_source
 from data_tools.team import Ranks
 from hpcgnn.comm.world import CommConfig, World
@@ -22,8 +21,7 @@ FURTHER = {
     "constraints": {"method": "metis", "balance": ("nodes", "degree", "train", "val", "types")},
     "volume": {"method": "metis", "objective": "volume"},
 }
-PARMETIS = "parmetis"  # of all the ranks of the test
-NAMED = {name: {"method": name} for name in (*METHODS, PARMETIS) if name != GIVEN}
+NAMED = {name: {"method": name} for name in METHODS if name not in (GIVEN, HOTNESS)}
 TEMPORAL = NAMED | FURTHER | {GIVEN: {"assignment": "given.npy"}}
 STATIC = TEMPORAL | {HOTNESS: {"method": HOTNESS}}
 PARTS = 6
@@ -51,7 +49,8 @@ def make(comm, graph, folder, options) -> None:
 
     on_rank_0(comm, write)
     if options.get("method") == PARMETIS:
-        partition_shared(Ranks(World(CommConfig(device="cpu"), comm)), folder / "graph.h5", folder / "parts", PARTS)
+        team = Ranks(World(CommConfig(device="cpu"), comm))
+        partition(folder / "graph.h5", folder / "parts", PARTS, PARMETIS, team=team)
 
 
 def need(method) -> None:

@@ -10,13 +10,11 @@ import pytest
 from places import HELPERS
 from random_graphs import random_graph, random_static
 
-from data_tools.partition import partition_set
+from data_tools.partition import assignment, memory, partition_set, static
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import partition
 from data_tools.partition.journal import ASSIGNMENT, NAME, Journal, read_notes
-from data_tools.partition.ranks import memory as ranks_memory
-from data_tools.partition.ranks import partition as ranks_partition
-from data_tools.partition.ranks.journal import SharedJournal
-from data_tools.partition.ranks.partition import missing_groups, partition_shared
+from data_tools.partition.partition_set import missing_groups
 from data_tools.team import Ranks, Team
 from hpcgnn.comm.group import Group
 from hpcgnn.graph import files
@@ -51,13 +49,13 @@ def rank_0(team, function, *arguments):
 
 def shared_set(team, graph, folder, **options):
     """Partition on the ranks of a team."""
-    return partition_shared(team, graph, folder, PARTS, **options)
+    return partition(graph, folder, PARTS, team=team, **options)
 
 
 @pytest.fixture
 def graph(team, mpi_tmp_path, monkeypatch):
     """A static graph; part files are written one at a time."""
-    monkeypatch.setattr(ranks_memory, "PARTS_AT_ONCE", 1)
+    monkeypatch.setattr(memory, "PARTS_AT_ONCE", 1)
     return rank_0(team, random_static, mpi_tmp_path / "g.h5", 3)
 
 
@@ -73,11 +71,11 @@ def stop_at_second(function):
 
 
 STOPS = [
-    (ranks_partition, "validate", stop),
-    (ranks_partition, "shared_layout", stop),
-    (ranks_partition, "measure_shared", stop),
-    (SharedJournal, "note_parts", None),
-    (SharedJournal, "finish", stop),
+    (partition_set, "validate", stop),
+    (partition_set, "number_nodes", stop),
+    (partition_set, "measure", stop),
+    (Journal, "note_parts", None),
+    (Journal, "finish", stop),
 ]
 
 
@@ -99,8 +97,8 @@ def test_other_ranks_go_on_from_any_stage(team, mpi_tmp_path, monkeypatch, graph
 def interrupted(patches, run, *arguments, **options):
     """Run up to the book; all ranks stop together."""
     with patches.context() as patch:
-        patch.setattr(SharedJournal, "finish", stop)
-        patch.setattr(ranks_partition, "write_book", lambda *_: None)
+        patch.setattr(Journal, "finish", stop)
+        patch.setattr(partition_set, "write_book", lambda *_: None)
         with pytest.raises(Stopped):
             run(*arguments, **options)
 
@@ -110,10 +108,11 @@ def test_finished_stages_are_not_made_again_unless_their_files_changed(team, mpi
     shared_set(team, graph, mpi_tmp_path / "whole", **options)
     calls = []
     counted = lambda function, name: lambda *args: calls.append(name) or function(*args)  # noqa: E731
-    monkeypatch.setattr(ranks_partition, "validate", counted(ranks_partition.validate, "validate"))
-    monkeypatch.setattr(ranks_partition, "shuffle", counted(ranks_partition.shuffle, "shuffle"))
-    monkeypatch.setattr(ranks_partition, "write_parts", counted(ranks_partition.write_parts, "part"))
-    monkeypatch.setitem(ranks_partition.METHODS, "random", counted(ranks_partition.METHODS["random"], "assign"))
+    monkeypatch.setattr(partition_set, "validate", counted(partition_set.validate, "validate"))
+    monkeypatch.setattr(partition_set, "shuffle", counted(partition_set.shuffle, "shuffle"))
+    monkeypatch.setattr(static, "write_group", counted(static.write_group, "part"))
+    methods = assignment.METHODS
+    monkeypatch.setitem(methods, "random", counted(methods["random"], "assign"))
     for damaged, expected in ((None, set()), ("part-3.h5", {"shuffle", "part"}), (ASSIGNMENT, {"assign"})):
         interrupted(monkeypatch, shared_set, team, graph, folder, **options)
         team.group.barrier()
@@ -138,7 +137,8 @@ def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round(team, m
     interrupted(monkeypatch, shared_set, team, graph, one, method="random")
     if team.rank == 0:
         partition(graph, mpi_tmp_path / "whole", PARTS, "random")
-        np.testing.assert_array_equal(Journal(one, read_notes(one / NAME)["set_id"], "").assignment().dtype, np.int32)
+        journal = Journal(Team(), one, read_notes(one / NAME)["set_id"], "")
+        assert journal.assignment(NodeBlocks.even(Team(), 3)).dtype == np.int32
         partition(graph, one, PARTS, "random")
         with monkeypatch.context() as patch:
             patch.setattr(partition_set, "write_book", stop)
@@ -152,9 +152,9 @@ def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round(team, m
 
 @pytest.mark.serial
 def test_missing_groups():
-    assert missing_groups(range(3, 3), {}) == []
-    assert missing_groups(range(0, 40), {}) == [range(0, 16), range(16, 32), range(32, 40)]
-    assert missing_groups(range(2, 8), {4: "", 7: ""}) == [range(2, 4), range(5, 7)]
+    assert list(missing_groups(range(3, 3), {})) == []
+    assert list(missing_groups(range(0, 150), {})) == [range(0, 64), range(64, 128), range(128, 150)]
+    assert list(missing_groups(range(2, 8), {4: "", 7: ""})) == [range(2, 4), range(5, 7)]
 
 
 @pytest.mark.launcher

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from parmetis_library import parmetis_library
 
-from data_tools.partition.memory import Counts
+from data_tools.partition.command import partition
+from data_tools.partition.memory import Counts, estimate_pairs, predict
 from data_tools.partition.options import Options
-from data_tools.partition.pair_graph import count_pairs
-from data_tools.partition.ranks.memory import SharedCounts, estimate_pairs, predict_shared
-from data_tools.partition.ranks.partition import partition_shared
+from data_tools.partition.pair_graph import build_pair_graph
 from data_tools.partition.source import open_source
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.static import synthesize_static
@@ -23,14 +22,14 @@ MEASURE = """
 import json, sys
 import numpy as np
 from data_tools.memory import status_bytes
-from data_tools.partition.ranks.partition import partition_shared
+from data_tools.partition.command import partition
 from data_tools.team import Ranks
 team, said = Ranks(), []
 graph, folder, method, more = sys.argv[1:]
 program = int(team.largest(np.array([status_bytes("VmRSS")]))[0])
 limit = program + (int(more) << 20) if int(more) else None
 passes = 1 if method == "ldg" else None
-partition_shared(team, graph, folder, 4, method, passes=passes, memory=limit, report=said.append)
+partition(graph, folder, 4, method, passes=passes, memory=limit, report=said.append, team=team)
 peaks = team.everyone(status_bytes("VmHWM"))
 if team.rank == 0:
     print(json.dumps({"said": said, "limit": limit, "peak": max(peaks)}))
@@ -47,7 +46,9 @@ def measured(mpirun, ranks: int, *arguments) -> tuple[int, int | None, int]:
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("kind", "method", "more"), [("static", "parmetis", 0), ("temporal", "ldg", 150)])
+@pytest.mark.parametrize(("kind", "method", "more"), [
+    ("static", "parmetis", 0), ("temporal", "ldg", 150), ("static", "metis", 0),
+])  # fmt: skip
 def test_the_prediction_holds_and_is_not_far_off(mpirun, tmp_path, kind, method, more):
     if method == "parmetis":
         parmetis_library()
@@ -70,10 +71,10 @@ def test_pairs_are_estimated_well_on_any_number_of_ranks(comm, mpi_tmp_path):
     source = open_source(path)
     with source.file:
         found = estimate_pairs(team, source)
-        assert found == pytest.approx(len(count_pairs(source)[0]), rel=0.05)
+        assert found == pytest.approx(len(build_pair_graph(source).neighbor) // 2, rel=0.05)
         assert np.unique(team.everyone(found)).tolist() == [found]
     with pytest.raises((ValueError, SharedError), match=r"takes about .* MiB a rank, .*start more ranks"):
-        partition_shared(team, path, mpi_tmp_path / "set", 2, "ldg", memory=1 << 20)
+        partition(path, mpi_tmp_path / "set", 2, "ldg", memory=1 << 20, team=team)
     assert not (mpi_tmp_path / "set").exists()
 
 
@@ -81,9 +82,8 @@ def test_pairs_are_estimated_well_on_any_number_of_ranks(comm, mpi_tmp_path):
 @pytest.mark.parametrize("method", ["parmetis", "ldg", "random"])
 def test_more_ranks_take_less_each_and_more_of_anything_takes_no_less(method):
     options = Options(16, method, ("nodes",))
-    whole = Counts(1_000_000, 20_000_000, 19_000_000, 2, "static")
-    one, four = (predict_shared(SharedCounts(whole, ranks, 1 << 30, 4), options, 64 << 20) for ranks in (1, 4))
-    assert all(four[stage] <= one[stage] for stage in one)
-    more = Counts(2_000_000, 40_000_000, 38_000_000, 3, "static")
-    larger = predict_shared(SharedCounts(more, 4, 1 << 31, 8), options, 64 << 20)
+    counts = (1_000_000, 20_000_000, 19_000_000, 2, "static")
+    two, four = (predict(Counts(*counts, ranks, 1 << 30, 4), options, 64 << 20) for ranks in (2, 4))
+    assert all(four[stage] <= two[stage] for stage in two)
+    larger = predict(Counts(2_000_000, 40_000_000, 38_000_000, 3, "static", 4, 1 << 31, 8), options, 64 << 20)
     assert all(larger[stage] >= four[stage] for stage in four)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import h5py
 import numpy as np
 import pytest
 from parmetis_library import parmetis_library
 from random_graphs import random_graph, random_static, write_graph
 
+from data_tools.partition import assignment, spool
+from data_tools.partition import quality as part_quality
 from data_tools.partition import source as partition_source
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import partition
 from data_tools.partition.methods.rebalance import TARGET
+from data_tools.partition.methods.rebalance_blocks import Ghosts, allowed_loads, rebalance_blocks
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.ranks import assignment as ranks_assignment
-from data_tools.partition.ranks import quality as ranks_quality
-from data_tools.partition.ranks import spool as ranks_spool
-from data_tools.partition.ranks.graph import block_graph
-from data_tools.partition.ranks.partition import partition_shared
-from data_tools.partition.ranks.rebalance import Ghosts, allowed_loads, rebalance_blocks
-from data_tools.partition.ranks.weights import block_weights
 from data_tools.partition.source import open_source
 from data_tools.partition.weights import node_weights
 from data_tools.synthesize import main
@@ -70,10 +69,10 @@ KINDS = {
 def test_files_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind, slab_bytes):
     monkeypatch.setattr(partition_source, "SLAB_BYTES", slab_bytes)
     if slab_bytes == 200:
-        monkeypatch.setattr(ranks_quality, "HALO_BYTES", 500)
+        monkeypatch.setattr(part_quality, "HALO_BYTES", 500)
     write, options = KINDS[kind]
     path = make(team, mpi_tmp_path / "graph.h5", lambda name: write(name, seed=3))
-    quality = partition_shared(team, path, mpi_tmp_path / "shared", 5, "random", seed=7, **options)
+    quality = partition(path, mpi_tmp_path / "shared", 5, "random", seed=7, **options, team=team)
     if team.rank == 0:
         assert partition(path, mpi_tmp_path / "alone", 5, "random", seed=7, **options) == quality
     assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
@@ -85,7 +84,7 @@ def test_assignments_from_elsewhere(team, mpi_tmp_path):
     if team.rank == 0:
         np.save(given, np.random.default_rng(1).integers(0, 3, 42))
     team.group.barrier()
-    quality = partition_shared(team, path, mpi_tmp_path / "shared", 3, assignment=given)
+    quality = partition(path, mpi_tmp_path / "shared", 3, assignment=given, team=team)
     if team.rank == 0:
         assert partition(path, mpi_tmp_path / "alone", 3, assignment=given) == quality
     assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
@@ -100,14 +99,14 @@ def test_an_assignment_that_one_rank_cannot_read_is_an_error_of_all(team, mpi_tm
         raise OSError(f"{given}: Input/output error")
 
     if team.rank == team.size - 1:
-        monkeypatch.setattr(ranks_assignment, "file_parts", read)
+        monkeypatch.setattr(assignment, "file_parts", read)
     with pytest.raises(SharedError, match=r"given\.npy: Input/output error"):
-        partition_shared(team, path, mpi_tmp_path / "shared", 3, assignment=given)
+        partition(path, mpi_tmp_path / "shared", 3, assignment=given, team=team)
 
 
 def test_snapshot_files_are_those_of_one_process(team, mpi_tmp_path):
     path = make(team, mpi_tmp_path / "graph.h5", snapshot_file)
-    quality = partition_shared(team, path, mpi_tmp_path / "shared", 4, "random", seed=1)
+    quality = partition(path, mpi_tmp_path / "shared", 4, "random", seed=1, team=team)
     if team.rank == 0:
         assert partition(path, mpi_tmp_path / "alone", 4, "random", seed=1) == quality
     assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
@@ -122,19 +121,55 @@ STREAMED = {
 
 @pytest.mark.parametrize(("kind", "method", "entries"), [
     ("temporal", "ldg", 20), ("static", "ldg", 20), ("snapshots", "ldg", 20), ("temporal", "fennel", 20),
-    ("static", "fennel", ranks_spool.LEAST_ENTRIES),
+    ("static", "fennel", spool.LEAST_ENTRIES),
 ])  # fmt: skip
 def test_streamed_files_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind, method, entries):
-    monkeypatch.setattr(ranks_spool, "LEAST_ENTRIES", entries)
-    monkeypatch.setattr(ranks_spool, "ENTRY_BYTES", 1 << 30)
+    monkeypatch.setattr(spool, "LEAST_ENTRIES", entries)
+    monkeypatch.setattr(spool, "ENTRY_BYTES", 1 << 30)
     write, options = STREAMED[kind]
     sizes = {"sizes": (60, 30, 9), "num_edges": 300}
     make_file = snapshot_file if write is None else lambda name: write(name, seed=3, **sizes)
     path = make(team, mpi_tmp_path / "graph.h5", make_file)
-    quality = partition_shared(team, path, mpi_tmp_path / "shared", 5, method, seed=7, **options)
+    quality = partition(path, mpi_tmp_path / "shared", 5, method, seed=7, **options, team=team)
     if team.rank == 0:
         assert partition(path, mpi_tmp_path / "alone", 5, method, seed=7, **options) == quality
     assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
+GATHERED = {
+    "metis": ("temporal", {"method": "metis", "balance": ("events", "time", "degree")}),
+    "volume": ("snapshots", {"method": "metis", "objective": "volume"}),
+    "hotness": ("static", {"method": "hotness", "fanouts": (3, -1), "batch_size": 10, "out_edges": True}),
+    "cache ranking": ("static", {"method": "ldg", "cache_ranking": 0.3, "batch_size": 10}),
+    "own": ("static", {"method": "own_module.by_weights", "balance": ("nodes", "edges", "degree")}),
+}
+
+
+def by_weights(graph, weights, num_parts, seed):
+    """A partitioner of the user's, whose answer depends on all that it is given."""
+    return (sum(weights.values()) + graph.degrees() * graph.weight.sum() + seed) % num_parts
+
+
+@pytest.mark.parametrize("name", GATHERED)
+def test_files_of_methods_that_need_the_whole_graph_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "own_module", sys.modules[__name__])
+    monkeypatch.setattr(partition_source, "SLAB_BYTES", 1000)
+    kind, options = GATHERED[name]
+    write, _ = STREAMED[kind]
+    sizes = {"seed": 3, "sizes": (60, 30, 9), "num_edges": 300}
+    make_file = snapshot_file if write is None else lambda path: write(path, **sizes)
+    path = make(team, mpi_tmp_path / "graph.h5", make_file)
+    quality = partition(path, mpi_tmp_path / "shared", 5, seed=7, **options, team=team)
+    if team.rank == 0:
+        assert partition(path, mpi_tmp_path / "alone", 5, seed=7, **options) == quality
+    assert_same_files(team, mpi_tmp_path / "alone", mpi_tmp_path / "shared")
+
+
+def test_an_error_of_the_rank_that_has_the_graph_is_one_of_all(team, mpi_tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_module", sys.modules[__name__])
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed=3))
+    with pytest.raises((ValueError, SharedError), match="no such class or function"):
+        partition(path, mpi_tmp_path / "set", 5, "own_module.missing", team=team)
 
 
 def snapshot_file(path):
@@ -153,14 +188,14 @@ def test_graph_and_weights_of_blocks_are_those_of_the_whole(team, mpi_tmp_path, 
     path = make(team, mpi_tmp_path / "graph.h5", write)
     source = open_source(path)
     with source.file:
-        whole, blocks = build_pair_graph(source), team.blocks(source.num_nodes)
-        graph = block_graph(team, source, blocks)
+        whole, blocks = build_pair_graph(source), NodeBlocks.even(team, source.num_nodes)
+        graph = build_pair_graph(source, blocks)
         first, last = blocks.starts[team.rank], blocks.starts[team.rank + 1]
         entries = slice(whole.indptr[first], whole.indptr[last])
         np.testing.assert_array_equal(graph.indptr, whole.indptr[first : last + 1] - whole.indptr[first])
         np.testing.assert_array_equal(graph.neighbor, whole.neighbor[entries])
         np.testing.assert_array_equal(graph.weight, whole.weight[entries])
-        weights = block_weights(team, source, balance, blocks, graph.degrees())
+        weights = node_weights(source, balance, graph.degrees(), blocks)
         expected = node_weights(source, balance)
         assert list(weights) == list(expected)
         for name, column in weights.items():
@@ -183,7 +218,7 @@ def grid(path, side=60):
 )
 def test_parmetis_cuts_little_and_evenly(team, mpi_tmp_path, parmetis, balance, cut, half):
     path = make(team, mpi_tmp_path / "graph.h5", grid)
-    quality = partition_shared(team, path, mpi_tmp_path / "set", 8, "parmetis", balance)
+    quality = partition(path, mpi_tmp_path / "set", 8, "parmetis", balance, team=team)
     assert max(quality["balance"].values()) <= TARGET + 0.005  # nodes are whole
     assert quality["cut"] < cut * quality["edges"]
     assert quality["runs"][1]["cut"] < half * quality["edges"]  # consecutive parts are near
@@ -192,10 +227,10 @@ def test_parmetis_cuts_little_and_evenly(team, mpi_tmp_path, parmetis, balance, 
 
 def rebalanced(team, source, part, weights, num_parts):
     """Collective. Part per node [N] after rebalancing by the ranks of a team."""
-    blocks = team.blocks(source.num_nodes)
-    mine = slice(int(blocks.starts[team.rank]), int(blocks.starts[team.rank + 1]))
-    ghosts = Ghosts(team, blocks, block_graph(team, source, blocks))
-    return np.concatenate(team.everyone(rebalance_blocks(ghosts, part[mine], weights[mine], num_parts)))
+    blocks = NodeBlocks.even(team, source.num_nodes)
+    own = slice(blocks.own.start, blocks.own.stop)
+    ghosts = Ghosts(blocks, build_pair_graph(source, blocks))
+    return np.concatenate(team.everyone(rebalance_blocks(ghosts, part[own], weights[own], num_parts)))
 
 
 def test_nodes_are_exchanged_where_no_move_helps(team, mpi_tmp_path):
@@ -228,14 +263,12 @@ def test_small_graphs_and_other_objectives_are_refused(team, mpi_tmp_path, parme
     for options, message in (
         ({"parts": 30}, "too few for 30 parts"),
         ({"objective": "volume"}, "minimises the cut"),
-        ({"method": "hotness"}, "on several ranks one of parmetis, random, ldg, fennel; others need"),
-        ({"cache_ranking": 0.5}, "needs? the whole graph"),
         ({"parmetis": "/nowhere/lib.so"}, "no such file"),
         ({"memory": 1 << 20}, "1 MiB are allowed; start more ranks"),
     ):
-        options = {"parts": 2, **options}
+        options = {"parts": 2, "method": "parmetis", **options}
         with pytest.raises((ValueError, SharedError), match=message):
-            partition_shared(team, path, mpi_tmp_path / "set", **options)
+            partition(path, mpi_tmp_path / "set", **options, team=team)
     assert not (mpi_tmp_path / "set").exists()
 
 
@@ -255,4 +288,4 @@ def test_bad_rows_are_refused_on_all_ranks(team, mpi_tmp_path):
             file["edges/a.cites.a/dst"][-1] = 1000
     team.group.barrier()
     with pytest.raises((ValueError, SharedError), match=r"row 89: id 1000 is outside"):
-        partition_shared(team, path, mpi_tmp_path / "set", 2, "random")
+        partition(path, mpi_tmp_path / "set", 2, "random", team=team)

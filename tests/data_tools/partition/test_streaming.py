@@ -1,21 +1,25 @@
 """Streaming partitioners: the kernel against plain loops, the graph on disk, balance, and sets made by them."""
 
+import itertools
+
 import numpy as np
 import pytest
 from partition_sets import assert_same_content, content
 from random_graphs import random_graph, random_static
 
-from data_tools.partition import pair_spool
 from data_tools.partition import source as partition_source
+from data_tools.partition import spool
+from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import partition
-from data_tools.partition.methods import streaming
-from data_tools.partition.methods.streaming import order_streamed, stream
+from data_tools.partition.layout import new_numbers
+from data_tools.partition.methods.streaming import stream, ties_of_parts
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.pair_spool import build_spooled_graph
 from data_tools.partition.source import open_source
+from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import default_balance, node_weights
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
+from data_tools.team import Team
 from data_tools.verify.command import main as verify
 from hpcgnn.native import parts as native_parts
 
@@ -108,15 +112,22 @@ def test_indices_out_of_range_are_refused():
         native_parts.stream_parts(nodes, loads, part)
 
 
+def row_graph(source, folder, memory):
+    """All rows of a graph on disk."""
+    return build_row_graph(source, NodeBlocks.even(Team(), source.num_nodes), folder, memory)
+
+
 def spooled(path, tmp_path):
     """A graph file's pairs, from disk and from memory: node -> neighbour -> tie."""
     source = open_source(path)
     with source.file:
-        graph, expected = build_spooled_graph(source, tmp_path, 1), build_pair_graph(source)
+        graph, expected = row_graph(source, tmp_path, 1), build_pair_graph(source)
     tables = [{}, {}]
-    for nodes, adjacency in [*graph.slabs(50)]:
-        for node, _, adjacent in rows_of(native_parts.StreamNodes(nodes, np.zeros(len(nodes)), adjacency)):
-            tables[0][int(node)] = adjacent
+    node_of = np.argsort(graph.row)
+    for first, stop in itertools.pairwise(graph.slabs.starts.tolist()):
+        nodes = native_parts.StreamNodes(node_of[first:stop], np.zeros(stop - first), graph.slab(first, stop))
+        for node, _, adjacent in rows_of(nodes):
+            tables[0][int(node)] = sorted((node_of[other], tie) for other, tie in adjacent)
     for node in range(expected.num_nodes):
         own = slice(expected.indptr[node], expected.indptr[node + 1])
         tables[1][node] = list(zip(expected.neighbor[own], expected.weight[own], strict=True))
@@ -134,7 +145,7 @@ def random_snapshots(path, seed: int, **_):
 @pytest.mark.parametrize("make", [random_graph, random_static, random_snapshots])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_graph_on_disk_equals_the_one_in_memory(tmp_path, monkeypatch, make, seed):
-    monkeypatch.setattr(pair_spool, "LEAST_ENTRIES", 20)
+    monkeypatch.setattr(spool, "LEAST_ENTRIES", 20)
     monkeypatch.setattr(partition_source, "SLAB_BYTES", 160)
     found, expected = spooled(make(tmp_path / "g.h5", seed, num_edges=150), tmp_path)
     assert found == expected
@@ -145,8 +156,8 @@ def test_the_graph_on_disk_equals_the_one_in_memory(tmp_path, monkeypatch, make,
 def test_sets_are_exact_and_do_not_depend_on_slabs(tmp_path, monkeypatch, make, method):
     graph = make(tmp_path / "g.h5", 1, sizes=(60, 30, 9), num_edges=300)
     first = partition(graph, tmp_path / "one", 5, method)
-    monkeypatch.setattr(pair_spool, "LEAST_ENTRIES", 20)
-    monkeypatch.setattr(streaming, "SLAB_ENTRY_BYTES", 1 << 26)
+    monkeypatch.setattr(spool, "LEAST_ENTRIES", 20)
+    monkeypatch.setattr(spool, "ENTRY_BYTES", 1 << 30)
     monkeypatch.setattr(partition_source, "SLAB_BYTES", 500)
     assert partition(graph, tmp_path / "two", 5, method) == first
     assert_same_content(content(tmp_path / "one", 5), content(tmp_path / "two", 5))
@@ -158,18 +169,18 @@ def test_parts_are_even_and_better_than_random(tmp_path, rule):
     synthesize_static(tmp_path / "g.h5", 20_000, 200_000, seed=1, width=0, num_classes=16)
     source = open_source(tmp_path / "g.h5")
     with source.file:
-        graph = build_spooled_graph(source, tmp_path, 1 << 20)
+        graph = row_graph(source, tmp_path, 1 << 20)
         weights = np.stack(list(node_weights(source, default_balance(source)).values()), axis=1)
-    cuts = []
+    cuts, weights = [], graph.slabs.deal(graph.row, weights)
     for passes in (1, 10):
-        part = stream(graph, weights, 8, rule, passes, 1 << 20)
+        part = stream(graph, weights, 8, rule, passes)
         cuts.append(cut_of(graph, part, 8))
         loads = np.zeros((8, weights.shape[1]))
         np.add.at(loads, part, weights)
         assert (loads.max(axis=0) <= 1.05 * loads.mean(axis=0)).all()
     assert cuts[1] < cuts[0]
     assert cuts[1] < 0.6 * 7 / 8
-    ordered = order_streamed(graph, part, 8, 0, 1 << 20)
+    ordered = new_numbers(ties_of_parts(graph, part, 8), 0)[part]
     assert cut_of(graph, ordered, 8) == cuts[1]
     assert cut_of(graph, ordered, 2) <= cut_of(graph, part, 2)
 
@@ -177,8 +188,9 @@ def test_parts_are_even_and_better_than_random(tmp_path, rule):
 def cut_of(graph, part, num_ranks: int) -> float:
     """Share of the ties between ranks that take runs of 8 parts."""
     cut = 0
-    for nodes, (indptr, neighbor, tie) in graph.slabs(1 << 20):
-        own = np.repeat(part[nodes] * num_ranks // 8, np.diff(indptr))
+    for first, stop in itertools.pairwise(graph.slabs.starts.tolist()):
+        indptr, neighbor, tie = graph.slab(first, stop)
+        own = np.repeat(part[first:stop] * num_ranks // 8, np.diff(indptr))
         cut += int(tie[own != part[neighbor] * num_ranks // 8].sum())
     return cut / (2 * graph.total_ties)
 

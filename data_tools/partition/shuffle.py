@@ -1,4 +1,4 @@
-"""The rows of a graph file to the ranks whose parts they are in.
+"""Brings the rows of a graph file to the ranks whose parts they are in; one process leaves them in the file.
 
 The file is read in windows of rows, a share of each by every rank, and what a rank needs of a window comes to it by an
 exchange, in order of the rows. It is kept in scratch files (in the system's temporary folder), so memory is bounded by
@@ -18,12 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from data_tools.partition import source as partition_source
-from data_tools.partition.layout import Layout
-from data_tools.partition.ranks.layout import SharedLayout
+from data_tools.partition.layout import Layout, Numbering
 from data_tools.partition.source import NodeType, Relation, Source
 from hpcgnn.graph import files
-
-WINDOW_SLABS = 4  # a window has so many slabs of bytes, over all ranks together
 
 
 class KeptColumn:
@@ -109,35 +106,39 @@ def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tupl
 
 
 def shuffle(
-    source: Source, shared: SharedLayout, both_ends: bool, window: int, stack: contextlib.ExitStack
-) -> KeptSource:
+    source: Source, numbering: Numbering, both_ends: bool, window: int, stack: contextlib.ExitStack
+) -> tuple[Source, Layout]:
     """Collective. Bring to this rank the nodes of its parts, and the edges whose destination lies in them, or, with
-    ``both_ends``, either end; window: bytes of rows that all ranks together have in memory; scratch files live as long
-    as ``stack``."""
+    ``both_ends``, either end; returns them as a source, and the layout of its nodes.
+
+    window: bytes of rows that all ranks together have in memory; scratch files live as long as ``stack``.
+    """
+    if numbering.blocks.team.size == 1:
+        return source, numbering.by_node()
     kept = KeptSource(source.file, source.kind, source.types, source.relations)
     for node_type in source.types:
-        kept.kept_nodes[node_type.name] = move_nodes(source, shared, node_type, window, stack)
+        kept.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)
     for relation in source.relations:
-        kept.kept_edges[relation.name] = move_edges(source, shared, relation, both_ends, window, stack)
-    return kept
+        kept.kept_edges[relation.name] = move_edges(source, numbering, relation, both_ends, window, stack)
+    return kept, numbering.by_id
 
 
 def move_nodes(
-    source: Source, shared: SharedLayout, node_type: NodeType, window: int, stack: contextlib.ExitStack
+    source: Source, numbering: Numbering, node_type: NodeType, window: int, stack: contextlib.ExitStack
 ) -> dict:
     """Collective. Columns of a type's nodes, their rows and their global ids ``#id``."""
     table = source.nodes(node_type)
 
     def route(start: int, stop: int) -> tuple[dict, np.ndarray, np.ndarray]:
-        ids = shared.global_id.lookup(node_type.base + np.arange(start, stop))
-        return {"row": np.arange(start, stop), "#id": ids}, np.arange(stop - start), shared.rank_of(ids)
+        ids = numbering.blocks.lookup(numbering.global_id, node_type.base + np.arange(start, stop))
+        return {"row": np.arange(start, stop), "#id": ids}, np.arange(stop - start), numbering.rank_of(ids)
 
-    return move_table(shared, table, node_type.columns, node_type.num_nodes, route, ("row", "#id"), window, stack)
+    return move_table(numbering, table, node_type.columns, node_type.num_nodes, route, ("row", "#id"), window, stack)
 
 
 def move_edges(
     source: Source,
-    shared: SharedLayout,
+    numbering: Numbering,
     relation: Relation,
     both_ends: bool,
     window: int,
@@ -149,24 +150,26 @@ def move_edges(
 
     def route(start: int, stop: int) -> tuple[dict, np.ndarray, np.ndarray]:
         src, dst = table["src"][start:stop].astype(np.int64), table["dst"][start:stop].astype(np.int64)
-        src, dst = np.split(shared.global_id.lookup(np.r_[src + src_base, dst + dst_base]), 2)
-        index, rank = np.arange(stop - start), shared.rank_of(dst)
+        src, dst = np.split(numbering.blocks.lookup(numbering.global_id, np.r_[src + src_base, dst + dst_base]), 2)
+        index, rank = np.arange(stop - start), numbering.rank_of(dst)
         if both_ends:
-            of_src = shared.rank_of(src)
+            of_src = numbering.rank_of(src)
             other = np.flatnonzero(of_src != rank)
             index, rank = np.r_[index, other], np.r_[rank, of_src[other]]
         return {"row": np.arange(start, stop), "src": src - src_base, "dst": dst - dst_base}, index, rank
 
-    return move_table(shared, table, relation.columns, relation.num_edges, route, ("row", "src", "dst"), window, stack)
+    return move_table(
+        numbering, table, relation.columns, relation.num_edges, route, ("row", "src", "dst"), window, stack
+    )
 
 
 def move_table(
-    shared: SharedLayout, table, columns: tuple[str, ...], num_rows: int, route: Callable, own: tuple[str, ...],
+    numbering: Numbering, table, columns: tuple[str, ...], num_rows: int, route: Callable, own: tuple[str, ...],
     window: int, stack: contextlib.ExitStack,
 ) -> dict[str, KeptColumn]:  # fmt: skip
     """Collective. Move the rows of a table. route(start, stop), collective: columns ``own`` of rows start .. stop - 1
     by name [k], and pairs (index into them, rank that needs the row)."""
-    team = shared.global_id.team
+    team = numbering.blocks.team
     kept = {name: KeptColumn(stack, (), np.dtype(np.int64), {}) for name in own}
     kept |= {
         name: KeptColumn(stack, table[name].shape[1:], table[name].dtype, dict(table[name].attrs)) for name in columns
@@ -174,10 +177,10 @@ def move_table(
     width = 8 * len(own) + sum(files.row_bytes(table[name]) for name in columns)
     for first, last in files.slabs(num_rows, width, window):
         start, stop = team.share(first, last)
-        found, index, rank = route(start, stop)
+        routed, index, rank = route(start, stop)
         order = np.lexsort((index, rank))
         index, counts = index[order], np.bincount(rank, minlength=team.size)
         for name, column in kept.items():
-            values = found[name] if name in found else table[name][start:stop]
+            values = routed[name] if name in routed else table[name][start:stop]
             column.append(team.exchange(values[index], counts)[0])
     return kept

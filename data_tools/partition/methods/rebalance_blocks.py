@@ -1,6 +1,8 @@
-"""Even parts out, and order them, with the nodes in blocks on the ranks.
+"""Moves nodes between parts until no part is too heavy, with the nodes in blocks on the ranks: after ParMETIS.
 
-N nodes, n of them in a rank's block, A adjacency entries of these, P parts, C constraints.
+`data_tools.partition.methods.rebalance` is another search, for a graph in one place: it visits the nodes one after the
+other, which ranks cannot do, and its parts are other ones. N nodes, n of them in a rank's block, A adjacency entries of
+these, P parts, C constraints.
 """
 
 from __future__ import annotations
@@ -9,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.partition.assignment import splitmix64
+from data_tools.partition.blocks import NodeBlocks, splitmix64
+from data_tools.partition.layout import new_numbers, part_ties
 from data_tools.partition.methods.rebalance import PENALTY, RISE, SLACK, TARGET, load_limits, spread_giants
-from data_tools.partition.methods.streaming import new_numbers
 from data_tools.partition.methods.swap_nodes import COARSE, swap_nodes
 from data_tools.partition.pair_graph import PairGraph
 from data_tools.team import Team
-from hpcgnn.graph.book import BlockOwnership
 
 ROUNDS = 80  # of moves, before nodes are exchanged
 LASTING = 20  # rounds after which one without moves ends them
@@ -31,17 +32,17 @@ class Ghosts:
     graph: of this rank's block, its neighbours numbered as in the whole graph.
     """
 
-    def __init__(self, team: Team, blocks: BlockOwnership, graph: PairGraph):
-        self.team, self.graph, self.first = team, graph, int(blocks.starts[team.rank])
+    def __init__(self, blocks: NodeBlocks, graph: PairGraph):
+        self.team, self.graph, self.first = blocks.team, graph, blocks.own.start
         nodes, place = np.unique(graph.neighbor, return_inverse=True)
         self._place = place.astype(np.int32 if len(nodes) < 2**31 else np.int64)
         counts = np.diff(np.searchsorted(nodes, blocks.starts))
-        asked, self._num_asked = team.exchange(nodes, counts)
-        self._asked = asked - self.first
+        requested, self._num_requested = self.team.exchange(nodes, counts)
+        self._requested = requested - self.first
 
     def neighbor_parts(self, part: np.ndarray) -> np.ndarray:
         """Collective. Part [A] of every adjacency entry's neighbour; part [n] of this rank's block."""
-        return self.team.exchange(part[self._asked], self._num_asked)[0][self._place]
+        return self.team.exchange(part[self._requested], self._num_requested)[0][self._place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +221,7 @@ def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_pa
 
 
 def order_blocks(ghosts: Ghosts, part: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
-    """Collective. Parts [n] renumbered so that consecutive ones are near, as `order_parts` does."""
-    around = ghosts.neighbor_parts(part)
-    own = np.repeat(part, ghosts.graph.degrees()).astype(np.int64)
-    ties = np.bincount(own * num_parts + around, weights=ghosts.graph.weight, minlength=num_parts**2)
-    return new_numbers(ghosts.team.sum(ties.astype(np.int64)).reshape(num_parts, num_parts), seed)[part]
+    """Collective. Parts [n] renumbered so that consecutive ones are near."""
+    own = np.repeat(part, ghosts.graph.degrees())
+    ties = part_ties(own, ghosts.neighbor_parts(part), ghosts.graph.weight, num_parts)
+    return new_numbers(ghosts.team.sum(ties), seed)[part]

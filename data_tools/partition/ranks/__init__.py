@@ -1,1 +1,0 @@
-"""Partitions on several ranks, none of which ever holds the whole graph."""

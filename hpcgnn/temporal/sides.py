@@ -1,0 +1,221 @@
+"""Where temporal plans are made: on the host, whose ranks ask each other, or on a device that holds the whole graph.
+
+`TemporalSampler` plans with arrays of either side. A side is what differs: where events lie, how neighbours are asked
+for, how rows are reached, who writes memory. Plans of both sides are equal bit for bit but for event features: on the
+device ``edge_of`` points at rows of the whole table, which is there anyway. N roots, K slots, U unique nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
+from hpcgnn.graph import files
+from hpcgnn.native import Random
+from hpcgnn.native.dispatch import Uploads, upload
+from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.graph import Events, History, TemporalPartition
+from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
+from hpcgnn.temporal.memory import HotNodes
+from hpcgnn.temporal.negatives import AllOthers, Negatives
+from hpcgnn.temporal.neighbors import Answer, Array, Histories, NeighborSource, Queries
+from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan, on_device
+
+# Who writes memory: all nodes or the cold ones, the hot ones, and mails that are more than the winners' own.
+Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a model needs of a plan: hops of neighbours below the roots (0: none), how mails travel (None: no memory),
+    and whether its decoder compares the roots' neighbours."""
+
+    hops: int
+    mailing: Mailing | Any
+    slots: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
+
+    own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
+    hot: nodes whose rows every rank keeps behind its own. threads: of planning.
+    """
+
+    plan_channel: Channel
+    move_channel: Channel
+    device: torch.device
+    dtype: torch.dtype
+    own_channel: Channel | None = None
+    hot: HotNodes | None = None
+    threads: int = 1
+
+
+class HostSide:
+    """Plans on the host, in NumPy: neighbours, rows and writes of nodes are asked from their owners."""
+
+    lib: Any = np
+
+    def __init__(
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, mailing: Mailing, place: Placement
+    ):  # fmt: skip
+        self._book, self._mailing, self._place, self._channel = partition.book, mailing, place, place.plan_channel
+        self._source = NeighborSource(partition, history, config, place.plan_channel, place.threads)
+        rows = partition.num_nodes if place.hot is None else place.hot.num_rows
+        self._scratch = np.full(rows, -1, np.int64)
+
+    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
+        """Collective. Ask the owners, as `NeighborSource.ask` says."""
+        return self._source.ask(queries, limit, random, fanout, writers)
+
+    def arange(self, count: int) -> Array:
+        """0 to count - 1, int64."""
+        return np.arange(count)
+
+    def events(self, batches: Batches, negatives: Negatives | AllOthers, step: int) -> tuple[Events, Negatives]:
+        """This rank's events of a step, and their negatives."""
+        return batches.events.take(batches.at(step)), negatives.at(batches.at(step))
+
+    def route(self, ids: Array) -> tuple[Array, Route, Array]:
+        """Collective. Inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique
+        ids [U] themselves, sorted by owner, so that the route's rows need no reordering."""
+        book, place = self._book, self._place
+        if place.own_channel is not None:  # the row of a node is its global id
+            unique, inverse = native.unique_relabel(ids)
+            return inverse, Route.plan_located(np.zeros_like(unique), unique, place.own_channel), unique
+        if self._channel.size == 1:
+            unique, inverse = native.unique_relabel(ids)
+            owner, local = book.locate(unique)
+        else:
+            unique, inverse, local, counts = native.unique_by_owner(ids, book.blocks, book.size)
+            owner = np.repeat(np.arange(book.size), counts)
+        if place.hot is not None:
+            unique, inverse, owner, local = place.hot.at_home(self._channel.rank, unique, inverse, owner, local)
+        return inverse, Route.plan_located(owner, local, self._channel).over(place.move_channel), unique
+
+    def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
+        """Collective. Who writes which memory after the step; root [N] rows of the roots among the unique ids."""
+        write, hot = self._winners(route, root, unique, events, answer)
+        delivery, device = None, self._place.device
+        if not self._mailing.simple:
+            delivery = plan_delivery(self._mailing, events, answer.other, root, self._book, self._channel)
+        return on_device(write, device), on_device(hot, device), on_device(delivery, device)
+
+    def _winners(
+        self, route: Route, root: np.ndarray, unique: np.ndarray, events: Events, answer: Answer
+    ) -> tuple[WritePlan | Announcement, Announcement | None]:
+        """Collective. The winners, and apart from them those that are hot."""
+        assert answer.winners is not None
+        winner, hot = np.flatnonzero(answer.winners.mask), self._place.hot
+        shared = (root, events, self._mailing.from_memory, self._channel)
+        if self._place.own_channel is not None:
+            return plan_announcement(winner, unique[root[winner]], 0, *shared), None
+        announcement = None
+        if hot is not None:
+            number = hot.find(unique[root[winner]])
+            is_hot = number >= 0
+            announcement = plan_announcement(winner[is_hot], number[is_hot], hot.first, *shared)
+            winner = winner[~is_hot]
+        write = plan_winners(route, winner, root, len(events), len(unique), answer.winners, self._scratch)
+        return write, announcement
+
+    def event_feature(self, events: Events) -> torch.Tensor:
+        """Features [b, F] of events, on the device."""
+        place = self._place
+        if "feat" not in events.columns:
+            return torch.empty((len(events), 0), dtype=place.dtype, device=place.device)
+        feature = torch.from_numpy(np.ascontiguousarray(files.as_matrix(events.columns["feat"])))
+        return upload(feature, place.device).to(place.dtype)
+
+
+class DeviceSide:
+    """Plans on a device, in torch, of one rank and mails that are the winners' own. The device holds the graph, events
+    and event features; local rows are global ids. Nothing of a step comes from the host but which step it is."""
+
+    lib: Any = torch
+
+    def __init__(
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, place: Placement, put: Uploads
+    ):  # fmt: skip
+        self._device, self._channel = place.device, place.move_channel
+        self._histories = Histories(partition, history, config, 0, put=put)
+        features = np.empty((0, 0), np.float32) if partition.features is None else partition.features
+        self._features = put(features, place.dtype)
+        self._events: dict[str, tuple[Batches, Events]] = {}
+        self._negatives: tuple[Negatives, Negatives] | None = None
+
+    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
+        """``fanout`` neighbours (0: none) of events with row ids below ``limit``."""
+        nodes = queries.nodes
+        if fanout == 0:
+            none = nodes.new_empty((len(nodes), 0))
+            return Answer(nodes.new_zeros(len(nodes), dtype=torch.int32), none, none, None, self._features)
+        count, other, dt, feature = self._histories.draw(
+            nodes, queries.times, queries.identity, queries.since, fanout, limit, random
+        )
+        return Answer(count, other, dt, None if feature is None else feature.int(), self._features)
+
+    def arange(self, count: int) -> Array:
+        """0 to count - 1, int64."""
+        return torch.arange(count, device=self._device)
+
+    def events(self, batches: Batches, negatives: Negatives | AllOthers, step: int) -> tuple[Events, Negatives]:
+        """This rank's events of a step, and their negatives: slices of those of a split and an epoch, which are brought
+        to the device once."""
+        if batches.name not in self._events or self._events[batches.name][0] is not batches:
+            events, put = batches.events, self._put
+            columns = {name: put(values) for name, values in events.columns.items() if name == "label"}
+            resident = Events(put(events.row), put(events.src), put(events.dst), put(events.time), columns)
+            self._events[batches.name] = batches, resident
+        rows = batches.at(step)
+        return self._events[batches.name][1].take(rows), self._on_device(negatives, rows)
+
+    def _on_device(self, negatives: Negatives | AllOthers, events: slice) -> Negatives:
+        """The negatives of some of the events."""
+        if isinstance(negatives, AllOthers):
+            return Negatives(self._put(negatives.at(events).dst))
+        if self._negatives is None or self._negatives[0] is not negatives:
+            src = None if negatives.src is None else self._put(negatives.src)
+            self._negatives = negatives, Negatives(self._put(negatives.dst), src)
+        return self._negatives[1].at(events)
+
+    def _put(self, values: np.ndarray) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+    def route(self, ids: Array) -> tuple[Array, Route, Array]:
+        """Inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique ids [U]."""
+        unique, inverse = native.unique_relabel(ids)
+        return inverse, Route.alone(self._channel, unique), unique
+
+    def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
+        """The winners: of every node among the endpoints that of its last event, in order of the unique nodes."""
+        count, row, time = len(events), *map(torch.as_tensor, (events.row, events.time))
+        ends = root[: 2 * count].long()
+        winner = native.last_event(ends, row.repeat(2)).nonzero().squeeze(1)
+        winner = winner[torch.argsort(ends[winner])]
+        node, other = ends[winner], (winner + count) % max(1, 2 * count)
+        event, rows = winner % max(1, count), unique[node]
+        alone = Route.alone(self._channel, rows)
+        return WritePlan(alone, node, ends[other], event, other, rows, node, time[event]), None, None
+
+    def event_feature(self, events: Events) -> torch.Tensor:
+        """Features [b, F] of events, of which one rank has all, in order of their row ids."""
+        if self._features.shape[1] == 0:
+            return self._features.new_empty((len(events), 0))
+        return native.gather_rows(self._features, torch.as_tensor(events.row))
+
+
+def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
+    """Bytes that the graphs of training and of evaluation take at most on a device, with different histories."""
+    history = partition.history
+    columns = (history.indptr, history.other, history.time, history.event, history.feature)
+    features = 0 if partition.features is None else partition.features.size * itemsize
+    return features + 2 * sum(column.nbytes for column in columns if column is not None)
