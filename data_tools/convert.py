@@ -66,17 +66,6 @@ def describe_counts(counts: dict[str, int], what: str) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
-def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
-    """Make a mapping of ``name=path`` (or ``name=value``) arguments."""
-    assigned = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
-        assigned[name] = path
-    return assigned
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
     parser = argparse.ArgumentParser(
@@ -113,7 +102,12 @@ def make_parser() -> argparse.ArgumentParser:
 def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSpec:
     """Make the spec that the command line names; files that have to be unpacked for it go to the folder
     ``unpacked``."""
-    assigned = parse_assignments(arguments.assignments)
+    assigned = {}
+    for text in arguments.assignments:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
+        assigned[name] = value
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")

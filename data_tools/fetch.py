@@ -52,10 +52,6 @@ class Entry:
         return pathlib.PurePosixPath(urllib.parse.urlsplit(self.url).path).name
 
 
-class Incomplete(OSError):
-    """The connection ended before the file did."""
-
-
 class Download:
     """One file over HTTP into ``<target>.part``: resumed where it broke off, retried with growing pauses.
 
@@ -120,7 +116,7 @@ class Download:
             if error.headers.get("Content-Range", "") == f"bytes */{start}":
                 return
             self.part.unlink()
-            raise Incomplete("the server's file is shorter than the part here; starting anew") from None
+            raise ConnectionError("the server's file is shorter than the part here; starting anew") from None
         with response:
             first = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
             is_resumed = response.status == 206 and first is not None and int(first[1]) == start
@@ -136,7 +132,7 @@ class Download:
                     file.write(block)
         total = (start if is_resumed else 0) + int(length) if length.isdigit() else None
         if total is not None and self._size() < total:
-            raise Incomplete(f"the connection ended after {self._size():,} of {total:,} bytes")
+            raise ConnectionError(f"the connection ended after {self._size():,} of {total:,} bytes")
 
 
 def load_catalog(path: pathlib.Path = CATALOG) -> dict[str, Entry]:
@@ -203,16 +199,6 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
     )
 
 
-def describe(catalog: dict[str, Entry]) -> str:
-    """Lay out the catalog as a table."""
-    width = max(map(len, catalog))
-    lines = []
-    for name, entry in catalog.items():
-        checksum = "known checksum" if entry.content_sha256 else "no checksum yet"
-        lines.append(f"{name:<{width}}  {entry.preset:<13}  {checksum:<15}  {entry.about}\n{'':<{width}}  {entry.url}")
-    return "\n".join(lines)
-
-
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch as the command line says; returns the exit code."""
@@ -229,7 +215,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     catalog = load_catalog(arguments.catalog)
     if arguments.list:
-        print(describe(catalog))
+        width = max(map(len, catalog))
+        for name, entry in catalog.items():
+            checksum = "known checksum" if entry.content_sha256 else "no checksum yet"
+            print(f"{name:<{width}}  {entry.preset:<13}  {checksum:<15}  {entry.about}\n{'':<{width}}  {entry.url}")
         return 0
     unknown = [name for name in arguments.names if name not in catalog]
     if unknown or not arguments.names:

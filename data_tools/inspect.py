@@ -29,8 +29,15 @@ Lines = list[str]
 REMEDY = "run data_tools.verify, or write it anew"
 
 
-def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file and its lines. Raises FileFormatError when it is missing, not HDF5, or not of hpcgnn."""
+def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
+    """The report on a file or folder and its lines. Raises FileFormatError when it is not of hpcgnn."""
+    if path.is_dir():
+        for marker, (describe_folder, render_folder) in FOLDERS.items():
+            if (path / marker).exists():
+                with files.naming(path / marker, REMEDY):
+                    report = describe_folder(path)
+                    return report, render_folder(report)
+        raise files.FileFormatError(f"{path}: not a folder of hpcgnn; it has none of {', '.join(FOLDERS)}")
     if not path.is_file():
         raise files.FileFormatError(f"{path}: no such file or folder")
     try:
@@ -50,18 +57,6 @@ def inspect_file(path: pathlib.Path) -> tuple[Report, Lines]:
         describe, render = FILES[name]
         report = describe(file)
         return report, render(report)
-
-
-def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file or folder and its lines. Raises FileFormatError when it is not of hpcgnn."""
-    if not path.is_dir():
-        return inspect_file(path)
-    for marker, (describe, render) in FOLDERS.items():
-        if (path / marker).exists():
-            with files.naming(path / marker, REMEDY):
-                report = describe(path)
-                return report, render(report)
-    raise files.FileFormatError(f"{path}: not a folder of hpcgnn; it has none of {', '.join(FOLDERS)}")
 
 
 def render_head(report: Report) -> Lines:

@@ -67,19 +67,10 @@ def draw_tables(num_users: int, num_items: int, seed: int, feature_dim: int) -> 
     )
 
 
-def busy_users(tables: LatentTables) -> np.ndarray:
-    """Whether a user is one of the busiest, who make half of the events, [U] int64: what event times alone tell."""
-    activity = np.diff(tables.user_cdf, prepend=0.0)
-    order = np.argsort(-activity, kind="stable")
-    busy = np.zeros(len(order), np.int64)
-    busy[order[: 1 + np.searchsorted(np.cumsum(activity[order]), 0.5)]] = 1
-    return busy
-
-
 def draw_new_items(
     tables: LatentTables, users: np.ndarray, progress: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """New items [n] for users: mostly of their group at that time (progress [n] in [0, 1)), popular ones first."""
+    """Draw new items [n] for users: mostly of their group at that time (progress [n] in [0, 1)), popular ones first."""
     groups = len(tables.group_start) - 1
     step = np.floor(progress * DRIFT_STEPS + tables.user_phase[users]).astype(np.int64)
     wander = rng.random(len(users)) < 0.15
@@ -131,7 +122,7 @@ def remember(tables: LatentTables, user: np.ndarray, values: np.ndarray, first: 
 
 
 def draw_block(tables: LatentTables, start: int, stop: int, num_events: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Events start .. stop-1, one block: users [n], items [n], time gaps [n] and edge features [n, F]."""
+    """Draw the events start .. stop-1, one block: users [n], items [n], time gaps [n] and edge features [n, F]."""
     rng = random_stream(seed, 1 + start // BLOCK)
     n = stop - start
     progress = np.arange(start, stop) / num_events
@@ -152,7 +143,11 @@ def write_events(group: h5py.Group, tables: LatentTables, num_events: int, seed:
     src, dst, time = (files.create_column(group, name, num_events, (), np.int64) for name in ("src", "dst", "time"))
     feat = files.create_column(group, "feat", num_events, (width,), np.float32) if width else None
     label = files.create_column(group, "label", num_events, (), np.int64) if labels else None
-    busy, now = busy_users(tables), None
+    activity = np.diff(tables.user_cdf, prepend=0.0)
+    by_activity = np.argsort(-activity, kind="stable")
+    is_busy = np.zeros(len(activity), np.int64)  # the busiest users, who make half of the events
+    is_busy[by_activity[: 1 + np.searchsorted(np.cumsum(activity[by_activity]), 0.5)]] = 1
+    now = None
     for start in range(0, num_events, BLOCK):
         stop = min(start + BLOCK, num_events)
         users, items, gaps, values = draw_block(tables, start, stop, num_events, seed)
@@ -162,7 +157,7 @@ def write_events(group: h5py.Group, tables: LatentTables, num_events: int, seed:
         if feat is not None:
             feat[start:stop] = values
         if label is not None:
-            label[start:stop] = busy[users]
+            label[start:stop] = is_busy[users]
 
 
 def synthesize_events(
@@ -181,8 +176,8 @@ def synthesize_events(
             "users and items must be at least 1, the others at least 0"
         )
     tables = draw_tables(num_users, num_items, seed, feature_dim)
-    given = f"events={num_events} users={num_users} items={num_items} seed={seed} features={feature_dim}"
-    sources = [f"synthetic {given}" + " labels" * labels]
+    arguments = f"events={num_events} users={num_users} items={num_items} seed={seed} features={feature_dim}"
+    sources = [f"synthetic {arguments}" + " labels" * labels]
     with files.writing(path, files.GRAPH, kind="temporal", sources=json.dumps(sources)) as file:
         write_nodes(file, "user", 0, num_users)
         write_nodes(file, "item", 1, num_items)
@@ -192,7 +187,7 @@ def synthesize_events(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
     parser.add_argument("--features", type=int, help="width of the features: of events (default none), or nodes (100)")
@@ -228,7 +223,7 @@ def run_events(args: argparse.Namespace) -> str:
 
 
 def quarters(text: str) -> tuple[float, ...]:
-    """The numbers of a comma-separated list."""
+    """Parse a comma-separated list of numbers."""
     return tuple(float(item) for item in text.split(","))
 
 

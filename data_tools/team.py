@@ -15,7 +15,6 @@ import numpy as np
 
 from data_tools.cli import run_command
 from hpcgnn.comm.launch import launched_tasks
-from hpcgnn.graph.book import BlockOwnership
 
 
 class SharedError(Exception):
@@ -79,10 +78,6 @@ class Team:
         except (ValueError, OSError) as caught:
             error = caught
         self.agree(error, stage)
-
-    def blocks(self, total: int) -> BlockOwnership:
-        """``total`` ids in contiguous blocks of nearly equal length, one a rank."""
-        return BlockOwnership.even(total, self.size)
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
         """This rank's contiguous share of start .. stop - 1."""

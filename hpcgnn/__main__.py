@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def usage() -> str:
-    """Lines for each command."""
+    """Write the help: a line for each command."""
     lines = [f"  {name:10}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
@@ -60,13 +60,13 @@ def usage() -> str:
 
 
 def unknown(name: str) -> str:
-    """One line about a command that does not exist."""
+    """Write a line about a command that does not exist."""
     close = difflib.get_close_matches(name, COMMANDS, n=1)
     return f"no command {name!r}" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}")
 
 
 def _answer(text: str) -> int:
-    """Print a text once; 0."""
+    """Print a text once; returns exit code 0."""
     if launched_tasks()[1] == 1:
         print(text)
         return 0
@@ -76,7 +76,7 @@ def _answer(text: str) -> int:
 
 
 def _refuse(message: str) -> int:
-    """Print what is wrong with the command line once; 2."""
+    """Print once what is wrong with the command line; returns exit code 2."""
     if launched_tasks()[1] == 1:
         print(f"error: {message}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The run file: nested typed dataclasses, read from YAML and the command line."""
+"""Reads and writes run files: nested typed dataclasses, from YAML and the command line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop.settings import Sections
 from hpcgnn.recipes import expand_recipe, recipe_names
-from hpcgnn.temporal.config import RunConfig, expand_eval
+from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.eval_config import expand_eval
 
-# What a resumed run may change: nothing that its answer depends on.
+# Keys, or beginnings of keys, that a resumed run may change: its answer does not depend on them.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
              "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every", "train.leave_seconds",
              "sampling.prefetch", "sampling.in_flight", "sampling.topology", "sampling.routes", "output.keep", "comm.",
@@ -35,7 +36,7 @@ NOT_A_WORD = re.compile(r'Parser key "(\S+)": Expected a typing\.Literal(\[.*?\]
 
 
 def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
-    """A parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``."""
+    """Make a parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``."""
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
     # Only for --help: `parse` takes it from the command line before the parser sees it.
@@ -50,22 +51,19 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
 
 
 def kind_of(argv: list[str]) -> str:
-    """The kind of graph that a command line, its recipe or the files it names with ``--config`` ask for.
-
-    Raises ValueError.
-    """
+    """Find the kind of graph that a command line names, or its recipe, or its ``--config`` files. Raises ValueError."""
     argv = expand_recipe(argv)
-    found = RunConfig.KIND
+    kind = RunConfig.KIND
     for place, option in enumerate(argv):
         name, equals, value = option.partition("=")
         if not equals:
             value = argv[place + 1] if place + 1 < len(argv) else ""
         if name == "--config" and Path(value).is_file():
-            found = (_read_yaml(Path(value)) or {}).get("kind", found)
+            kind = (_read_yaml(Path(value)) or {}).get("kind", kind)
         elif name == "--kind":
-            found = value
-    check_choice("kind", found, tuple(KINDS))  # a tuple: a file may give a list, which a dictionary cannot look up
-    return found
+            kind = value
+    check_choice("kind", kind, tuple(KINDS))  # a tuple: a file may give a list, which a dictionary cannot look up
+    return kind
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jsonargparse.Namespace:
-    """What a parser makes of the command line. Raises ValueError for anything misspelt."""
+    """Parse the command line. Raises ValueError for what the parser does not accept."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return result.parse_args(argv)
@@ -91,7 +89,8 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
 
 
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
-    """The configuration and the raw namespace. Raises ValueError for anything misspelt or out of range."""
+    """Read the configuration and the namespace of all options. Raises ValueError for what is misspelt or out of
+    range."""
     namespace = parse_arguments(result, expand_eval(expand_recipe(argv)))
     if "recipe" in namespace:
         raise ValueError("recipe is an option of the command line, not a key of a file: give --recipe")

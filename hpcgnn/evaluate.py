@@ -1,6 +1,6 @@
-"""``python -m hpcgnn.evaluate run/``: validation and test of a run's best epoch, on any number of ranks.
+"""``python -m hpcgnn.evaluate run/``: validates and tests a run's best epoch, on any number of ranks.
 
-By the run's own protocol, or with ``--eval`` by another one; with ``--baseline`` what a heuristic scores there.
+The protocol is the run's own, or with ``--eval`` another one; ``--baseline`` scores a heuristic in place of the model.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hpcgnn.comm.world import World
 from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
-from hpcgnn.loop.session import BaseSession, split_metrics
+from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
-from hpcgnn.temporal.config import BASELINES, NEGATIVE_KINDS
+from hpcgnn.temporal.eval_config import BASELINES, NEGATIVE_KINDS
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Prints one JSON object on rank 0."""
+    """Collective. Evaluate, and print one JSON object on rank 0; returns the exit code."""
     arguments, comm = parse(_parser(), argv, world)
 
     def change(config: Sections) -> Sections:
@@ -44,8 +44,8 @@ def _parser() -> jsonargparse.ArgumentParser:
     return parser
 
 
-def _evaluate(session: BaseSession, folder: str) -> dict:
-    """Collective."""
+def _evaluate(session: Session, folder: str) -> dict:
+    """Collective. Compute the metrics of both splits, of the model or of the baseline."""
     result, config = {"kind": "evaluate", "ranks": session.world.size}, session.config
     if config.baseline_name:
         score = kind_of(config).score_baseline

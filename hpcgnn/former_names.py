@@ -46,7 +46,7 @@ class FormerNames(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification of a module of SUCCESSORS or PACKAGES, None for any other."""
+        """Return the specification of a module of SUCCESSORS or PACKAGES, None for any other."""
         if fullname in SUCCESSORS or fullname in PACKAGES:
             return ModuleSpec(fullname, self, is_package=fullname in PACKAGES)
         return None

@@ -1,5 +1,5 @@
-"""``python -m hpcgnn.info``: what this installation and this allocation can do, and a self-check. Works under mpirun
-too. ``python -m hpcgnn.info run/``: what a run folder holds: its data, how far it came, its checkpoints checked.
+"""``python -m hpcgnn.info``: says what this installation and this allocation can do, and checks itself, under mpirun
+too. ``python -m hpcgnn.info run/``: says what a run folder holds: its data, its newest epoch, its checkpoints, checked.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from hpcgnn.temporal.model.attention import TemporalAttentionLayer
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
-    """Lines of text, and those of them that name damaged checkpoints; with ``check`` every file's hash is compared,
-    else only its size.
+    """Describe a run in lines of text; returns these, and the lines among them that name damaged checkpoints. With
+    ``check`` the hash of every file is compared, else only its size.
 
     Raises ValueError or OSError for a folder that holds no run.
     """
@@ -45,31 +45,31 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
     except (LookupError, TypeError) as error:
         raise ValueError(f"{folder / 'metrics.jsonl'}: {error}; not written by hpcgnn") from error
     problems = []
-    found = sorted(path for path in (folder / "checkpoints").glob("*-*") if path.is_dir())
-    for path in found:
+    checkpoints = sorted(path for path in (folder / "checkpoints").glob("*-*") if path.is_dir())
+    for path in checkpoints:
         try:
             lines.append(_checkpoint(path, check))
         except (OSError, ValueError) as error:
             problems.append(f"{path.name}: {error}")
-    return [*lines, *([] if found else ["no checkpoints"]), *problems], problems
+    return [*lines, *([] if checkpoints else ["no checkpoints"]), *problems], problems
 
 
 def _results(folder: Path) -> list[str]:
-    """The newest epoch and the test."""
+    """Describe the newest epoch and the test."""
     lines = read_lines(folder / "metrics.jsonl")
     epochs, tests = ([line for line in lines if line.get("kind") == kind] for kind in ("epoch", "test"))
-    told = []
+    described = []
     if epochs:
         values = {name: value for name, value in epochs[-1].items() if value is not None}
-        told.append(f"epoch {values['epoch']}: loss {values['loss']:.4f} {headline('val', values)}".rstrip())
+        described.append(f"epoch {values['epoch']}: loss {values['loss']:.4f} {headline('val', values)}".rstrip())
     if tests:
         values = {name: value for name, value in tests[-1].items() if value is not None}
-        told.append(f"tested: best epoch {values['epoch']}: {headline('test', values)}")
-    return told
+        described.append(f"tested: best epoch {values['epoch']}: {headline('test', values)}")
+    return described
 
 
 def _checkpoint(path: Path, check: bool) -> str:
-    """One checkpoint in a line. Raises ValueError or OSError for a damaged one."""
+    """Describe a checkpoint in a line. Raises ValueError or OSError for a damaged one."""
     if not (path / MANIFEST).is_file():
         return f"{path.name}: not finished, to be written anew"
     manifest = read_manifest(path)
@@ -90,23 +90,21 @@ def _checkpoint(path: Path, check: bool) -> str:
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Prints on rank 0; exit code 1 when the self-check fails or a checkpoint is damaged."""
+    """Collective. Describe a run or the machine; returns exit code 1 when a checkpoint is damaged or the self-check
+    fails."""
     parser = jsonargparse.ArgumentParser(prog="python -m hpcgnn.info", description=__doc__, exit_on_error=False)
     parser.add_argument("run", type=str, nargs="?", help="run folder to describe")
     folder = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).run)
-    return _about_run(world, Path(folder)) if folder else _about_machine()
-
-
-def _about_run(world: World, folder: Path) -> int:
-    """Collective. What a run folder holds."""
-    lines, problems = launch.on_first_rank(world, "describe the run", lambda: describe_run(folder, check=True))
+    if not folder:
+        return _describe_machine()
+    lines, problems = launch.on_first_rank(world, "describe the run", lambda: describe_run(Path(folder), check=True))
     if world.rank == 0:
         print("\n".join(lines))
     return launch.EXIT_FAILURE if problems else launch.EXIT_DONE
 
 
-def _about_machine() -> int:
-    """Collective."""
+def _describe_machine() -> int:
+    """Collective. Describe software and hardware and check both; returns the exit code."""
     world = World()
     lines = _software() + _hardware(world)
     problems = self_check(world)
@@ -145,18 +143,18 @@ def _hardware(world: World) -> list[str]:
     gpus = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
-    placed = world.gather(f"  rank {world.rank}: {world.host}, local rank {world.local_rank} of {world.local_size}, "
+    placement = world.gather(f"  rank {world.rank}: {world.host}, local rank {world.local_rank} of {world.local_size}, "
                           f"{world.threads} threads, {world.device}")  # fmt: skip
     return [
         f"MPI calls from several threads: {threads_ok}",
         f"GPUs of rank 0: {', '.join(gpus) or 'none'}",
-        *(placed or []),
+        *(placement or []),
     ]
 
 
 def self_check(world: World) -> list[str]:
-    """Collective. Problems found on any rank: a known random number, the attention layer against plain torch, a
-    route."""
+    """Collective. List the problems of all ranks: a random number that is known, the attention layer against plain
+    torch, rows pulled along a route."""
     problems = []
     word = native.random_integers(native.Random(0, 0), np.zeros(1, np.int64), 1, (1 << 32) - 1)[0, 0]
     if word != (0x6627E8D5 * ((1 << 32) - 1)) >> 32:
@@ -169,11 +167,11 @@ def self_check(world: World) -> list[str]:
     (pulled,) = Route.plan(ownership, ids, world.channel()).pull(rows)
     if pulled.tolist() != ids.tolist():
         problems.append("rows pulled over MPI are not the owners'")
-    return [f"rank {rank}: {text}" for rank, found in enumerate(world.allgather(problems)) for text in found]
+    return [f"rank {rank}: {text}" for rank, texts in enumerate(world.allgather(problems)) for text in texts]
 
 
 def _layer_agrees() -> bool:
-    """Whether the native attention layer gives what its composition in plain torch gives."""
+    """Say whether the native attention layer gives the same as plain torch."""
     torch.manual_seed(0)
     roots, slots, unique, width = 7, 3, 5, 4
     slot, root = torch.randint(0, unique, (roots, slots), dtype=torch.int32), torch.randint(0, unique, (roots,))

@@ -20,7 +20,7 @@ ENVIRONMENT = "environment.sh"  # sourced by lib.sh
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line; exit code 2 for a folder that cannot be written or holds other files of these names."""
+    """Run the command; returns exit code 2 for a folder that cannot be written or holds other files of these names."""
     parser = argparse.ArgumentParser(prog="python -m hpcgnn.jobs", description=__doc__)
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write, of any name, such as jobs")
     parser.add_argument("--overwrite", action="store_true", help="write over files that were changed")
@@ -35,10 +35,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def write_jobs(folder: Path, overwrite: bool = False) -> None:
-    """Write all files of the jobs into a folder; all or none, where some of them are there with other content.
-
-    Raises ValueError for such files unless they are to be overwritten, and OSError.
-    """
+    """Write all files of the jobs into a folder. Raises ValueError, before any is written, for files that are there
+    with other content, unless they are to be overwritten; and OSError."""
     source = job_files()
     texts = {path.relative_to(source): path.read_text() for pattern in PATTERNS for path in source.glob(pattern)}
     if not texts:
@@ -61,7 +59,7 @@ def _differs(path: Path, text: str) -> bool:
 
 
 def environment() -> str:
-    """Lines of shell that lead to the Python in use, its virtual environment and its PYTHONPATH."""
+    """Write lines of shell that lead to the Python in use, its virtual environment and its PYTHONPATH."""
     lines = [
         "# shellcheck shell=bash disable=SC1091,SC2034",
         "# The environment of the jobs: the one that `hpcgnn jobs` was run in. Add what a job needs besides, such as",
@@ -80,7 +78,7 @@ def environment() -> str:
 
 
 def _next_steps(folder: Path) -> list[str]:
-    """What to tell the user: what was written, how to start a job, where results go."""
+    """Say what was written, how to start a job and where results go."""
     place = folder.resolve()
     script = shlex.quote(f"{place.name}/train_tgn.slurm")
     return [

@@ -9,11 +9,11 @@ from typing import Any
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.snapshots import predict as snapshot_answers
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.session import SnapshotSession
+from hpcgnn.snapshots.session import open_session as open_snapshots
 from hpcgnn.static import predict as static_answers
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.sampler_ranks import Samplers
@@ -21,7 +21,7 @@ from hpcgnn.static.session import open_session as open_static
 from hpcgnn.temporal import baseline
 from hpcgnn.temporal import predict as temporal_answers
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.session import open_session as open_temporal
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Kind:
 
     config: type[Sections]
     data: str
-    open: Callable[[Any, str, World, Watchdog, Samplers | None], BaseSession]
+    open: Callable[..., Session]
     make: Callable[[Any, Path], None]
     check: Callable[[Any, Any], Sections]
     answer: Callable[[Any, Any], None]
@@ -52,9 +52,10 @@ def kind_of(config: Sections) -> Kind:
 
 def open_session(
     config: Sections, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
-) -> BaseSession:
+) -> Session:
     """Collective. The session of a run; samplers: the ranks that draw for one on a static graph, if any."""
-    return kind_of(config).open(config, path, world, watchdog, samplers)
+    further = () if samplers is None else (samplers,)
+    return kind_of(config).open(config, path, world, watchdog, *further)
 
 
 def make_built_in(config: Sections, parts: Path) -> None:
@@ -85,8 +86,7 @@ def _make_snapshots(config: Any, parts: Path) -> None:
 
 KINDS = {
     RunConfig.KIND: Kind(
-        config=RunConfig, data="events", make=_make_events,
-        open=lambda config, path, world, watchdog, samplers: Session(config, path, world, watchdog),
+        config=RunConfig, data="events", make=_make_events, open=open_temporal,
         check=temporal_answers.check, answer=temporal_answers.answer,
         run_baseline=baseline.run_baseline, score_baseline=baseline.baseline_metrics,
     ),
@@ -95,8 +95,7 @@ KINDS = {
         check=static_answers.check, answer=static_answers.answer,
     ),
     SnapshotConfig.KIND: Kind(
-        config=SnapshotConfig, data="snapshots", make=_make_snapshots,
-        open=lambda config, path, world, watchdog, samplers: SnapshotSession(config, path, world, watchdog),
+        config=SnapshotConfig, data="snapshots", make=_make_snapshots, open=open_snapshots,
         check=snapshot_answers.check, answer=snapshot_answers.answer,
     ),
 }  # fmt: skip

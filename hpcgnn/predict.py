@@ -1,14 +1,14 @@
-"""``python -m hpcgnn.predict run/ --pairs pairs.csv --out scores.csv``: probabilities of events after the end of the
-graph. ``--nodes nodes.csv --out embeddings.csv`` (or ``.npz``): embeddings of nodes at such times.
+"""``python -m hpcgnn.predict run/ --pairs pairs.csv --out scores.csv``: predicts probabilities of events after the end
+of the graph. ``--nodes nodes.csv --out embeddings.csv`` (or ``.npz``): embeddings of nodes at such times.
 
 Loads the best epoch, moves node memory through validation and test events, and answers for each (src, dst[, time]) or
 (node[, type][, time]) of the file. Ids are those of the source data.
 
-Of a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv`` (or ``.npz``): class and outputs, or
+For a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv`` (or ``.npz``): class and outputs, or
 ``--embeddings``, of all nodes of the learnt type, with all their neighbours.
 
-Of a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: the model's outputs for all
-nodes at the last three snapshots, after it has seen those before: predictions, or of runs on links embeddings.
+For a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: the model's outputs for all
+nodes at the last three snapshots, after all snapshots before: predictions, or for runs on links embeddings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcgnn.reopen import command_parser, open_run, parse
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective."""
+    """Collective. Predict, and write the answers into a file; returns the exit code."""
     parser = command_parser("python -m hpcgnn.predict", __doc__)
     parser.add_argument("--pairs", type=str, default="", help="CSV with columns src, dst and optionally time")
     parser.add_argument(

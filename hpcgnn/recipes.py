@@ -1,4 +1,4 @@
-"""Recipes by name: where their files lie, and ``--recipe NAME`` on a command line."""
+"""Finds recipes by name, and writes out ``--recipe NAME`` on a command line."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ PROMISED = {"tgn": "train_tgn.yaml"}  # beside the job scripts, where users know
 
 
 def job_files() -> Path:
-    """Folder of recipes, job scripts and site profiles: part of an installed package, in a clone the folder jobs."""
+    """Return the folder of recipes, job scripts and site profiles: in an installed package, or the folder jobs of a
+    clone."""
     installed = PACKAGE / "data-files" / "jobs"
     return installed if installed.is_dir() else PACKAGE.parent / "jobs"
 
 
 def recipe_names() -> list[str]:
-    """Names of all recipes, in alphabetical order."""
+    """List the names of all recipes, in alphabetical order."""
     return sorted(_recipes())
 
 
 def recipe_file(name: str) -> Path:
-    """The YAML file of a recipe. Raises ValueError for one that does not exist."""
+    """Return the YAML file of a recipe. Raises ValueError for one that does not exist."""
     recipes = _recipes()
     if name not in recipes:
         listed = ", ".join(sorted(recipes)) or f"missing from {job_files()}"
@@ -35,8 +36,8 @@ def _recipes() -> dict[str, Path]:
 
 
 def expand_recipe(argv: list[str]) -> list[str]:
-    """The command line with ``--recipe NAME`` written out as ``--config FILE``, in front: whatever else is given
-    overrides it.
+    """Write out ``--recipe NAME`` as ``--config FILE`` in front of the command line, so that all other options override
+    it.
 
     Raises ValueError for an unknown recipe, for two, and for one that follows the ``--config`` which overrides it.
     """

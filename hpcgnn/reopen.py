@@ -17,7 +17,7 @@ from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 
 
@@ -48,7 +48,7 @@ def parse(
 @contextmanager
 def open_run(
     folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
-) -> Iterator[tuple[BaseSession, Progress]]:
+) -> Iterator[tuple[Session, Progress]]:
     """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph;
     ``change``: as in ``open_session``."""
     with open_session(folder, path, comm, world, change) as session:
@@ -58,7 +58,7 @@ def open_run(
 @contextmanager
 def open_session(
     folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
-) -> Iterator[BaseSession]:
+) -> Iterator[Session]:
     """Collective. A session as a run had it, without its weights; with ``change``, of the configuration that this makes
     of the run's."""
 
@@ -78,7 +78,7 @@ def open_session(
         session.close()
 
 
-def load_best(session: BaseSession, folder: str) -> Progress:
+def load_best(session: Session, folder: str) -> Progress:
     """Collective. Weights and node memory of a run's best epoch, into a session."""
     best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
     return load(session, best).progress

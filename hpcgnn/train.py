@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.train``: train a graph neural network; without arguments, TGN on built-in synthetic events.
+"""``python -m hpcgnn.train``: trains a graph neural network; without arguments, TGN on built-in synthetic events.
 
 ``--kind static`` (or ``kind: static`` in the file that ``--config`` names) trains on a static graph, by sampled
 mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by halo exchange.
@@ -28,7 +28,7 @@ from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe
@@ -40,7 +40,7 @@ FINISHED = "finished"  # file in the run folder, of a run that came to its end
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Parse, build, run, close."""
+    """Collective. Parse, build, run, close; returns the exit code."""
     with StopRequest() as stop:
         with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
             watchdog.at("configuration")
@@ -65,7 +65,7 @@ def main(world: World, argv: list[str]) -> int:
     return code
 
 
-def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Say what is about to run, and run it; returns the exit code."""
     config = session.config
     for line in [*_describe_start(session), *session.describe()]:
@@ -82,7 +82,7 @@ def _run(session: BaseSession, world: World, folder: Path, log: RunLog, stop: St
     return code
 
 
-def _describe_start(session: BaseSession) -> list[str]:
+def _describe_start(session: Session) -> list[str]:
     """The first lines of a run: its data, and its model with the number of parameters.
 
     The built-in graph is a convincing one: in a batch job it is more likely a forgotten key than a wish.
@@ -95,13 +95,13 @@ def _describe_start(session: BaseSession) -> list[str]:
     return [data, f"model: {config.model_name}, {parameters:,} parameters"]
 
 
-def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
+def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Start or resume, and run to the end; returns the exit code."""
     session.watchdog.at("build the trainer")
     with together(session.world.job, "read the end of the job's time"):
-        told = stop.leave_before_end(session.config.train.leave_seconds)
-    if told:
-        log(told)
+        decision = stop.leave_before_end(session.config.train.leave_seconds)
+    if decision:
+        log(decision)
     trainer = Trainer(session, folder, log, stop)
     if resume:
         session.watchdog.at("resume")
@@ -115,7 +115,7 @@ def _train(session: BaseSession, folder: Path, log: RunLog, stop: StopRequest, r
 
 
 def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
-    """Configuration, run folder, and whether to resume. Raises ValueError."""
+    """Read the configuration, the run folder, and whether to resume. Raises ValueError."""
     argv = [f"--train.profile={PROFILED}" if argument == "--profile" else argument for argument in argv]
     argv = expand_recipe(argv)  # here already, as a resumed run's own file comes before it
     resume = _option(argv, "--resume")
@@ -172,7 +172,7 @@ def _parser(kind: str) -> jsonargparse.ArgumentParser:
 
 
 def _option(argv: list[str], name: str) -> str | None:
-    """Value of one option, before the full parse; None when it is absent."""
+    """Read the value of an option before the full parse; None when it is absent."""
     for place, argument in enumerate(argv):
         if argument == name and place + 1 < len(argv):
             return argv[place + 1]
@@ -196,7 +196,7 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
 
 
 def _save_config(config: Sections, folder: Path, world: World) -> None:
-    """Collective. config.yaml of the run folder, with facts about this start."""
+    """Collective. Write config.yaml of the run folder, with facts about this start."""
     hosts = " ".join(dict.fromkeys(world.allgather(world.host)))
     with together(world, "save the configuration"):
         if world.rank == 0:
@@ -213,7 +213,7 @@ def _facts(ranks: int, hosts: str) -> dict[str, str]:
 
 
 def _git_revision() -> str:
-    """Revision of the source, "unknown" outside a checkout."""
+    """Return the revision of the source, "unknown" outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

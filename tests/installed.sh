@@ -13,7 +13,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 ROOT=$PWD
 readonly QUICK_TESTS=(
-    tests/native/test_native.py tests/native/test_native_layers.py tests/native/test_neighbors.py
+    tests/native/test_{attention_layer,encode,gru,link_decoder,neighbor_batch,neighbors}.py
+    tests/native/test_{owner,random,recurrent,relabel,rows,sample}.py
     tests/comm/test_comm.py tests/commands/test_config.py tests/static/test_graph_models.py
     tests/temporal/test_temporal_models.py tests/task/test_metrics.py tests/loop/test_checkpoints.py
 )

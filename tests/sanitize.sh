@@ -11,8 +11,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Minutes without any output after which a pytest is ended: longer than the limit of any single test.
 readonly IDLE_MINUTES=${IDLE_MINUTES:-35}
 readonly ADDRESS_TESTS=(
-    tests/native/test_native.py tests/native/test_native_layers.py tests/native/test_neighbors.py
-    tests/native/test_segment.py tests/native/test_attend.py tests/static/test_excluded_draws.py
+    tests/native/test_{adam,attention,attention_layer,encode,grouped,gru,link_decoder,memory,neighbor_batch,neighbors}.py
+    tests/native/test_{owner,parts,random,recurrent,relabel,rows,sage,sample,segment,workspace}.py
+    tests/static/test_excluded_draws.py
     tests/static/test_graph_sampling.py tests/data_tools/partition/test_streaming.py tests/loop/test_prefetch.py
 )
 readonly THREAD_TESTS=(tests/loop/test_prefetch.py tests/loop/test_in_flight.py tests/static/test_excluded_draws.py)

@@ -57,8 +57,9 @@ class Journal:
         return part
 
     def keep_assignment(self, blocks: NodeBlocks, part: np.ndarray) -> None:
-        """Collective. Keep an assignment; part [n] of this rank's block. Rank 0 writes one block after the other."""
+        """Collective. Keep an assignment; part [n] int32 of this rank's block, which rank 0 appends in its turn."""
         path, digest = self.folder / ASSIGNMENT, None
+        header = {"descr": part.dtype.str, "fortran_order": False, "shape": (int(blocks.starts[-1]),)}
         temporary = path.with_name("partition.tmp.npy")
         for rank in range(self.team.size):
             counts = np.zeros(self.team.size, np.int64)
@@ -68,7 +69,7 @@ class Journal:
                 if self.team.rank == 0:
                     with open(temporary, "ab" if rank else "wb") as file:
                         if rank == 0:
-                            write_header(file, int(blocks.starts[-1]))
+                            np.lib.format.write_array_header_1_0(file, header)
                         rows.tofile(file)
         with self.team.together("keep the assignment"):
             if self.team.rank == 0:
@@ -78,16 +79,19 @@ class Journal:
 
     def finished(self, parts: range) -> dict[int, str]:
         """The hashes of those of some parts that were noted and whose files are still what they were."""
-        noted = {part: self._notes["parts"].get(str(part)) for part in parts}
-        paths = {part: files.part_path(self.folder, part) for part in parts if noted[part] is not None}
-        return {part: noted[part]["hash"] for part, path in paths.items()
-                if path.is_file() and files.file_hash(path) == noted[part]["hash"]}  # fmt: skip
+        hashes = {}
+        for part in parts:
+            note, path = self._notes["parts"].get(str(part)), files.part_path(self.folder, part)
+            if note is not None and path.is_file() and files.file_hash(path) == note["hash"]:
+                hashes[part] = note["hash"]
+        return hashes
 
     def note_parts(self, hashes: dict[int, str], values: dict[int, Any]) -> None:
         """Collective. Note that parts of this rank are finished, and a value of each."""
-        own = {str(part): {"hash": digest, "value": values.get(part)} for part, digest in hashes.items()}
-        self.note("parts", self._notes["parts"] | {name: note for notes in self.team.everyone(own)
-                                                   for name, note in notes.items()})  # fmt: skip
+        notes = dict(self._notes["parts"])
+        for of_rank in self.team.everyone([(part, hashes[part], values.get(part)) for part in hashes]):
+            notes |= {str(part): {"hash": digest, "value": value} for part, digest, value in of_rank}
+        self.note("parts", notes)
 
     def part_value(self, part: int) -> Any:
         """The value that was noted of a part."""
@@ -99,12 +103,6 @@ class Journal:
             if self.team.rank == 0:
                 for name in (ASSIGNMENT, "partition.tmp.npy", NAME + ".tmp", NAME):
                     (self.folder / name).unlink(missing_ok=True)
-
-
-def write_header(file, count: int) -> None:
-    """Begin an npy file of int32 [count]."""
-    description = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": (count,)}
-    np.lib.format.write_array_header_1_0(file, description)
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:

@@ -74,9 +74,9 @@ class Numbering:
 
     def by_node(self) -> Layout:
         """Collective. The layout of nodes that are numbered as in the graph file: 12 bytes for each of all nodes."""
-        team = self.blocks.team
-        part, global_id = (np.concatenate(team.everyone(values)) if team.size > 1 else values
-                           for values in (self.part, self.global_id))  # fmt: skip
+        part, global_id = self.part, self.global_id
+        if self.blocks.team.size > 1:
+            part, global_id = (np.concatenate(self.blocks.team.everyone(values)) for values in (part, global_id))
         return Layout(self.by_id.num_parts, part, global_id, self.by_id.offsets)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from data_tools.memory import free_memory, mebibytes, status_bytes
 from data_tools.partition import source as partition_source
 from data_tools.partition.access import TABLE_BYTES
+from data_tools.partition.blocks import distinct
 from data_tools.partition.methods.rebalance_blocks import CELLS
 from data_tools.partition.options import GIVEN, HOTNESS, OUT_OF_CORE, PARMETIS, STREAMED, Options
 from data_tools.partition.quality import HALO_BYTES, HALO_KEY_BYTES, most_halo_keys
@@ -68,10 +69,10 @@ def estimate_pairs(team: Team, source: Source) -> int:
         for _, src, dst in endpoint_slabs(source, relation, team):
             keys = (np.minimum(src, dst) * source.num_nodes + np.maximum(src, dst))[src != dst].astype(np.uint64)
             hashed = keys * np.uint64(0x9E3779B97F4A7C15)
-            sampled.append(np.unique(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // SAMPLED)]))
-    keys = np.unique(np.concatenate(sampled))
+            sampled.append(distinct(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // SAMPLED)]))
+    keys = distinct(np.concatenate(sampled))
     (received,) = team.send((keys % np.uint64(team.size)).astype(np.int64), keys)
-    return SAMPLED * int(team.sum(np.array([len(np.unique(received))]))[0])
+    return SAMPLED * int(team.sum(np.array([len(distinct(received))]))[0])
 
 
 def shuffle_window(num_ranks: int, work: int) -> int:

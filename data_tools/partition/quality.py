@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.partition.blocks import NodeBlocks
+from data_tools.partition.blocks import NodeBlocks, distinct
 from data_tools.partition.layout import Layout
 from data_tools.partition.pair_graph import MERGE_AT_LEAST
 from data_tools.partition.source import Relation, Source, endpoint_slabs
@@ -87,18 +87,15 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSlab:
-    """Edges [k] by both ends: nodes, their parts, and the rows' positions in what the rank reads."""
+    """Edges [k] by both ends: nodes, and their parts; rows: which they are of those that the rank reads from ``start``
+    on, None: all."""
 
+    start: int
     src: np.ndarray
     dst: np.ndarray
     src_part: np.ndarray
     dst_part: np.ndarray
-    position: np.ndarray
-
-    def of(self, rows: np.ndarray) -> EdgeSlab:
-        """Some of the edges."""
-        columns = (self.src, self.dst, self.src_part, self.dst_part, self.position)
-        return EdgeSlab(*(column[rows] for column in columns))
+    rows: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +111,14 @@ class Measured:
     def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
         """Slabs of a relation's edges; every edge comes on one rank."""
         for start, src, dst in endpoint_slabs(self.source, relation):
-            slab = EdgeSlab(src, dst, self.layout.part[src], self.layout.part[dst], np.arange(start, start + len(src)))
-            here = (slab.dst_part >= self.own.start) & (slab.dst_part < self.own.stop)
-            yield slab if here.all() else slab.of(here)
+            slab = EdgeSlab(start, src, dst, self.layout.part[src], self.layout.part[dst])
+            if self.team.size > 1:
+                rows = np.flatnonzero((slab.dst_part >= self.own.start) & (slab.dst_part < self.own.stop))
+                slab = EdgeSlab(start, src[rows], dst[rows], slab.src_part[rows], slab.dst_part[rows], rows)
+            yield slab
 
     def send_by_node(self, nodes: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-        """Collective. Columns [k] to the ranks that have blocks of the nodes, equally long ones, with nodes [k]."""
-        if self.team.size == 1:
-            return list(columns)
+        """Collective. Send columns [k] to the ranks that have nodes [k] in blocks of equal length."""
         return self.team.send(NodeBlocks.even(self.team, self.source.num_nodes).rank_of(nodes), *columns)
 
     def part_pairs(self, relation: Relation) -> np.ndarray:
@@ -205,13 +202,16 @@ def halo_keys(measured: Measured, both_ends: bool, share: tuple[int, int]) -> np
                 keys = np.r_[keys, slab.dst[cut] * num_parts + slab.src_part[cut]]
             if share[1] > 1:
                 keys = keys[keys // num_parts % share[1] == share[0]]
-            tables.append(np.unique(keys))
+            tables.append(distinct(keys))
             pending += len(tables[-1])
             if pending > max(MERGE_AT_LEAST, len(tables[0])):
-                tables, pending = [np.unique(np.concatenate(tables))], 0
-    keys = np.unique(np.concatenate(tables))
-    (received,) = measured.send_by_node(keys // num_parts, keys)
-    return np.unique(received) if measured.team.size > 1 else received
+                tables, pending = [distinct(np.concatenate(tables))], 0
+    keys = np.concatenate(tables)
+    del tables
+    keys = distinct(keys)
+    if measured.team.size > 1:
+        keys = distinct(*measured.send_by_node(keys // num_parts, keys))
+    return keys
 
 
 def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
@@ -297,16 +297,14 @@ def measure_snapshots(measured: Measured, quality: dict) -> None:
     counts = {"edges": 0, "cut": 0}
     pieces = [[np.empty(0, np.int64)] * 5]
     for slab in measured.edges(relation):
-        if not len(slab.position):
-            continue
-        # A slab's rows are nearly all there are between the first and the last, so they are read together.
-        start, stop = int(slab.position[0]), int(slab.position[-1]) + 1
-        first, last = (column[slab.position - start] for column in stamps(group, start, stop))
-        is_cut = slab.src_part != slab.dst_part
-        for name, value in count_cut(is_cut, first, last).items():
+        stop = slab.start + len(slab.src) if slab.rows is None else slab.start + int(slab.rows.max(initial=-1)) + 1
+        first, last = stamps(group, slab.start, stop)
+        if slab.rows is not None:
+            first, last = first[slab.rows], last[slab.rows]
+        cut = slab.src_part != slab.dst_part
+        for name, value in count_cut(cut, first, last).items():
             counts[name] += value
-        cut = slab.of(is_cut)
-        pieces.append([cut.src, cut.src_part, cut.dst_part, first[is_cut], last[is_cut]])
+        pieces.append([column[cut] for column in (slab.src, slab.src_part, slab.dst_part, first, last)])
     columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
     src, owner, taker, first, last = measured.send_by_node(columns[0], *columns)
     sums = measured.team.sum(np.array(list(counts.values()), np.int64)).tolist()

@@ -19,6 +19,7 @@ from typing import IO
 
 import numpy as np
 
+from data_tools.memory import give_back_freed_memory
 from data_tools.partition.blocks import NodeBlocks, add_duplicates, run_starts
 from data_tools.partition.csc import stable_order
 from data_tools.partition.pair_graph import snapshots_of, stays
@@ -62,7 +63,7 @@ class RowSlabs:
         """The rank [k] that has each row, and its place among the rank's rows."""
         size = self.team.size
         if size == 1:
-            return np.zeros(len(rows), np.int64), rows
+            return np.broadcast_to(np.int64(0), len(rows)), rows
         sizes = np.diff(self.starts)
         first = np.zeros(len(sizes), np.int64)  # place of a slab's first row
         for number in range(size, len(sizes)):
@@ -169,6 +170,7 @@ def build_row_graph(
     del entries
     with tempfile.TemporaryFile(dir=folder) as spool:
         deal_entries(source, slabs, blocks, row, indptr, spool)
+        give_back_freed_memory()  # sorting a slab takes most
         return merge_slabs(source, slabs, row, indptr, spool, folder)
 
 
@@ -270,10 +272,10 @@ def merge_slabs(
     for first, stop in itertools.pairwise(starts):
         entries = read_run(spool, dtype, 3 * int(indptr[first]), 3 * int(indptr[stop])).reshape(-1, 3)
         keys = (entries[:, 0].astype(np.int64) - first) * num_nodes + entries[:, 1]
-        if (entries[:, 2] == 1).all():  # counting is much faster
-            keys, ties = np.unique(keys, return_counts=True)
-        else:
-            keys, ties = add_duplicates(keys, entries[:, 2].astype(np.int64))
+        ties = entries[:, 2].astype(np.int64) if (entries[:, 2] != 1).any() else None
+        del entries
+        # Counting is much faster than adding.
+        keys, ties = np.unique(keys, return_counts=True) if ties is None else add_duplicates(keys, ties)
         place, other = np.divmod(keys, num_nodes)
         merged[first + 1 : stop + 1] = np.bincount(place, minlength=stop - first)
         write_run(neighbor, other.astype(dtype), done)

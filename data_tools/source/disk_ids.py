@@ -28,7 +28,7 @@ class DiskIds(IdSpace):
     """Integer ids, or ids that are text."""
 
     def __init__(self, node_type: str, text: bool, folder: pathlib.Path, num_buckets: int):
-        super().__init__(node_type, text)
+        super().__init__(node_type, text=text)
         self.folder = folder
         self.num_buckets = num_buckets
         self._columns: list[DiskColumn] = []
@@ -46,7 +46,11 @@ class DiskIds(IdSpace):
         runs = IdSegments(self.folder, self.text)
         starts, widest = [0], 1
         for bucket in range(self.num_buckets):
-            distinct_ids = distinct(self._naming, bucket, self.text)
+            distinct_ids = pa.array([], pa.large_string() if self.text else pa.int64())
+            for column in self._naming:
+                for _, ids in column.pieces(bucket):
+                    distinct_ids = pc.unique(pa.concat_arrays([distinct_ids, pc.unique(ids)]))
+            distinct_ids = distinct_ids.take(pc.sort_indices(distinct_ids))
             if self.text and len(distinct_ids):
                 widest = max(widest, int(np.diff(text_parts(distinct_ids)[0]).max()))
             bounds = np.arange(0, len(distinct_ids) + 2 * BLOCK_ROWS, BLOCK_ROWS)
@@ -146,15 +150,6 @@ class DiskColumn(IdColumn):
                 raise unknown_id(raw, file, first_row + row, value, self._space.type)
             codes[start:stop] = rows
             forget(codes)
-
-
-def distinct(columns: list[DiskColumn], bucket: int, text: bool) -> pa.Array:
-    """Find the distinct ids of a bucket, sorted."""
-    distinct_ids = pa.array([], pa.large_string() if text else pa.int64())
-    for column in columns:
-        for _, ids in column.pieces(bucket):
-            distinct_ids = pc.unique(pa.concat_arrays([distinct_ids, pc.unique(ids)]))
-    return distinct_ids.take(pc.sort_indices(distinct_ids))
 
 
 def blocks(runs: IdSegments, run: int, starts: list[int]) -> Iterator[pa.Array]:

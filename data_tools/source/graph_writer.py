@@ -130,6 +130,7 @@ def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: 
 
 def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.ndarray, chosen: EdgeRows) -> None:
     """Write ends, times and columns of the chosen rows."""
+    # Both stay open until all columns are written: when HDF5 closes a dataset decides where the next one lies.
     outputs = [create_column(group, name, chosen.num_edges, (), np.int64) for name in ("src", "dst")]
     start = 0
     for rows, flipped in chosen.pieces():

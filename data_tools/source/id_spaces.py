@@ -32,11 +32,11 @@ class IdSpace:
 
     ids: np.ndarray | None = None
 
-    def __init__(self, node_type: str, text: bool = False):
+    def __init__(self, node_type: str, num_nodes: int = 0, text: bool = False):
         self.type = node_type
         self.text = text
         self.parse: Callable[[Raw, str, int], Any] = parse_names if text else parse_ids
-        self.num_nodes = 0
+        self.num_nodes = num_nodes
         self.sealed = False
 
     def column(self, drop: bool = False) -> IdColumn:
@@ -152,11 +152,7 @@ class TextIds(IdSpace):
 
 
 class RowIds(IdSpace):
-    """Ids that are row numbers already; how many there are must be known before the edges are read."""
-
-    def __init__(self, node_type: str, num_nodes: int = 0):
-        super().__init__(node_type)
-        self.num_nodes = num_nodes
+    """Ids that are row numbers already; ``num_nodes`` must be set before the edges are read."""
 
     def encode(self, ids: np.ndarray) -> np.ndarray:
         return np.where(ids < self.num_nodes, ids, UNKNOWN)

@@ -60,7 +60,11 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
     order = np.argsort(types, kind="stable")
     bounds = np.searchsorted(types[order], np.arange(len(words) + 1))
     columns = {"src": table.src, "dst": table.dst, **table.columns}
-    columns = {name: gather(column, order, folder) for name, column in columns.items()}
+    for name, column in columns.items():
+        spool = Spool(folder)
+        for start, stop in slabs(len(order), row_bytes(column)):
+            spool.append(column[order[start:stop]])
+        columns[name] = spool.column() if len(order) else column
     tables = []
     for word, name, start, stop in zip(words, local_names(words), bounds, bounds[1:], strict=False):
         if word in table.spec.left_out:
@@ -72,14 +76,6 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
         spec = dataclasses.replace(table.spec, relation=relation, reverse=reverse, types=None, left_out=[])
         tables.append(EdgeTable(spec, table.file, table.origin, src, dst, None, rows, table.classes, word))
     return tables
-
-
-def gather(column: np.ndarray, rows: np.ndarray, folder: pathlib.Path) -> np.ndarray:
-    """Write ``column[rows]`` to disk."""
-    spool = Spool(folder)
-    for start, stop in slabs(len(rows), row_bytes(column)):
-        spool.append(column[rows[start:stop]])
-    return spool.column() if len(rows) else column
 
 
 def local_names(words: list[str]) -> list[str]:

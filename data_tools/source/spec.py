@@ -180,14 +180,6 @@ class SourceSpec:
                 one_of(f"edges: {edge.relation}: node type", end, tuple(types))
         for name in self.used_files():
             one_of("file", name, tuple(self.files))
-        self._check_times()
-        for node in self.nodes:
-            policies = self._dangling(node.type) | ({"keep"} if node.others == "add" else set())
-            if "keep" in policies and (len(policies) > 1 or node.ids == "row"):
-                why = "its ids are row numbers" if node.ids == "row" else f"others say {sorted(policies - {'keep'})}"
-                raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
-
-    def _check_times(self) -> None:
         timed = {edge.time is not None for edge in self.edges}
         if len(timed) > 1:
             raise ValueError("edges: either every relation has a time or none has")
@@ -197,6 +189,11 @@ class SourceSpec:
             )
         if self.graph_kind == "temporal" and any(edge.undirected for edge in self.edges):
             raise ValueError("undirected: an event with a time is in the history of both ends already; leave it out")
+        for node in self.nodes:
+            policies = self._dangling(node.type) | ({"keep"} if node.others == "add" else set())
+            if "keep" in policies and (len(policies) > 1 or node.ids == "row"):
+                why = "its ids are row numbers" if node.ids == "row" else f"others say {sorted(policies - {'keep'})}"
+                raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
 
     def adds_nodes(self, node: NodeSpec) -> bool:
         """Whether ids that only edges name become nodes of a type."""

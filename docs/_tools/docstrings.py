@@ -13,7 +13,7 @@ WIDTH = 100  # of a line of code
 MODULES = {
     "Graphs and loaders": (
         "hpcgnn.temporal.loader", "hpcgnn.static.graph", "hpcgnn.static.loader", "hpcgnn.static.link_loader",
-        "hpcgnn.static.batches", "hpcgnn.static.pyg",
+        "hpcgnn.static.batches", "hpcgnn.static.pyg", "hpcgnn.snapshots.loader",
     ),
     "Ranks and exchanges": ("hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together"),
     "What a rank holds": ("hpcgnn.temporal.memory", "hpcgnn.graph.book", "hpcgnn.static.rows"),

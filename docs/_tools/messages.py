@@ -16,8 +16,8 @@ INTERNAL = {"AssertionError", "KeyError", "NotImplementedError", "UnpicklingErro
 
 AREAS = {
     **{f"hpcgnn.{module}": "Configuration" for module in (
-        "config", "choices", "recipes", "nn", "loop.settings", "temporal.config", "temporal.model", "static.config",
-        "static.model", "snapshots.config", "snapshots.model")},
+        "config", "choices", "recipes", "nn", "loop.settings", "temporal.config", "temporal.eval_config",
+        "temporal.model", "static.config", "static.model", "snapshots.config", "snapshots.model")},
     "hpcgnn.task": "Tasks and labels",
     **{f"hpcgnn.{wing}": "Sampling, splits and negatives" for wing in ("temporal", "static", "snapshots")},
     "hpcgnn.graph": "Partition sets and features", "hpcgnn.comm": "Ranks, launchers and devices",

@@ -13,7 +13,7 @@ COMMANDS = {"epoch": epoch.main, "scale": scale.main, "sample": neighbors.main, 
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective."""
+    """Collective. Run the command that the first word names; returns its exit code."""
     named = bool(argv) and argv[0] in COMMANDS
     return COMMANDS[argv[0] if named else "epoch"](world, argv[1:] if named else argv)
 

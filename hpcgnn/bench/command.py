@@ -1,11 +1,13 @@
-"""What the timing commands share: a folder and a graph of their own, the report, what a process took of the system."""
+"""What the timing commands share: options, a graph and a trainer of their own, the report, memory of the processes."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import resource
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,20 @@ import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
+from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.profile import peak_mib
+from hpcgnn.loop.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the commands take beside the configuration. count: how often to measure; out: the report's file; peer: the
-    other system, or none."""
+class TimingOptions:
+    """What the timing commands take besides the configuration. count: of epochs or steps to report; out: the report's
+    file; peer: the system to compare with, or "none"."""
 
     count: int
     out: str
@@ -31,9 +39,9 @@ class Options:
 
 def parse(
     parser: jsonargparse.ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str
-) -> tuple[Any, Options]:
-    """Configuration and options. counted: name and default of the option for ``count``, and what it counts; peer: the
-    system to compare with, on one rank. Raises ValueError."""
+) -> tuple[Any, TimingOptions]:
+    """Read the configuration and the options. counted: name and default of the option for ``count``, and what it
+    counts; peer: the system to compare with, on one rank. Raises ValueError."""
     name, default, what = counted
     parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} to report")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
@@ -44,47 +52,67 @@ def parse(
         raise ValueError(f"--{name} must be at least 1")
     if namespace.peer != "none" and world.size > 1:
         raise ValueError(f"--peer {peer} compares on one rank, not on {world.size}")
-    return config, Options(count, namespace.out, namespace.peer)
+    return config, TimingOptions(count, namespace.out, namespace.peer)
 
 
-def run(world: World, config, options, measure: Callable[..., dict], table: Callable[[dict], str]) -> int:
-    """Collective. Rank 0 prints the ``table`` of what ``measure(config, folder, options, world)`` reports, and writes
-    it to ``options.out``."""
-    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own:
-        result = measure(config, Path(world.broadcast(own)), options, World(config.comm))
-        world.barrier()
-    return tell(world, result, table, options.out)
+def check_installed(option: str, *packages: str) -> None:
+    """Raise ValueError for an option that needs packages which cannot be imported."""
+    missing = [package for package in packages if importlib.util.find_spec(package.replace("-", "_")) is None]
+    if missing:
+        raise ValueError(f"{option} needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
-def tell(world: World, result: dict, table: Callable[[dict], str], out: str) -> int:
-    """Collective. Rank 0 prints the ``table`` of a result and writes it to the JSON file ``out``, if it is named; the
+def run(
+    world: World, argv: list[str], parse_options: Callable[[list[str], World], tuple[Any, TimingOptions]],
+    measure: Callable[..., dict], table: Callable[[dict], str],
+) -> int:  # fmt: skip
+    """Collective. Report what ``measure(config, folder, options, world)`` finds, with a temporary folder; returns the
     exit code."""
+    config, options = launch.on_first_rank(world, "configuration", lambda: parse_options(argv, world))
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
+        result = measure(config, Path(world.broadcast(folder)), options, World(config.comm))
+        world.barrier()
     if world.rank == 0:
-        print(table(result))
-        if out:
-            Path(out).write_text(json.dumps(result, indent=1) + "\n")
+        report(result, table, options.out)
     world.barrier()
     return launch.EXIT_DONE
 
 
-def graph_path(config, folder: Path, world: World, make: Callable[[Path], object]) -> str:
-    """Collective. The partition set to measure with: the one given, else one that ``make`` writes into ``folder``."""
+def report(result: dict, table: Callable[[dict], str], out: str) -> None:
+    """Print the ``table`` of a result and write it to the JSON file ``out``, if it is named."""
+    print(table(result))
+    if out:
+        Path(out).write_text(json.dumps(result, indent=1) + "\n")
+
+
+def graph_path(config, folder: Path, world: World) -> str:
+    """Collective. Return the partition set to measure with: the configured one, or a built-in one made in
+    ``folder``."""
     if config.data.path:
         return config.data.path
     with together(world, "make the synthetic graph"):
         if world.local_size < world.size:
             raise ValueError("the built-in graph is made on one node only: give --data.path on several")
         if world.rank == 0:
-            make(folder / "parts")
+            make_built_in(config, folder / "parts")
     return str(folder / "parts")
 
 
+@contextlib.contextmanager
+def training(open_session: Callable[..., Any], config, path: str, folder: Path, world: World) -> Iterator[tuple]:
+    """Collective. Open a session (``open_session(config, path, world, watchdog)``) and its trainer for the block."""
+    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
+        session = open_session(config, path, world.split(config.train.epoch_parallel), watchdog)
+        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
+        yield session, trainer
+        trainer.close()
+
+
 def peak_memory(world: World) -> list[float]:
-    """Collective. MiB that each rank's process has held at most."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return world.allgather_array(np.array([peak])).ravel().tolist()
+    """Collective. Return the most memory that each rank's process has held, in MiB."""
+    return world.allgather_array(np.array([peak_mib()])).ravel().tolist()
 
 
 def page_faults() -> int:
-    """Pages that the system has given to this process so far: memory that is used again needs none."""
+    """Count the pages that the system has given to this process so far: memory that is used again needs none."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

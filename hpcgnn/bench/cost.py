@@ -1,4 +1,4 @@
-"""Seconds of a step on R ranks, from what it asks of them and what the machine gives.
+"""Predicts the seconds of a step on R ranks from what it needs of them and what the machine gives.
 
 alltoallv, pairwise: (R - 1) latency + bytes / bandwidth, of the rank that sends or receives most. all-reduce, ring
 with logarithmic latency: 2 (R - 1) / R bytes / bandwidth + 2 log2(R) latency. Compute: overhead + flops of the busiest
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcgnn.bench.exchanges import Exchange
+from hpcgnn.bench.exchanges import StepExchange
 from hpcgnn.bench.laws import Demand
 from hpcgnn.temporal.config import RunConfig
 
@@ -45,18 +45,19 @@ class Machine:
     plan_overhead: float = 0.0
 
     def alltoallv(self, ranks: int, nbytes: float) -> float:
-        """Seconds of one exchange."""
+        """Return the seconds of an exchange."""
         return (ranks - 1) * self.latency + nbytes / self.bandwidth if ranks > 1 else 0.0
 
     def allreduce(self, ranks: int, nbytes: float) -> float:
-        """Seconds of one sum over ranks."""
+        """Return the seconds of a sum over ranks."""
         if ranks == 1:
             return 0.0
         return 2 * (ranks - 1) / ranks * nbytes / self.bandwidth + 2 * math.log2(ranks) * self.latency
 
 
 def step_flops(config: RunConfig, edge_width: int, demand: Demand) -> float:
-    """Flops of the busiest rank's products, forward and backward: updater per row with mail, the rest per root."""
+    """Count the flops of the busiest rank's products, forward and backward: updater per row with mail, the rest per
+    root."""
     model, slots = config.model, config.sampling.fanout
     width, key = model.memory_dim, model.memory_dim + edge_width + model.time_dim
     updater = 3 * width * (2 * width + edge_width + model.time_dim + width)
@@ -69,17 +70,18 @@ def step_flops(config: RunConfig, edge_width: int, demand: Demand) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is the same for all numbers of ranks. gradient_bytes of the all-reduce; overlap: plans are made ahead."""
+    """What is the same for all numbers of ranks. gradient_bytes: of the all-reduce; overlap: plans are made ahead."""
 
     config: RunConfig
     edge_width: int
-    exchanges: list[Exchange]
+    exchanges: list[StepExchange]
     gradient_bytes: int
     overlap: bool
 
 
 def predict(demand: Demand, setting: Setting, machine: Machine) -> dict:
-    """Bytes, messages and seconds of one step. ``seconds`` are stages in the foreground, ``plan_seconds`` behind."""
+    """Predict bytes, messages and seconds of a step: ``seconds`` of the stages of execution, ``plan_seconds`` of
+    planning in the background."""
     ranks = demand.ranks
     flops = step_flops(setting.config, setting.edge_width, demand)
     seconds = {"compute": flops / (machine.flops * machine.efficiency), "overhead": machine.overhead}

@@ -1,8 +1,8 @@
-"""What the steps of a training epoch ask of R ranks: counted on one process, without executing or exchanging anything.
+"""Counts what the steps of a training epoch need of R ranks, on one process, without executing or exchanging anything.
 
 The rules are those of planning and batching: an event belongs to the owner of its source and spills beyond ceil(B / R),
 roots ask their owners, rows are fetched once per rank. Samples and negatives do not depend on the number of ranks, so a
-step is sampled once and then dealt to as many ranks as one likes.
+step is sampled once and then divided between any numbers of ranks.
 
 B events of a step, b roles (2 + negatives), N = B b roots, K slots, R ranks.
 """
@@ -17,19 +17,20 @@ import numpy as np
 from hpcgnn import native
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.spill import spill_targets
+from hpcgnn.loop.session import Session
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.memory import hottest
 from hpcgnn.temporal.neighbors import root_identity
-from hpcgnn.temporal.session import Session
 
 # requests: roots; rows: unique nodes; features: unique event features; mails: nodes whose memory their owner writes.
 KINDS = ("requests", "rows", "features", "mails")
-# told: hot nodes whose memory is written, each to every rank; states: of the nodes in their mails, likewise.
+# told: hot nodes whose memory is written, sent to every rank; states: memory of the nodes in their mails, sent to every
+# rank.
 HOT_KINDS = ("told", "states")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SampledStep:
     """A sampled step. roots [N]; other, event [N, K] neighbours and their events, -1 pads; winner [N] whether a root's
     memory is written; unique [U] all nodes of the step, sorted; has_mail [U] whether mail is pending for them."""
 
@@ -43,13 +44,13 @@ class Step:
     has_mail: np.ndarray
 
 
-def sample_steps(session: Session, steps: np.ndarray) -> Iterator[Step]:
-    """The given training steps of epoch 0, sampled by a session of one rank."""
+def sample_steps(session: Session, steps: np.ndarray) -> Iterator[SampledStep]:
+    """Sample training steps of epoch 0 with a session of one rank."""
     batches, config = session.batches["train"], session.config
-    negatives, history = session.negatives("train", 0), session.splits.history
+    negatives, history = session.loaders["train"].negatives(0), session.graph.splits.history
     for index in steps.tolist():
-        mine = batches.at(index)
-        events, negative = batches.events.take(mine), negatives.at(mine).dst
+        rows = batches.at(index)
+        events, negative = batches.events.take(rows), negatives.at(rows).dst
         roots = np.concatenate([events.src, events.dst, negative.T.ravel()])
         roles = 2 + negative.shape[1]
         times = np.tile(events.time, roles)
@@ -57,18 +58,21 @@ def sample_steps(session: Session, steps: np.ndarray) -> Iterator[Step]:
         limit = native.NO_LIMIT if config.sampling.in_batch_neighbors else int(batches.first_row[index])
         place = _places(session, history.graph(), roots, times, identity, limit, index)
         valid = place >= 0
-        pick = lambda column, place=place, valid=valid: np.where(  # noqa: E731
-            valid, column[np.maximum(place, 0)] if len(column) else -1, -1
-        )
-        other, winner = pick(history.other), np.zeros(len(roots), bool)
+        other, event = _pick(history.other, place), _pick(history.event, place)
+        winner = np.zeros(len(roots), bool)
         winner[: 2 * len(events)] = native.last_event(roots[: 2 * len(events)], np.tile(events.row, 2))
         unique = np.unique(np.concatenate([roots, other[valid]]))
         has_mail = _first_event(history, unique) < batches.first_row[index]
-        yield Step(index, len(events), roots, other, pick(history.event), winner, unique, has_mail)
+        yield SampledStep(index, len(events), roots, other, event, winner, unique, has_mail)
+
+
+def _pick(column: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Read a column at places [N, K]; -1 where a place is negative."""
+    return np.where(place >= 0, column[np.maximum(place, 0)] if len(column) else -1, -1)
 
 
 def _places(session: Session, graph, roots, times, identity, limit: int, step: int) -> np.ndarray:
-    """History entries [N, K] of the roots' neighbours. On one rank a node's local row is its global id."""
+    """Sample the history entries [N, K] of the roots' neighbours. On one rank a node's local row is its global id."""
     sampling = session.config.sampling
     if sampling.strategy == "recent":
         return native.sample_recent(graph, roots, times, sampling.fanout, limit)[0]
@@ -85,8 +89,8 @@ def _first_event(history, nodes: np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)
 class Tally:
-    """One kind of row, summed over steps. wanted: all of them, own ones too; asked, served [R] those that cross, by
-    asking and by serving rank; peak: the largest of either, over ranks, step by step; pairs: of ranks that exchange."""
+    """Counts of one kind of row, summed over steps. wanted: all rows, own ones too; asked, served [R]: rows that cross,
+    by asking and by serving rank; peak: sum over steps of the largest of both; pairs: of ranks that exchange."""
 
     asked: np.ndarray
     served: np.ndarray
@@ -95,7 +99,7 @@ class Tally:
     pairs: int = 0
 
     def add(self, asker: np.ndarray, server: np.ndarray) -> None:
-        """Rows [n] of one step, by who asks and who serves."""
+        """Add the rows [n] of a step, by the ranks that ask and that serve."""
         size = len(self.asked)
         matrix = np.bincount(asker * size + server, minlength=size * size).reshape(size, size)
         self.wanted += len(asker)
@@ -108,26 +112,26 @@ class Tally:
 
     @property
     def remote(self) -> int:
-        """All that cross."""
+        """Number of rows that cross."""
         return int(self.asked.sum())
 
 
 @dataclass(slots=True)
 class Load:
-    """Rows that ranks compute with, summed over steps: all of them, and those of the busiest rank."""
+    """Counts of rows that ranks compute with, summed over steps: of all ranks, and of the busiest rank of each step."""
 
     total: int = 0
     peak: int = 0
 
     def add(self, rank: np.ndarray, size: int) -> None:
-        """Rows [n] of one step, by rank."""
+        """Add the rows [n] of a step, by rank."""
         self.total += len(rank)
         self.peak += int(np.bincount(rank, minlength=size).max())
 
 
 @dataclass(slots=True)
-class Counts:
-    """What ``steps`` steps ask of ``size`` ranks. updated: rows with mail that the memory updater works on."""
+class RowCounts:
+    """Counts of what ``steps`` steps need of ``size`` ranks. updated: rows with mail that the memory updater reads."""
 
     size: int
     steps: int = 0
@@ -137,15 +141,15 @@ class Counts:
     updated: Load = field(default_factory=Load)
 
     def __post_init__(self):
-        zeros = lambda: np.zeros(self.size, np.int64)  # noqa: E731
-        self.kinds = {kind: Tally(zeros(), zeros()) for kind in (*KINDS, *HOT_KINDS)}
+        zeros = np.zeros(self.size, np.int64)
+        self.kinds = {kind: Tally(zeros.copy(), zeros.copy()) for kind in (*KINDS, *HOT_KINDS)}
 
     def add(
-        self, step: Step, handler: np.ndarray, owner: Callable[..., np.ndarray], hot: np.ndarray,
+        self, step: SampledStep, handler: np.ndarray, owner: Callable[..., np.ndarray], hot: np.ndarray,
         at_owner: bool,
     ) -> None:  # fmt: skip
-        """One step, its events handled by ``handler`` [B], nodes owned by ``owner(ids)`` and, where ``hot`` [nodes], by
-        whoever asks."""
+        """Add a step whose events are handled by the ranks ``handler`` [B]; nodes are at the ranks ``owner(ids)`` and,
+        where ``hot`` [nodes], at every rank."""
         self.steps, self.events = self.steps + 1, self.events + step.num_events
         asker = np.tile(handler, len(step.roots) // max(1, step.num_events))
         server = owner(step.roots)
@@ -166,8 +170,9 @@ class Counts:
         by_owner = step.unique[step.has_mail & ~hot[step.unique] & at_owner]
         self.updated.add(np.concatenate([rows[0][by_user], owner(by_owner)]), self.size)
 
-    def _tell(self, step: Step, asker: np.ndarray, winner: np.ndarray) -> None:
-        """Winners [w] (places among the roots), and the states of both endpoints of their events, to all ranks."""
+    def _tell(self, step: SampledStep, asker: np.ndarray, winner: np.ndarray) -> None:
+        """Add what is sent to all ranks: winners [w] (places among the roots), and the states of both ends of their
+        events."""
         sent = np.append(winner, (winner + step.num_events) % max(1, 2 * step.num_events))
         states, _ = _unique_pairs(asker[sent], step.roots[sent])
         for kind, rank in (("told", asker[winner]), ("states", states)):
@@ -175,19 +180,19 @@ class Counts:
 
 
 def _unique_pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unique (first, second) pairs of non-negative integers."""
+    """Find the unique (first, second) pairs of non-negative integers."""
     keys, span = np.unique(_keys(first, second)), int(second.max(initial=0)) + 1
     return keys // span, keys % span
 
 
 def _keys(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """One integer for every pair."""
+    """Make one integer of every pair."""
     return first * (int(second.max(initial=0)) + 1) + second
 
 
 def handlers(session: Session, book: Book) -> np.ndarray:
-    """The rank that handles each training event, [events in order of step and row]: the owner of its source, or where
-    it spills."""
+    """Return the rank that handles each training event, [events in order of step and row]: the owner of its source, or
+    the rank that the event spills to."""
     batches, size = session.batches["train"], book.size
     events = len(batches.events)
     step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
@@ -205,8 +210,8 @@ def handlers(session: Session, book: Book) -> np.ndarray:
     return rank
 
 
-def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[int, Counts], Counts]:
-    """Counts for every number of ranks in ``sizes`` (at most the number of parts), by a session of one rank.
+def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[int, RowCounts], RowCounts]:
+    """Count for every number of ranks in ``sizes`` (at most the number of parts), with a session of one rank.
 
     The second result is the limit of many ranks: every event on a rank of its own, which owns nothing.
     """
@@ -214,27 +219,27 @@ def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[i
     at_owner, hot = session.config.memory.update_at == "owner", _is_hot(session)
     books = {size: Book(book.offsets, size, book.node_types) for size in sizes}
     handled = {size: handlers(session, books[size]) for size in sizes}
-    found, limit = {size: Counts(size) for size in sizes}, Counts(1)
+    counts, limit = {size: RowCounts(size) for size in sizes}, RowCounts(1)
     for step in sample_steps(session, steps):
-        mine = batches.at(step.index)
+        rows = batches.at(step.index)
         for size in sizes:
-            found[size].add(step, handled[size][mine], lambda ids, b=books[size]: b.locate(ids)[0], hot, at_owner)
+            counts[size].add(step, handled[size][rows], lambda ids, b=books[size]: b.locate(ids)[0], hot, at_owner)
         _add_apart(limit, step, at_owner)
-    return found, limit
+    return counts, limit
 
 
 def _is_hot(session: Session) -> np.ndarray:
-    """Of every node, whether more than one rank would keep copies of its memory."""
+    """Say of every node whether more than one rank would keep copies of its memory."""
     share, partition = session.config.memory.hot_nodes, session.partition
-    hot = hottest(share, session.splits.degree(), partition, session.data_channel)
+    hot = hottest(share, session.graph.splits.degree(), partition, session.graph.channel)
     flags = np.zeros(partition.book.num_nodes, bool)
     if hot is not None:
         flags[hot.ids] = True
     return flags
 
 
-def _add_apart(limit: Counts, step: Step, at_owner: bool) -> None:
-    """Totals when no two events share a rank and no two nodes an owner."""
+def _add_apart(limit: RowCounts, step: SampledStep, at_owner: bool) -> None:
+    """Add the totals of a step when no two events share a rank and no two nodes an owner."""
     limit.steps, limit.events = limit.steps + 1, limit.events + step.num_events
     event = np.tile(np.arange(step.num_events), len(step.roots) // max(1, step.num_events))
     valid = np.flatnonzero(step.other.ravel() >= 0)

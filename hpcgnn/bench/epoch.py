@@ -8,7 +8,6 @@ cost model of many ranks.
 
 from __future__ import annotations
 
-import functools
 import time
 from pathlib import Path
 
@@ -16,46 +15,37 @@ import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pyg
-from hpcgnn.bench.command import Options
-from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.bench.command import TimingOptions
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_built_in
-from hpcgnn.loop import launch
-from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.session import open_session
 
 STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective."""
-    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
-    return command.run(world, config, options, measure, table)
+    """Collective. Time epochs and report them; returns the exit code."""
+    return command.run(world, argv, _parse, measure, table)
 
 
-def _parse(argv: list[str], world: World) -> tuple[RunConfig, Options]:
+def _parse(argv: list[str], world: World) -> tuple[RunConfig, TimingOptions]:
     parser = configuration.parser("python -m hpcgnn.bench", __doc__)
     config, options = command.parse(parser, argv, world, ("repeat", 3, "epochs"), "pyg")
     if options.peer == "pyg" and config.train.epoch_parallel > 1:
         raise ValueError("--peer pyg compares single epochs: leave train.epoch_parallel 1")
-    if options.peer == "pyg" and not peer_pyg.installed():
-        raise ValueError("--peer pyg needs torch-geometric: pip install torch-geometric")
+    if options.peer == "pyg":
+        command.check_installed("--peer pyg", "torch-geometric")
     return config, options
 
 
-def measure(config: RunConfig, folder: Path, options: Options, world: World) -> dict:
-    """Collective. What the command reports."""
-    make = functools.partial(make_built_in, config)
-    path = command.graph_path(config, folder, world, make)
-    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-        at_once = config.train.epoch_parallel
-        session = Session(config, path, world.split(at_once), watchdog)
-        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
-        epochs = [_epoch(session, trainer, number * at_once) for number in range(options.count + 1)][1:]
-        trainer.close()
+def measure(config: RunConfig, folder: Path, options: TimingOptions, world: World) -> dict:
+    """Collective. Measure what the command reports."""
+    path = command.graph_path(config, folder, world)
+    with command.training(open_session, config, path, folder, world) as (session, trainer):
+        first_epochs = [number * config.train.epoch_parallel for number in range(options.count + 1)]
+        epochs = [_epoch(session, trainer, epoch) for epoch in first_epochs][1:]
     result = _summary(session, epochs)
     if options.peer == "pyg":
         result["pyg_epoch_seconds"] = peer_pyg.epoch_seconds(session)
@@ -63,7 +53,7 @@ def measure(config: RunConfig, folder: Path, options: Options, world: World) -> 
 
 
 def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
-    """Collective. Seconds in all, by stage, and bytes of this rank for one training epoch."""
+    """Collective. Train an epoch; returns its seconds, in all and by stage, and this rank's bytes and new pages."""
     for timers in (session.timers, session.plan_timers):
         timers.clear()
     trainer.start_epoch(epoch)
@@ -91,12 +81,11 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
 
 
 def _summary(session: Session, epochs: list[dict[str, float]]) -> dict:
-    """Collective. Medians over the epochs, stages averaged over ranks."""
+    """Collective. Take medians over the epochs; stages are averaged over ranks."""
     world, config = session.world.job, session.config
     names = list(epochs[0])
-    values = world.allgather_array(np.array([[e[name] for name in names] for e in epochs])).astype(
-        float
-    )  # [R, E, names]
+    own_values = np.array([[epoch[name] for name in names] for epoch in epochs], float)
+    values = world.allgather_array(own_values)  # [R, E, names]
     sent = np.median(values[:, :, names.index("bytes")], axis=1).max()
     median = dict(zip(names, np.median(values, axis=1).mean(axis=0), strict=True))
     seconds = values[:, :, names.index("seconds")].max(axis=0)
@@ -118,7 +107,7 @@ def _summary(session: Session, epochs: list[dict[str, float]]) -> dict:
 
 
 def table(result: dict) -> str:
-    """The result as text."""
+    """Write the result as text."""
     total, count = result["epoch_seconds"], result["epoch_parallel"]
     what = "epoch" if count == 1 else f"{count} epochs at once ({result['groups']} groups of ranks)"
     lines = [

@@ -1,4 +1,4 @@
-"""What crosses the wire in a temporal step, exchange by exchange: which rows, how wide, in which direction.
+"""Describes the exchanges of a temporal step one by one: which rows, how wide, in which direction.
 
 Widths come from where the records are defined, so that they cannot drift from what is sent.
 """
@@ -9,20 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.bench.counts import Counts
+from hpcgnn.bench.counts import RowCounts
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal import neighbors
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.mail import TOLD_BYTES
-from hpcgnn.temporal.session import Session
 
 FEATURE_BYTES, ROW_ID_BYTES = 4, 4  # float32 event features; int32 rows in a route's requests
 EXTRAS = 2  # loss and stop flag travel with the gradients
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """One alltoallv of a step. kind: of rows, as in counts.KINDS and HOT_KINDS; asked: sent by those who ask, not who
-    serve; planned: made while planning, in the background; agrees: an all-to-all of row counts comes before it."""
+class StepExchange:
+    """An alltoallv of a step. kind: of rows, one of counts.KINDS or HOT_KINDS; asked: sent by the ranks that ask, not
+    by those that serve; planned: made while planning, in the background; agrees: an all-to-all of row counts comes
+    before it."""
 
     name: str
     kind: str
@@ -32,7 +33,7 @@ class Exchange:
     agrees: bool = False
 
 
-# What the counts and widths below describe; other settings ask for other rows.
+# The settings that counts and widths describe; with others other rows are exchanged.
 MODELLED: dict[str, dict[str, tuple]] = {
     "task": {"kind": ("link",)},
     "model": {"class_path": ("",), "embedding": ("attention",), "layers": (1,), "message_from": ("memory",),
@@ -49,50 +50,50 @@ def check_modelled(config: RunConfig) -> None:
         for name, allowed in choices.items():
             value = getattr(getattr(config, section), name)
             if value not in allowed:
-                known = " or ".join(map(repr, allowed))
-                raise ValueError(f"the cost model knows {section}.{name} {known} only, got {value!r}")
+                listed = " or ".join(map(repr, allowed))
+                raise ValueError(f"the cost model knows {section}.{name} {listed} only, got {value!r}")
 
 
-def exchanges(session: Session) -> list[Exchange]:
-    """The exchanges of a training step, in order."""
+def exchanges(session: Session) -> list[StepExchange]:
+    """List the exchanges of a training step, in order."""
     config, partition, model = session.config, session.partition, session.model
     item, features = session.dtype.itemsize, partition.edge_width
-    reply = neighbors.reply_dtype(config.sampling.fanout, session.splits.history.feature is not None).itemsize
+    reply = neighbors.reply_dtype(config.sampling.fanout, session.graph.splits.history.feature is not None).itemsize
     columns = session.memory.table.tensors()
     node_feature = partition.node_width * item
     at_owner = config.memory.update_at == "owner"
     state = model.state_width * item
     whole = sum(c.element_size() * int(np.prod(c.shape[1:])) for c in columns)
     mail = state + features * item
-    found = [
-        Exchange("request", "requests", neighbors.REQUEST.itemsize, asked=True, planned=True, agrees=True),
-        Exchange("reply", "requests", reply, asked=False, planned=True),
-        Exchange("event features", "features", FEATURE_BYTES * features, asked=False, planned=True, agrees=True),
-        Exchange("row ids", "rows", ROW_ID_BYTES, asked=True, planned=True, agrees=True),
-        Exchange("memory", "rows", (state if at_owner else whole) + node_feature, asked=False, planned=False),
-        Exchange("gradients of rows", "rows", state, asked=True, planned=False),
-        Exchange("mail", "mails", mail if at_owner else state + mail, asked=True, planned=False),
+    listed = [
+        StepExchange("request", "requests", neighbors.REQUEST.itemsize, asked=True, planned=True, agrees=True),
+        StepExchange("reply", "requests", reply, asked=False, planned=True),
+        StepExchange("event features", "features", FEATURE_BYTES * features, asked=False, planned=True, agrees=True),
+        StepExchange("row ids", "rows", ROW_ID_BYTES, asked=True, planned=True, agrees=True),
+        StepExchange("memory", "rows", (state if at_owner else whole) + node_feature, asked=False, planned=False),
+        StepExchange("gradients of rows", "rows", state, asked=True, planned=False),
+        StepExchange("mail", "mails", mail if at_owner else state + mail, asked=True, planned=False),
     ]
     if config.memory.hot_nodes:
-        found += [
-            Exchange("winners told", "told", TOLD_BYTES, asked=True, planned=True, agrees=True),
-            Exchange("states told", "states", state, asked=True, planned=False, agrees=True),
-            Exchange("features told", "told", features * item, asked=True, planned=False),
+        listed += [
+            StepExchange("winners told", "told", TOLD_BYTES, asked=True, planned=True, agrees=True),
+            StepExchange("states told", "states", state, asked=True, planned=False, agrees=True),
+            StepExchange("features told", "told", features * item, asked=True, planned=False),
         ]
     without = ["features told"] * (features == 0) + ["gradients of rows"] * (not at_owner)
-    return [e for e in found if e.name not in without and (e.kind != "features" or features)]
+    return [e for e in listed if e.name not in without and (e.kind != "features" or features)]
 
 
 def gradient_bytes(session: Session) -> int:
-    """Size of the buffer that the all-reduce sums."""
+    """Return the size of the buffer that the all-reduce sums."""
     parameters = sum(p.numel() for p in session.model.parameters() if p.requires_grad)
     return (parameters + EXTRAS) * session.dtype.itemsize
 
 
-def sent_bytes(found: list[Exchange], counts: Counts, planned: bool) -> np.ndarray:
-    """Bytes [R] that each rank sends in all counted steps, in the background or not: what Channel counts."""
+def sent_bytes(step_exchanges: list[StepExchange], counts: RowCounts, planned: bool) -> np.ndarray:
+    """Count the bytes [R] that each rank sends in all counted steps, in the background or not, as Channel does."""
     total = np.zeros(counts.size, np.int64)
-    for exchange in found:
+    for exchange in step_exchanges:
         if exchange.planned == planned:
             tally = counts.kinds[exchange.kind]
             total += exchange.width * (tally.asked if exchange.asked else tally.served)

@@ -1,9 +1,9 @@
-"""``python -m hpcgnn.bench gpu``: every kernel of a device against what bounds it, and exchanges between devices.
+"""``python -m hpcgnn.bench gpu``: times every kernel of a device against its bound, and exchanges between devices.
 
-A kernel is bound by the bytes that it moves at least, at the rate of a large copy, or by its flops, at that of a large
-product in float32. Of its seconds the median of several calls counts, each with the caches full of other data. With
-several ranks, each with rows on its device, an exchange of all with all is timed as MPI takes device memory (where it
-does) and staged through pinned memory.
+A kernel is bound by the bytes that it must move, at the rate of a large copy, or by its flops, at the rate of a large
+product in float32. Its time is the median of several calls, each with the caches full of other data. With several
+ranks, an exchange of all with all between devices is timed directly (where MPI takes device memory) and staged through
+pinned memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hpcgnn.bench import command
-from hpcgnn.bench.kernels import Case, Problems, Sizes
+from hpcgnn.bench.kernels import Case, Problems, ProblemSizes
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, World, mpi_is_cuda_aware
 from hpcgnn.loop import launch
@@ -27,8 +27,8 @@ COPY_BYTES, PRODUCT_SIZE, FLUSH_BYTES = 1 << 30, 8192, 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command takes beside the sizes."""
+class GpuOptions:
+    """What the command takes besides the sizes of the problems."""
 
     repeat: int = 10
     exchange: int = 64 << 20
@@ -36,14 +36,14 @@ class Options:
 
 
 class Clock:
-    """Seconds of calls on a device; ``flush`` bytes are written before each, so that nothing is left in its caches."""
+    """Times calls on a device; ``flush`` bytes are written before each, so that nothing is left in the caches."""
 
     def __init__(self, device: torch.device, repeat: int, flush: int):
         self._device, self._repeat = device, repeat
         self._flush = torch.empty(flush, dtype=torch.uint8, device=device)
 
     def __call__(self, call: Callable[[], object]) -> float:
-        """The median; the first call does not count."""
+        """Return the median seconds of a call; the first call does not count."""
         call()
         return float(np.median([self._once(call) for _ in range(self._repeat)]))
 
@@ -62,7 +62,7 @@ class Clock:
 
 
 def peaks(clock: Clock, device: torch.device, copy: int, product: int) -> dict[str, float]:
-    """bandwidth [B/s] of a copy within the device, flops [1/s] of a product in float32."""
+    """Measure the bandwidth [B/s] of a copy within the device and the flops [1/s] of a product in float32."""
     source = torch.zeros(copy, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     seconds = clock(lambda: target.copy_(source))
@@ -71,17 +71,17 @@ def peaks(clock: Clock, device: torch.device, copy: int, product: int) -> dict[s
 
 
 def time_case(case: Case, clock: Clock, peak: dict[str, float]) -> dict[str, float]:
-    """Seconds of a kernel, of its bound, and the share of the bound that it reaches."""
+    """Return the seconds of a kernel and of its bound, and the share of the bound that it reaches."""
     bound = max(case.bytes / peak["bandwidth"], case.flops / peak["flops"])
     seconds = clock(case.run)
     return {"seconds": seconds, "bytes": case.bytes, "flops": case.flops, "bound": bound, "share": bound / seconds}
 
 
 def measure(
-    sizes: Sizes, device: torch.device, repeat: int, copy: int = COPY_BYTES, product: int = PRODUCT_SIZE,
+    sizes: ProblemSizes, device: torch.device, repeat: int, copy: int = COPY_BYTES, product: int = PRODUCT_SIZE,
     flush: int = FLUSH_BYTES,
 ) -> dict:  # fmt: skip
-    """Peaks of the device and, by name, every kernel."""
+    """Measure the peaks of the device and every kernel, by name."""
     clock = Clock(device, repeat, flush)
     peak = peaks(clock, device, copy, product)
     cases = Problems(sizes, device).cases()
@@ -89,8 +89,8 @@ def measure(
 
 
 def time_exchange(world: World, size: int, repeat: int) -> float:
-    """Collective. B/s that a rank sends, in exchanges of ``size`` bytes with every other, from and to the memory of its
-    device."""
+    """Collective. Return the rate [B/s] at which a rank sends, in exchanges of ``size`` bytes with every other rank,
+    from and to the memory of its device."""
     channel, seconds, counts = world.channel(), [], np.full(world.size, size, np.int64)
     rows = torch.zeros((world.size * size, 1), dtype=torch.uint8, device=world.device)
     for _ in range(repeat):
@@ -105,8 +105,8 @@ def time_exchange(world: World, size: int, repeat: int) -> float:
     return (world.size - 1) * size / float(slowest)
 
 
-def time_ways(options: Options) -> dict[str, float]:
-    """Collective. ``time_exchange`` direct, where MPI takes device memory, and staged."""
+def time_ways(options: GpuOptions) -> dict[str, float]:
+    """Collective. Time exchanges directly, where MPI takes device memory, and staged."""
     ways: dict[str, Literal["on", "off"]] = {"direct": "on", "staged": "off"}
     if not mpi_is_cuda_aware():
         del ways["direct"]
@@ -115,7 +115,7 @@ def time_ways(options: Options) -> dict[str, float]:
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Rank 0 times the kernels, then all ranks the exchanges."""
+    """Collective. Time the kernels on rank 0, then exchanges between all ranks; returns the exit code."""
     sizes, options = launch.on_first_rank(world, "arguments", lambda: _parse(argv))
     with together(world, "find the device"):
         if not torch.cuda.is_available():
@@ -127,27 +127,30 @@ def main(world: World, argv: list[str]) -> int:
             result |= measure(sizes, own.device, options.repeat)
     if world.size > 1:
         result["exchanges"] = time_ways(options)
-    return command.tell(world, result, table, options.out)
+    if world.rank == 0:
+        command.report(result, table, options.out)
+    world.barrier()
+    return launch.EXIT_DONE
 
 
-def _parse(argv: list[str]) -> tuple[Sizes, Options]:
+def _parse(argv: list[str]) -> tuple[ProblemSizes, GpuOptions]:
     parser = argparse.ArgumentParser("python -m hpcgnn.bench gpu", description=__doc__)
-    default = Options()
-    for name, value in asdict(Sizes()).items():
+    default = GpuOptions()
+    for name, value in asdict(ProblemSizes()).items():
         parser.add_argument(f"--{name}", type=int, default=value, help="of the kernels' problems")
     parser.add_argument("--repeat", type=int, default=default.repeat, help="timings")
     parser.add_argument("--exchange", type=int, default=default.exchange, help="bytes from each rank to each other")
     parser.add_argument("--out", default=default.out, help="JSON file to write")
-    given = vars(parser.parse_args(argv))
-    for name, value in given.items():
+    values = vars(parser.parse_args(argv))
+    for name, value in values.items():
         if name != "out" and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
-    options = {field.name: given.pop(field.name) for field in fields(Options)}
-    return Sizes(**given), Options(**options)
+    options = {field.name: values.pop(field.name) for field in fields(GpuOptions)}
+    return ProblemSizes(**values), GpuOptions(**options)
 
 
 def table(result: dict) -> str:
-    """The result as text."""
+    """Write the result as text."""
     peak = result["peak"]
     lines = [
         f"{result['device']}: copy {peak['bandwidth'] / 1e9:,.0f} GB/s, product {peak['flops'] / 1e12:,.1f} Tflop/s",

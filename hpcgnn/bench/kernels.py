@@ -1,4 +1,4 @@
-"""The kernels of a device one by one: what each must move and compute at least, for problems like those of a step.
+"""Problems for the kernels of a device, like those of a step, with the bytes and flops that each needs at least.
 
 Bytes count every input that a call reads and every output that it writes once, random reads in sectors of 32 bytes as
 the device's memory moves them; flops count multiplications and additions of attention, which alone computes much.
@@ -14,16 +14,16 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan, EdgeLists, Random, Stream
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native.relabel import Scratch, unique_on_device
 
 SECTOR = 32
 KEY = Random(1, Stream.SAMPLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Of the problems. nodes and their entries of history; roots with slots neighbours each; unique nodes of a step;
-    width of rows; heads of attention."""
+class ProblemSizes:
+    """Sizes of the problems: nodes and their entries of history; roots with slots neighbours each; unique nodes of a
+    step; width of rows; heads of attention."""
 
     nodes: int = 1_000_000
     entries: int = 50_000_000
@@ -36,7 +36,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kernel's problem. run: one call."""
+    """A problem for a kernel. run: calls the kernel once."""
 
     name: str
     bytes: float
@@ -45,14 +45,14 @@ class Case:
 
 
 def sectors(row_bytes: int) -> int:
-    """Bytes that a random read of a row moves."""
+    """Return the bytes that a random read of a row moves."""
     return -(-row_bytes // SECTOR) * SECTOR
 
 
 class Problems:
     """The inputs of all cases, on one device."""
 
-    def __init__(self, sizes: Sizes, device: torch.device, seed: int = 0):
+    def __init__(self, sizes: ProblemSizes, device: torch.device, seed: int = 0):
         self.sizes, self.device = sizes, device
         self._draw = torch.Generator(device).manual_seed(seed)
         degree = np.random.default_rng(seed).multinomial(sizes.entries, np.full(sizes.nodes, 1 / sizes.nodes))
@@ -65,15 +65,15 @@ class Problems:
         self.rows = self.numbers(len(self.ids), sizes.width)
 
     def integers(self, limit: int, count: int) -> torch.Tensor:
-        """[count] int64 below ``limit``."""
+        """Draw [count] int64 below ``limit``."""
         return torch.randint(limit, (count,), generator=self._draw, device=self.device)
 
     def numbers(self, *shape: int) -> torch.Tensor:
-        """Standard normal float32."""
+        """Draw standard normal float32."""
         return torch.randn(shape, generator=self._draw, device=self.device)
 
     def cases(self) -> Iterator[Case]:
-        """All of them; inputs that only one needs are made when it is asked for."""
+        """Iterate over all cases; inputs that only one of them needs are made for it."""
         yield from self.sampling()
         yield from self.planning()
         yield from self.moving()
@@ -81,7 +81,7 @@ class Problems:
         yield from self.attention()
 
     def sampling(self) -> Iterator[Case]:
-        """Samplers and random numbers."""
+        """Make the cases of samplers and random numbers."""
         s, graph = self.sizes, (self.indptr, self.time, self.time)
         search = SECTOR * np.log2(max(2, s.entries / s.nodes))  # one sector a step of the binary search
         root, out = 3 * 8 + 2 * SECTOR + search, 8 * s.slots + 4
@@ -112,22 +112,22 @@ class Problems:
         )  # fmt: skip
 
     def node_identity(self) -> torch.Tensor:
-        """[nodes]: of the time's numbers, which are as good as any."""
+        """Return identities [nodes]; any numbers will do."""
         return self.time[: self.sizes.nodes] if self.sizes.entries >= self.sizes.nodes else self.indptr[:-1]
 
     def planning(self) -> Iterator[Case]:
-        """Relabelling, winners, transposes."""
+        """Make the cases of relabelling, winners and transposes."""
         n, unique = len(self.ids), self.sizes.unique
-        scratch, index = native_cuda.Scratch(), self.ids.int()
+        scratch, index = Scratch(), self.ids.int()
         yield Case("unique_relabel", n * (8 + 4 + SECTOR) + 8 * unique, 0,
-                   lambda: native_cuda.unique_relabel(self.ids, scratch))  # fmt: skip
+                   lambda: unique_on_device(self.ids, scratch))  # fmt: skip
         yield Case("last_event", n * (8 + 8 + 1 + SECTOR), 0,
-                   lambda: native_cuda.last_event(self.ids, self.ids, scratch))  # fmt: skip
+                   lambda: native.last_event(self.ids, self.ids, scratch))  # fmt: skip
         yield Case("transpose_index", n * (4 + 8) + 8 * unique, 0,
-                   lambda: native_cuda.transpose_index(index, unique, scratch))  # fmt: skip
+                   lambda: native.transpose_index(index, unique, False, scratch))  # fmt: skip
 
     def moving(self) -> Iterator[Case]:
-        """Rows gathered, scattered, summed."""
+        """Make the cases that gather, scatter and sum rows."""
         n, row, unique = len(self.ids), 4 * self.sizes.width, self.sizes.unique
         target, place = torch.empty_like(self.table), torch.randperm(unique, device=self.device)
         indptr, order = native.transpose_index(self.ids.int(), unique)
@@ -138,7 +138,7 @@ class Problems:
                    lambda: native.segment_sum_rows(self.rows, indptr, order))  # fmt: skip
 
     def lists(self) -> Iterator[Case]:
-        """Lists of edges: sums, maxima, attention, forward."""
+        """Make the cases of edge lists, forward: sums, maxima, attention."""
         s, row, n = self.sizes, 4 * self.sizes.width, len(self.ids)
         lists = EdgeLists(torch.arange(s.roots + 1, device=self.device) * s.slots, self.ids, s.unique)
         source, target = self.numbers(s.unique, s.heads), self.numbers(s.roots, s.heads)
@@ -150,7 +150,7 @@ class Problems:
                    lambda: native.graph_attention(self.table, source, target, lists))  # fmt: skip
 
     def attention(self) -> Iterator[Case]:
-        """Temporal attention without edge features, forward and backward."""
+        """Make the cases of temporal attention without edge features, forward and backward."""
         s, row = self.sizes, 4 * self.sizes.width
         n, key = len(self.ids), 2 * s.width
         slot = self.ids.int().view(s.roots, s.slots)

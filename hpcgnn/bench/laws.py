@@ -1,8 +1,8 @@
-"""Laws by which counts go on beyond the number of parts. Fitted to counted numbers of ranks, and written down.
+"""Laws that extrapolate counts beyond the number of parts, fitted to the counts of smaller numbers of ranks.
 
 * totals: U(R) = U_apart - (U_apart - U_1) R^-e: between one rank, where all duplicates meet, and every event on a rank
   of its own. One parameter e.
-* local share: what a rank asks of itself, l(R) = c R^-d, at most 1.
+* local share: the rows that a rank finds at itself, l(R) = c R^-d, at most 1.
 * imbalance: the busiest rank over the mean, g(R) = a R^b, at least 1.
 * messages of a rank: a power of R, at most R - 1 and at most its rows.
 """
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hpcgnn.bench.counts import KINDS, Counts
+from hpcgnn.bench.counts import KINDS, RowCounts
 
 FITTED_POINTS = 4  # the largest counted numbers of ranks
 SMALLEST = 1e-9
@@ -28,7 +28,7 @@ class Power:
 
     @classmethod
     def fit(cls, ranks: np.ndarray, values: np.ndarray) -> Power:
-        """Least squares on logarithms; with one point, a constant."""
+        """Fit by least squares on logarithms; with one point, a constant."""
         if len(ranks) == 1:
             return cls(float(values[0]), 0.0)
         exponent, log_factor = np.polyfit(np.log(ranks), np.log(np.maximum(values, SMALLEST)), 1)
@@ -40,7 +40,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """From ``one`` (one rank) to ``apart`` (every event alone), the gap closing as R^-exponent."""
+    """A total that grows from ``one`` (one rank) to ``apart`` (every event alone): the gap closes as R^-exponent."""
 
     one: float
     apart: float
@@ -48,7 +48,7 @@ class Total:
 
     @classmethod
     def fit(cls, ranks: np.ndarray, values: np.ndarray, one: float, apart: float) -> Total:
-        """Least squares on the logarithm of the gap, through R = 1."""
+        """Fit by least squares on the logarithm of the gap, through R = 1."""
         if apart <= one:
             return cls(one, one, 0.0)
         gap = np.log(np.clip((apart - values) / (apart - one), SMALLEST, 1))
@@ -60,9 +60,9 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of one kind in a step, over R ranks: mean of a rank, most that any sends or receives, and
-    ranks that one exchanges with."""
+class RowDemand:
+    """Rows of one kind that cross between R ranks in a step. mean: of a rank; peak: the most that a rank sends or
+    receives; messages: ranks that a rank exchanges with."""
 
     mean: float
     peak: float
@@ -71,20 +71,20 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one step asks of R ranks. roots, updated: rows that the busiest rank computes with."""
+    """What one step needs of R ranks. roots, updated: rows that the busiest rank computes with."""
 
     ranks: int
     counted: bool
-    rows: dict[str, Rows]
+    rows: dict[str, RowDemand]
     roots: float
     updated: float
 
 
-def counted_demand(counts: Counts) -> Demand:
-    """Means over the counted steps."""
+def counted_demand(counts: RowCounts) -> Demand:
+    """Average counts over the counted steps."""
     steps = max(1, counts.steps)
     rows = {
-        kind: Rows(t.remote / steps / counts.size, t.peak / steps, t.pairs / steps / counts.size)
+        kind: RowDemand(t.remote / steps / counts.size, t.peak / steps, t.pairs / steps / counts.size)
         for kind, t in counts.kinds.items()
     }
     return Demand(counts.size, True, rows, counts.roots.peak / steps, counts.updated.peak / steps)
@@ -100,8 +100,8 @@ class KindLaw:
     messages: Power
 
     @classmethod
-    def fit(cls, counted: list[Counts], kind: str, one: Counts, apart: Counts) -> KindLaw:
-        """``counted``: of two ranks or more."""
+    def fit(cls, counted: list[RowCounts], kind: str, one: RowCounts, apart: RowCounts) -> KindLaw:
+        """Fit the laws to the counts of two ranks or more."""
         ranks, tallies = np.array([c.size for c in counted]), [c.kinds[kind] for c in counted]
         steps = np.array([c.steps for c in counted])
         wanted = np.array([t.wanted for t in tallies]) / steps
@@ -112,17 +112,17 @@ class KindLaw:
         pairs = np.array([t.pairs for t in tallies]) / steps / ranks
         return cls(total, local, Power.fit(ranks, peak * ranks / np.maximum(remote, SMALLEST)), Power.fit(ranks, pairs))
 
-    def __call__(self, ranks: int, alone: float) -> Rows:
-        """``alone``: events of a step; a rank that has an event at all has its rows."""
+    def __call__(self, ranks: int, events: float) -> RowDemand:
+        """Extrapolate; events: of a step, as a rank that has an event at all has its rows."""
         remote = self.total(ranks) * (1 - min(1.0, self.local_share(ranks)))
         mean = remote / ranks
-        peak = max(mean * max(1.0, self.imbalance(ranks)), remote / max(ranks, alone))
-        return Rows(mean, peak, min(ranks - 1.0, mean, self.messages(ranks)))
+        peak = max(mean * max(1.0, self.imbalance(ranks)), remote / max(ranks, events))
+        return RowDemand(mean, peak, min(ranks - 1.0, mean, self.messages(ranks)))
 
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """How a step's demand goes on beyond the counted numbers of ranks."""
+    """The laws of a step's demand beyond the counted numbers of ranks."""
 
     kinds: dict[str, KindLaw]
     updated: Total
@@ -132,8 +132,8 @@ class Laws:
     fitted: list[int]
 
     @classmethod
-    def fit(cls, counts: dict[int, Counts], apart: Counts) -> Laws | None:
-        """None where fewer than two numbers of ranks above 1 were counted."""
+    def fit(cls, counts: dict[int, RowCounts], apart: RowCounts) -> Laws | None:
+        """Fit all laws; None where fewer than two numbers of ranks above 1 were counted."""
         sizes = sorted(size for size in counts if size > 1)[-FITTED_POINTS:]
         if len(sizes) < 2:
             return None
@@ -147,12 +147,13 @@ class Laws:
         return cls(kinds, updated, imbalance, apart.events / steps, one.roots.total / max(1, apart.events), sizes)
 
     def demand(self, ranks: int) -> Demand:
-        """Extrapolated; the events a rank handles follow from the spill rule, not from a law."""
+        """Extrapolate to a number of ranks; the events that a rank handles follow from the spill rule, not from a
+        law."""
         rows = {kind: law(ranks, self.batch) for kind, law in self.kinds.items()}
         roots = np.ceil(self.batch / ranks) * self.roles
         updated = self.updated(ranks) / ranks * max(1.0, self.updated_imbalance(ranks))
         return Demand(ranks, False, rows, float(roots), max(1.0, updated))
 
     def to_dict(self) -> dict:
-        """Plain values, for the report."""
+        """Return plain values, for the report."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""What a machine gives, measured at the start: network by exchanges, products by one product, a step by real steps."""
+"""Measures what a machine gives: its network by exchanges, its flops by a product, overheads by real steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 import torch
 
 from hpcgnn.bench.cost import step_flops
-from hpcgnn.bench.counts import Counts, Step, sample_steps
+from hpcgnn.bench.counts import RowCounts, SampledStep, sample_steps
 from hpcgnn.bench.laws import Demand, counted_demand
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.session import open_session
 
 # Where one rank can measure no network: a common 100 Gb/s fabric.
 ASSUMED = {"latency": 2e-6, "bandwidth": 12.5e9}
@@ -30,14 +31,14 @@ STEPS, SKIPPED, SHRINK = 30, 5, 8  # real steps to time, not counting the first 
 
 
 def open_alone(config: RunConfig, path: str, threads: int) -> Session:
-    """A session of this rank only, on the CPU, without plans ahead."""
+    """Open a session of this rank only, on the CPU, without plans ahead."""
     world = World.alone(CommConfig(device="cpu", threads=threads))
     config = replace(config, sampling=replace(config.sampling, prefetch=0))
-    return Session(config, path, world, Watchdog(world, 0))
+    return open_session(config, path, world, Watchdog(world, 0))
 
 
 def measure_network(world: World) -> dict[str, float]:
-    """Collective, two ranks or more. latency and bandwidth of a rank in exchanges of all with all."""
+    """Collective, on two ranks or more. Measure latency and bandwidth of a rank in exchanges of all with all."""
     peers = world.size - 1
     small, large = (_exchange_seconds(world, nbytes) for nbytes in (SMALL_BYTES, LARGE_BYTES))
     latency = small / peers
@@ -57,7 +58,7 @@ def _exchange_seconds(world: World, nbytes: int) -> float:
 
 
 def measure_flops() -> float:
-    """Flops per second of this rank's threads in a float32 product."""
+    """Measure the flops per second of this rank's threads in a float32 product."""
     a = torch.rand(PRODUCT_SIZE, PRODUCT_SIZE)
     seconds = []
     for _ in range(REPEATS):
@@ -68,7 +69,7 @@ def measure_flops() -> float:
 
 
 def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[str, float]:
-    """Efficiency, overhead and planning cost, from real steps of this rank with whole and with small batches."""
+    """Measure efficiency, overhead and planning cost with real steps of this rank, of whole and of small batches."""
     whole = config.train.batch_size
     sizes = [whole, max(1, whole // SHRINK)]
     work: list[float] = []
@@ -79,9 +80,9 @@ def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[
         session = open_alone(replace(config, train=replace(config.train, batch_size=size)), path, threads)
         timed = _timed_steps(session, threads)
         nodes = session.partition.book.num_nodes
-        asked = [_demand_of(step, nodes) for step in sample_steps(session, np.arange(len(timed)))][SKIPPED:]
-        work.append(float(np.mean([step_flops(config, session.partition.edge_width, demand) for demand in asked])))
-        roots.append(float(np.mean([demand.roots for demand in asked])))
+        demands = [_demand_of(step, nodes) for step in sample_steps(session, np.arange(len(timed)))][SKIPPED:]
+        work.append(float(np.mean([step_flops(config, session.partition.edge_width, demand) for demand in demands])))
+        roots.append(float(np.mean([demand.roots for demand in demands])))
         plan, step = np.median(timed[SKIPPED:], axis=0)
         planning.append(plan)
         seconds.append(step)
@@ -94,7 +95,7 @@ def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[
 
 
 def _timed_steps(session: Session, threads: int) -> np.ndarray:
-    """Seconds [steps, 2] of planning and of executing the first training steps."""
+    """Time the first training steps: seconds [steps, 2] of planning and of execution."""
     torch.set_num_threads(threads)
     timed, ready = [], time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
@@ -114,14 +115,14 @@ def _timed_steps(session: Session, threads: int) -> np.ndarray:
     return np.array(timed)
 
 
-def _demand_of(step: Step, num_nodes: int) -> Demand:
-    """Of one rank, which owns all nodes."""
-    counts, nobody = Counts(1), np.zeros(num_nodes, bool)
+def _demand_of(step: SampledStep, num_nodes: int) -> Demand:
+    """Return what a step needs of one rank, which owns all nodes."""
+    counts, nobody = RowCounts(1), np.zeros(num_nodes, bool)
     counts.add(step, np.zeros(step.num_events, np.int64), lambda ids: np.zeros(len(ids), np.int64), nobody, True)
     return counted_demand(counts)
 
 
 def _line(x: list[float], y: list[float]) -> tuple[float, float]:
-    """Intercept and slope through two points (large, small), neither negative."""
+    """Compute intercept and slope through two points (large, small), neither negative."""
     slope = (y[0] - y[1]) / (x[0] - x[1]) if x[0] > x[1] and y[0] > y[1] else y[0] / max(x[0], 1e-9)
     return max(0.0, y[0] - slope * x[0]), slope

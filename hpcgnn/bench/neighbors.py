@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench sample``: sampled in-edges per second on a static graph, relabelling included.
+"""``python -m hpcgnn.bench sample``: times sampling and relabelling of in-edges on a static graph.
 
 The graph has power-law in-degrees and sources drawn uniformly, and lies in memory as a rank holds it. Batches of
 different seeds are sampled hop by hop as training does: first each batch by all threads, then a batch per thread.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.bench import command
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.loop import launch
@@ -25,7 +24,7 @@ MODES = ("uniform", "replace", "full", "labor")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SampleOptions:
     """What the command takes."""
 
     nodes: int = 1_000_000
@@ -51,7 +50,7 @@ class Options:
 
 
 def power_law_graph(nodes: int, edges: int, exponent: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """In-edges as CSC: (indptr [nodes + 1], src [edges]) int64.
+    """Draw in-edges as CSC: (indptr [nodes + 1], src [edges]) int64.
 
     The share of the r-th most popular destination is proportional to r ** -exponent (Zipf), in a random order of the
     nodes; sources are uniform. Exponent a gives in-degrees with the density of a power law of 1 + 1 / a.
@@ -64,10 +63,10 @@ def power_law_graph(nodes: int, edges: int, exponent: float, seed: int) -> tuple
     return indptr, rng.integers(0, nodes, edges)
 
 
-class Batches:
-    """Batch number i of the graph, sampled by whoever asks."""
+class SampledBatches:
+    """A random graph and the seeds of its batches, which any thread can sample."""
 
-    def __init__(self, options: Options):
+    def __init__(self, options: SampleOptions):
         self.options = options
         self.indptr, self.src = power_law_graph(options.nodes, options.edges, options.exponent, options.seed)
         rng = np.random.default_rng(options.seed + 1)
@@ -76,11 +75,11 @@ class Batches:
         self.seeds = [rng.choice(options.nodes, options.batch_size, replace=False) for _ in range(options.batches)]
 
     def relabel(self) -> Relabel:
-        """A table for one thread."""
+        """Make a table for one thread."""
         return Relabel(self.options.nodes, dense=False if self.options.hashed else None)
 
     def sample(self, number: int, relabel: Relabel, threads: int) -> tuple[int, int]:
-        """(edges, unique nodes) of one batch."""
+        """Sample a batch; returns its numbers of edges and of unique nodes."""
         layers = sample_layers(
             self.indptr, self.src, self.seeds[number], self.identity, self.options.fanouts,
             Random(self.options.seed, Stream.NEIGHBOR, step=number), relabel,
@@ -90,21 +89,18 @@ class Batches:
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Rank 0 samples, with all its threads."""
+    """Collective. Sample on rank 0 with all its threads; returns the exit code."""
     options = launch.on_first_rank(world, "arguments", lambda: _parse(argv))
     with together(world, "sample"):
         if world.rank == 0:
-            result = measure(options)
-            print(table(result))
-            if options.out:
-                Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+            command.report(measure(options), table, options.out)
     world.barrier()
     return launch.EXIT_DONE
 
 
-def _parse(argv: list[str]) -> Options:
+def _parse(argv: list[str]) -> SampleOptions:
     parser = argparse.ArgumentParser("python -m hpcgnn.bench sample", description=__doc__)
-    default = Options()
+    default = SampleOptions()
     number = {
         "nodes": "of the graph", "edges": "of the graph", "batch_size": "seeds of a batch",
         "batches": "in one timing", "repeat": "timings", "threads": "of the sampler", "seed": "of all draws",
@@ -119,12 +115,12 @@ def _parse(argv: list[str]) -> Options:
     parser.add_argument("--weighted", action="store_true", help="with random weights")
     parser.add_argument("--hashed", action="store_true", help="relabel by a hash table, not by stamps")
     parser.add_argument("--out", default="", help="JSON file to write")
-    return Options(**vars(parser.parse_args(argv)))
+    return SampleOptions(**vars(parser.parse_args(argv)))
 
 
-def measure(options: Options) -> dict:
-    """Edges per second, the best and the median of the timings, batch by batch and with a batch per thread."""
-    batches = Batches(options)
+def measure(options: SampleOptions) -> dict:
+    """Measure edges per second, the best and the median of the timings, batch by batch and with a batch per thread."""
+    batches = SampledBatches(options)
     tables = [batches.relabel() for _ in range(options.threads)]
     rates: dict[str, list[float]] = {"batch by batch": [], "a batch per thread": []}
     with ThreadPoolExecutor(options.threads) as pool:
@@ -134,21 +130,21 @@ def measure(options: Options) -> dict:
             edges, nodes = way()
             if number > 0:  # the first warms up
                 rates[name].append(edges / (time.perf_counter() - start))
-    rate = {name: {"best": max(all_), "median": float(np.median(all_))} for name, all_ in rates.items()}
+    summary = {name: {"best": max(timed), "median": float(np.median(timed))} for name, timed in rates.items()}
     return {
         "options": asdict(options), "max_degree": int(np.diff(batches.indptr).max()),
         "edges_per_batch": edges / options.batches, "nodes_per_batch": nodes / options.batches,
-        "edges_per_second": rate,
+        "edges_per_second": summary,
     }  # fmt: skip
 
 
-def _one_by_one(batches: Batches, relabel: Relabel) -> tuple[int, int]:
+def _one_by_one(batches: SampledBatches, relabel: Relabel) -> tuple[int, int]:
     sizes = [batches.sample(i, relabel, batches.options.threads) for i in range(batches.options.batches)]
     edges, nodes = map(sum, zip(*sizes, strict=True))
     return edges, nodes
 
 
-def _side_by_side(batches: Batches, tables: list[Relabel], pool: ThreadPoolExecutor) -> tuple[int, int]:
+def _side_by_side(batches: SampledBatches, tables: list[Relabel], pool: ThreadPoolExecutor) -> tuple[int, int]:
     def share(first: int) -> list[tuple[int, int]]:
         numbers = range(first, batches.options.batches, len(tables))
         return [batches.sample(i, tables[first], 1) for i in numbers]
@@ -159,7 +155,7 @@ def _side_by_side(batches: Batches, tables: list[Relabel], pool: ThreadPoolExecu
 
 
 def table(result: dict) -> str:
-    """The result as text."""
+    """Write the result as text."""
     options = result["options"]
     lines = [
         f"{options['nodes']:,} nodes, {options['edges']:,} edges, largest in-degree {result['max_degree']:,}",

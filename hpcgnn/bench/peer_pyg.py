@@ -1,4 +1,4 @@
-"""PyTorch Geometric's temporal graph network over the same events, as a yardstick for one rank.
+"""Times PyTorch Geometric's temporal graph network over the same events, to compare one rank with.
 
 The model of Rossi et al. (2020) from PyG's documented parts: TGNMemory, IdentityMessage, LastAggregator and
 TransformerConv over the last neighbours. b events a batch, Z embedding width.
@@ -6,7 +6,6 @@ TransformerConv over the last neighbours. b events a batch, Z embedding width.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from typing import Any
 
@@ -14,15 +13,10 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
 
 WARM_UP_STEPS = 5
-
-
-def installed() -> bool:
-    """Whether torch_geometric can be imported."""
-    return importlib.util.find_spec("torch_geometric") is not None
 
 
 class PeerTGN(nn.Module):
@@ -52,26 +46,26 @@ class PeerTGN(nn.Module):
         self.neighbors.reset_state()
 
     def embed(self, nodes: torch.Tensor, times: torch.Tensor, messages: torch.Tensor) -> torch.Tensor:
-        """Embeddings [n, Z] of ``nodes`` [n]; times, messages: of all events, by row."""
+        """Embed ``nodes`` [n] as [n, Z]; times, messages: of all events, by row."""
         unique, inverse = nodes.unique(return_inverse=True)
-        below, edges, rows = self.neighbors(unique)
-        state, updated = self.memory(below)
-        passed = (updated[edges[0]] - times[rows]).to(state.dtype)
-        features = torch.cat([self.memory.time_enc(passed), messages[rows]], dim=1)
-        return self.attention(state, edges, features)[torch.searchsorted(below, unique)][inverse]
+        involved, edges, rows = self.neighbors(unique)
+        state, last_update = self.memory(involved)
+        time_passed = (last_update[edges[0]] - times[rows]).to(state.dtype)
+        features = torch.cat([self.memory.time_enc(time_passed), messages[rows]], dim=1)
+        return self.attention(state, edges, features)[torch.searchsorted(involved, unique)][inverse]
 
     def scores(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-        """Logits [n] of pairs of embeddings."""
+        """Score pairs of embeddings by logits [n]."""
         return self.out(torch.relu(self.source(source) + self.destination(destination))).squeeze(1)
 
     def observe(self, source, destination, time, message) -> None:
-        """Events [b] that have happened: new memory, new neighbours."""
+        """Update memory and neighbours with events [b] that have happened."""
         self.memory.update_state(source, destination, time, message)
         self.neighbors.insert(source, destination)
 
 
 def epoch_seconds(session: Session) -> float:
-    """Seconds that PyG takes for the training epoch that ``session`` (of one rank, on the CPU) prepared.
+    """Return the seconds that PyG takes for the training epoch that ``session`` (of one rank, on the CPU) prepared.
 
     Same events, batches, negatives, neighbours, widths and threads; evaluation and set-up are not timed.
     """
@@ -80,31 +74,32 @@ def epoch_seconds(session: Session) -> float:
     # PyG drops empty messages of width 0 and then finds too few: one column of zeros stands for "no features".
     messages = torch.from_numpy(events.columns["feat"]) if feature else torch.zeros(len(events), 1)
     columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
-    drawn: Any = session.negatives("train", 0)
+    drawn: Any = session.loaders["train"].negatives(0)
     negatives = torch.from_numpy(drawn.dst)
     model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1])
     optimizer = torch.optim.Adam(model.parameters(), lr=session.config.train.lr)
-    ranges = [session.batches["train"].at(step) for step in range(steps)]
+    batches = [session.batches["train"].at(step) for step in range(steps)]
     model.reset()
-    for mine in ranges[:WARM_UP_STEPS]:
-        _step(model, optimizer, mine, columns, messages, negatives)
+    for rows in batches[:WARM_UP_STEPS]:
+        _step(model, optimizer, rows, columns, messages, negatives)
     model.reset()
     begin = time.perf_counter()
-    for mine in ranges:
-        _step(model, optimizer, mine, columns, messages, negatives)
+    for rows in batches:
+        _step(model, optimizer, rows, columns, messages, negatives)
     return time.perf_counter() - begin
 
 
-def _step(model: PeerTGN, optimizer, mine: slice, columns, messages, negatives) -> None:
-    source, destination, times = (column[mine] for column in columns)
-    negative = negatives[mine].T.flatten()
+def _step(model: PeerTGN, optimizer, rows: slice, columns, messages, negatives) -> None:
+    source, destination, times = (column[rows] for column in columns)
+    negative = negatives[rows].T.flatten()
     optimizer.zero_grad()
     embedding = model.embed(torch.cat([source, destination, negative]), columns[2], messages)
-    own, shown, drawn = embedding.split([len(source), len(source), len(negative)])
-    positive = model.scores(own, shown)
-    wrong = model.scores(own.repeat(len(negative) // max(1, len(source)), 1), drawn)
-    loss = bce(positive, torch.ones_like(positive)) + bce(wrong, torch.zeros_like(wrong))
-    model.observe(source, destination, times, messages[mine])
+    at_source, at_destination, at_negative = embedding.split([len(source), len(source), len(negative)])
+    positive_scores = model.scores(at_source, at_destination)
+    negative_scores = model.scores(at_source.repeat(len(negative) // max(1, len(source)), 1), at_negative)
+    loss = bce(positive_scores, torch.ones_like(positive_scores))
+    loss = loss + bce(negative_scores, torch.zeros_like(negative_scores))
+    model.observe(source, destination, times, messages[rows])
     loss.backward()
     optimizer.step()
     model.memory.detach()

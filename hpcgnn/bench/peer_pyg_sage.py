@@ -1,4 +1,4 @@
-"""PyTorch Geometric's GraphSAGE over the same graph, as a yardstick for one rank: NeighborLoader and SAGEConv."""
+"""Times PyTorch Geometric's GraphSAGE over the same graph, to compare one rank with: NeighborLoader and SAGEConv."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from hpcgnn.loop.session import Session
 from hpcgnn.static.rows import FEATURE
-from hpcgnn.static.session import GraphSession
 
 STEPS = 3
 
 
 def check_installed() -> None:
-    """Raises ValueError where PyG, or what its loader samples with, cannot be imported."""
-    found = {
-        name: importlib.util.find_spec(name) is not None for name in ("torch_geometric", "pyg_lib", "torch_sparse")
-    }
-    if not found["torch_geometric"] or not (found["pyg_lib"] or found["torch_sparse"]):
+    """Raise ValueError where PyG, or both packages that its loader can sample with, cannot be imported."""
+    pyg, *samplers = (importlib.util.find_spec(name) for name in ("torch_geometric", "pyg_lib", "torch_sparse"))
+    if pyg is None or not any(samplers):
         raise ValueError("--peer pyg needs torch-geometric, and pyg-lib or torch-sparse for its NeighborLoader")
 
 
-def step_seconds(session: GraphSession) -> float:
-    """Median seconds of a training step, sampling included, behind one that warms up."""
+def step_seconds(session: Session) -> float:
+    """Return the median seconds of a training step, sampling included, after a step that warms up."""
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
     from torch_geometric.nn import GraphSAGE
 
-    partition, config, (rows,) = session.partition, session.config, session.rows
+    partition, config, (rows,) = session.partition, session.config, session.graph.rows
     (edges,) = partition.edges
     dst = np.repeat(np.arange(partition.num_nodes), np.diff(edges.indptr))
     label = torch.from_numpy(partition.columns[0]["label"].astype(np.int64))

@@ -1,19 +1,12 @@
-"""The cost model as a picture: step time, speed-up, and what a step consists of, against ranks."""
+"""Draws the cost model: step time, speed-up, and what a step consists of, against ranks."""
 
 from __future__ import annotations
-
-import importlib.util
 
 import numpy as np
 
 
-def installed() -> bool:
-    """Whether matplotlib can be imported."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
 def plot(report: dict, path: str) -> None:
-    """Write a picture (type by the file's suffix) of a report of ``hpcgnn.bench scale``."""
+    """Draw a report of ``hpcgnn.bench scale`` into a file, whose suffix says of what type."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -63,7 +56,7 @@ def _line(axes, points, ranks, values, label: str) -> None:
 
 
 def _parts(axes, points) -> None:
-    """Stacked shares of the foreground; extrapolated columns are hatched."""
+    """Draw stacked shares of the stages of execution; extrapolated columns are hatched."""
     place, bottom = np.arange(len(points)), np.zeros(len(points))
     totals = np.array([sum(p["seconds"].values()) for p in points])
     hatch = ["" if p["counted"] else "//" for p in points]

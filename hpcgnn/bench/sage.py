@@ -7,7 +7,6 @@ built-in synthetic graph. The first step warms up. Any model will do; without op
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from dataclasses import dataclass
@@ -17,42 +16,37 @@ import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pyg_sage
-from hpcgnn.bench.command import Options
-from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.bench.command import TimingOptions
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_built_in
-from hpcgnn.loop import launch
-from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import WHOLE, StaticConfig
 from hpcgnn.static.rows import FEATURE
-from hpcgnn.static.session import GraphSession
+from hpcgnn.static.session import open_session
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One step on this rank. seconds by stage; edges, nodes: sampled; sent, wanted: bytes of rows that this rank sent,
-    and that its misses should have others send; pages: that the system gave."""
+class TimedStep:
+    """A timed step of this rank. seconds: by stage; edges, nodes: sampled; sent: bytes of rows that this rank sent;
+    missed: bytes of rows that it fetches because its feature cache has them not; pages: new ones of the process."""
 
     seconds: dict[str, float]
     edges: int
     nodes: int
     sent: int
-    wanted: int
+    missed: int
     pages: int
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective."""
-    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
-    return command.run(world, config, options, measure, table)
+    """Collective. Time steps and report them; returns the exit code."""
+    return command.run(world, argv, _parse, measure, table)
 
 
-def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
+def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
     parser = configuration.parser("python -m hpcgnn.bench sage", __doc__, StaticConfig.KIND)
     config, options = command.parse(parser, [*DEFAULTS, *argv], world, ("steps", 10, "steps"), "pyg")
     if config.comm.sampler_ranks:
@@ -64,70 +58,67 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, Options]:
     return config, options
 
 
-def measure(config: StaticConfig, folder: Path, options: Options, world: World) -> dict:
-    """Collective. What the command reports."""
-    make = functools.partial(make_built_in, config)
-    path = command.graph_path(config, folder, world, make)
-    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-        session = GraphSession(config, path, world, watchdog)
-        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
+def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: World) -> dict:
+    """Collective. Measure what the command reports."""
+    path = command.graph_path(config, folder, world)
+    with command.training(open_session, config, path, folder, world) as (session, trainer):
         steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
-        trainer.close()
     result = _summary(session, steps)
     if options.peer == "pyg":
         result["pyg_step_seconds"] = peer_pyg_sage.step_seconds(session)
     return result
 
 
-def _steps(session: GraphSession, trainer: Trainer):
-    """Collective. Steps of training, epoch after epoch, each planned in its place."""
+def _steps(session: Session, trainer: Trainer):
+    """Collective. Train and time step after step, epoch after epoch; a step is planned when its turn comes."""
     row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
-                 for rows in session.rows]  # fmt: skip
+                 for rows in session.graph.rows]  # fmt: skip
     for epoch in itertools.count():
         trainer.start_epoch(epoch)
         for step in range(session.batches["train"].num_steps):
             session.timers.clear()
             session.world.barrier()
-            before, misses = session.data_channel.sent_bytes, [rows.wanted - rows.hits for rows in session.rows]
+            sent_before = session.graph.channel.sent_bytes
+            misses_before = [rows.wanted - rows.hits for rows in session.graph.rows]
             begin, pages = time.perf_counter(), command.page_faults()
-            plan = session.sampler.plan(session.batches["train"], epoch, step)
+            plan = session.loaders["train"].samplers[0].plan(session.batches["train"], epoch, step)
             planned = time.perf_counter()
             trainer.train_step(plan)
             session.world.barrier()
             seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
-            wanted = sum(
-                (rows.wanted - rows.hits - old) * width
-                for rows, old, width in zip(session.rows, misses, row_bytes, strict=True)
+            missed = sum(
+                (rows.wanted - rows.hits - before) * width
+                for rows, before, width in zip(session.graph.rows, misses_before, row_bytes, strict=True)
             )
-            yield Step(
+            yield TimedStep(
                 seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
                 sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
-                sum(plan.batch.blocks[0].num_src), session.data_channel.sent_bytes - before, wanted,
+                sum(plan.batch.blocks[0].num_src), session.graph.channel.sent_bytes - sent_before, missed,
                 command.page_faults() - pages,
             )  # fmt: skip
 
 
-def _summary(session: GraphSession, steps: list[Step]) -> dict:
-    """Collective. Medians over the steps; stages averaged over ranks, counts summed over them."""
+def _summary(session: Session, steps: list[TimedStep]) -> dict:
+    """Collective. Take medians over the steps; stages are averaged over ranks, counts summed over them."""
     world, config = session.world, session.config
     names = list(steps[0].seconds)
     seconds = world.allgather_array(np.array([[s.seconds[name] for name in names] for s in steps]))  # [R, steps, names]
-    counts = world.allgather_array(np.array([[s.edges, s.nodes, s.sent, s.wanted, s.pages] for s in steps])).sum(axis=0)
-    edges, nodes, sent, wanted, pages = np.median(counts, axis=0).tolist()
+    counts = world.allgather_array(np.array([[s.edges, s.nodes, s.sent, s.missed, s.pages] for s in steps])).sum(axis=0)
+    edges, nodes, sent, missed, pages = np.median(counts, axis=0).tolist()
     slowest = seconds[:, :, names.index("step")].max(axis=0)
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
         "precision": config.train.precision, "seeds": config.train.batch_size, "steps": len(steps),
         "step_seconds": float(np.median(slowest)), "step_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
-        "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": wanted,
-        "hit_rate": session.tables.hit_rate(), "predicted_hit_rate": session.tables.predicted_hits,
+        "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": missed,
+        "hit_rate": session.graph.tables.hit_rate(), "predicted_hit_rate": session.graph.tables.predicted_hits,
         "pages_per_step": pages / world.size, "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip
 
 
 def table(result: dict) -> str:
-    """The result as text."""
+    """Write the result as text."""
     total, peaks = result["step_seconds"], result["peak_memory_mib"]
     lines = [
         f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['model']}, "

@@ -1,14 +1,12 @@
-"""``python -m hpcgnn.bench scale``: seconds of a training step on 1 to 1,024 ranks, predicted by a cost model.
+"""``python -m hpcgnn.bench scale``: predicts the seconds of a training step on 1 to 1,024 ranks by a cost model.
 
-What a step asks of R ranks is counted from a partition set by one process, for R up to the number of parts, and goes on
-from there by fitted laws. What the machine gives is measured at the start (its network on two ranks or more), or given.
-Options of hpcgnn.train (``--data.path``, ``--train.batch_size``, ...) say what is trained.
-"""
+What a step needs of R ranks is counted from a partition set by one process, for R up to the number of parts, and
+extrapolated by fitted laws. What the machine gives is measured at the start (its network on two ranks or more), or
+given. Options of hpcgnn.train (``--data.path``, ``--train.batch_size``, ...) say what is trained."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import config as configuration
+from hpcgnn.bench import command, plot
 from hpcgnn.bench import machine as machines
-from hpcgnn.bench import plot
 from hpcgnn.bench.cost import ASSUMPTIONS, Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import check_modelled, exchanges, gradient_bytes, sent_bytes
@@ -27,8 +25,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
 
 SMALL = 8  # every number of ranks up to here, then powers of two
 GIVEN = {
@@ -41,8 +39,8 @@ CALIBRATED = ("efficiency", "overhead", "plan_root", "plan_overhead")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command takes beside the configuration. given: machine parameters by name."""
+class ScaleOptions:
+    """What the command takes besides the configuration. given: machine parameters by name."""
 
     out: str
     plot: str
@@ -53,17 +51,17 @@ class Options:
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Rank 0 counts and predicts; the others take part in measuring the network."""
+    """Collective. Count and predict on rank 0; the others take part in measuring the network. Returns the exit code."""
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
     world = World(config.comm)
     values, sources = _network(world, options.given)
-    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as own, together(world, "predict"):
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder, together(world, "predict"):
         if world.rank == 0:
-            _predict_and_write(config, options, Path(own), world.threads, values, sources)
+            _predict_and_write(config, options, Path(folder), world.threads, values, sources)
     return launch.EXIT_DONE
 
 
-def _parse(argv: list[str]) -> tuple[RunConfig, Options]:
+def _parse(argv: list[str]) -> tuple[RunConfig, ScaleOptions]:
     parser = configuration.parser("python -m hpcgnn.bench scale", __doc__)
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
     parser.add_argument("--plot", type=str, default="", help="picture to write (.png, .pdf, .svg)")
@@ -80,53 +78,52 @@ def _parse(argv: list[str]) -> tuple[RunConfig, Options]:
         raise ValueError("--max_ranks must be at least 1, --steps at least 0")
     check_modelled(config)
     overlap = config.sampling.prefetch != 0
-    if namespace.plot and not plot.installed():
-        raise ValueError("--plot needs matplotlib: pip install matplotlib")
-    return config, Options(namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, overlap, given)
+    if namespace.plot:
+        command.check_installed("--plot", "matplotlib")
+    return config, ScaleOptions(namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, overlap, given)
 
 
 def _network(world: World, given: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
-    """Collective. Latency and bandwidth, and where each of them comes from."""
-    found, source = (machines.ASSUMED, "assumed") if world.size == 1 else (machines.measure_network(world), "measured")
+    """Collective. Return latency and bandwidth, and where each of them comes from."""
+    network, source = (
+        (machines.ASSUMED, "assumed") if world.size == 1 else (machines.measure_network(world), "measured")
+    )
     names = ("latency", "bandwidth")
     return (
-        {name: given.get(name, found[name]) for name in names},
+        {name: given.get(name, network[name]) for name in names},
         {name: "given" if name in given else source for name in names},
     )
 
 
-def _predict_and_write(config, options: Options, folder: Path, threads: int, values: dict, sources: dict) -> None:
+def _predict_and_write(config, options: ScaleOptions, folder: Path, threads: int, values: dict, sources: dict) -> None:
     path = config.data.path or str(folder / "parts")
     if not config.data.path:
         make_built_in(config, Path(path))
     session = machines.open_alone(config, path, threads)
-    more, whence = _compute(config, path, threads, options.given)
-    report = make_report(session, options, Machine(**values, **more), sources | whence)
-    print(table(report))
-    if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
+    compute_values, compute_sources = _compute(config, path, threads, options.given)
+    report = make_report(session, options, Machine(**values, **compute_values), sources | compute_sources)
+    command.report(report, table, options.out)
     if options.plot:
         plot.plot(report, options.plot)
 
 
 def _compute(config, path: str, threads: int, given: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
-    """What this rank computes and plans with, and where each value comes from."""
+    """Return the machine's parameters of computing and planning, and where each of them comes from."""
     values = {name: given[name] for name in ("flops", *CALIBRATED) if name in given}
-    here = dict.fromkeys(values, "given")
     missing = [name for name in CALIBRATED if name not in values]
     measured = machines.measure_flops() if missing or "flops" not in values else 0.0
-    found = {"flops": measured}
+    all_measured = {"flops": measured}
     if missing:  # efficiency is of this machine's products, whatever flops are given for another one
-        found |= machines.calibrate(config, path, threads, measured)
-    return found | values, dict.fromkeys(found, "measured") | here
+        all_measured |= machines.calibrate(config, path, threads, measured)
+    return all_measured | values, dict.fromkeys(all_measured, "measured") | dict.fromkeys(values, "given")
 
 
-def make_report(session: Session, options: Options, machine: Machine, sources: dict[str, str]) -> dict:
-    """Count by a session of one rank, extrapolate, predict."""
+def make_report(session: Session, options: ScaleOptions, machine: Machine, sources: dict[str, str]) -> dict:
+    """Count with a session of one rank, extrapolate and predict."""
     config, book, batches = session.config, session.partition.book, session.batches["train"]
     parts = book.offsets.shape[1] - 1
-    wanted = min(options.steps or batches.num_steps, batches.num_steps)
-    steps = np.unique(np.linspace(0, batches.num_steps - 1, wanted).round().astype(np.int64))
+    num_counted = min(options.steps or batches.num_steps, batches.num_steps)
+    steps = np.unique(np.linspace(0, batches.num_steps - 1, num_counted).round().astype(np.int64))
     counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
     laws: Any = None if config.memory.hot_nodes else Laws.fit(counts, apart)
     beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
@@ -161,7 +158,7 @@ def _extrapolated_sizes(parts: int, most: int) -> list[int]:
 
 
 def table(report: dict) -> str:
-    """The report as text."""
+    """Write the report as text."""
     values = report["machine"]
     lines = [
         f"{report['data']}: {report['parts']} parts, batch {report['batch_size']}, "

@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pygt
-from hpcgnn.bench.command import Options
+from hpcgnn.bench.command import TimingOptions
 from hpcgnn.comm.halo import HALO_WAIT
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import make_built_in
-from hpcgnn.loop import launch
-from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.session import SnapshotSession
+from hpcgnn.snapshots.session import open_session
 
 STAGES = ("compute", HALO_WAIT, "gradient sum", "optimizer")
 # Kinds whose hidden rows travel once for every convolution but the first, forward and backward.
@@ -36,12 +32,11 @@ STACKED = ("gcn", "tgcn", "evolvegcn_o")
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective."""
-    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv, world))
-    return command.run(world, config, options, measure, table)
+    """Collective. Time epochs and report them; returns the exit code."""
+    return command.run(world, argv, _parse, measure, table)
 
 
-def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, Options]:
+def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, TimingOptions]:
     parser = configuration.parser("python -m hpcgnn.bench snapshots", __doc__, SnapshotConfig.KIND)
     config, options = command.parse(parser, argv, world, ("epochs", 3, "epochs"), "pygt")
     if config.comm.time_parallel > 1:
@@ -51,9 +46,9 @@ def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, Options]:
     return config, options
 
 
-def measure(config: SnapshotConfig, folder: Path, options: Options, world: World) -> dict:
-    """Collective. What the command reports."""
-    path = command.graph_path(config, folder, world, partial(make_built_in, config))
+def measure(config: SnapshotConfig, folder: Path, options: TimingOptions, world: World) -> dict:
+    """Collective. Measure what the command reports."""
+    path = command.graph_path(config, folder, world)
     result = _epochs(config, path, folder, options.count, world)
     if world.size > 1:
         blocking = replace(config, comm=replace(config.comm, overlap=False))
@@ -64,26 +59,22 @@ def measure(config: SnapshotConfig, folder: Path, options: Options, world: World
     if options.peer == "pygt":
         with Watchdog(world, 0) as watchdog:
             result["pygt_epoch_seconds"] = peer_pygt.epoch_seconds(
-                SnapshotSession(config, path, world, watchdog), options.count
+                open_session(config, path, world, watchdog), options.count
             )
     return result
 
 
 def _epochs(config: SnapshotConfig, path: str, folder: Path, epochs: int, world: World) -> dict:
-    """Collective. Medians over epochs; stages averaged over ranks, bytes summed over them."""
-    names, found = ("epoch", "plan", *STAGES), []
-    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-        session = SnapshotSession(config, path, world, watchdog)
-        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
-        for epoch in range(epochs + 1):
-            found.append(_epoch(session, trainer, epoch))
-        trainer.close()
-    table = world.allgather_array(np.array(found[1:]))  # [R, epochs, names + bytes]
+    """Collective. Time epochs and take medians over them; stages are averaged over ranks, bytes summed over them."""
+    names = ("epoch", "plan", *STAGES)
+    with command.training(open_session, config, path, folder, world) as (session, trainer):
+        own_values = [_epoch(session, trainer, epoch) for epoch in range(epochs + 1)]
+    table = world.allgather_array(np.array(own_values[1:]))  # [R, epochs, names + bytes]
     seconds, sent = table[:, :, :-1], table[:, :, -1].sum(axis=0)
     slowest = seconds[:, :, 0].max(axis=0)
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
-        "precision": config.train.precision, "snapshots": len(session.splits["train"]),
+        "precision": config.train.precision, "snapshots": len(session.loaders["train"].snapshots),
         "epoch_seconds": float(np.median(slowest)), "epoch_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
         "halo_wait_least": float(np.median(seconds, axis=1)[:, names.index(HALO_WAIT)].min()),
@@ -92,44 +83,45 @@ def _epochs(config: SnapshotConfig, path: str, folder: Path, epochs: int, world:
     }  # fmt: skip
 
 
-def _epoch(session: SnapshotSession, trainer: Trainer, epoch: int) -> list[float]:
-    """Collective. Seconds of an epoch and of its stages, and the bytes of rows that this rank sent."""
+def _epoch(session: Session, trainer: Trainer, epoch: int) -> list[float]:
+    """Collective. Train an epoch; returns its seconds, the seconds of its stages, and the bytes of rows that this rank
+    sent."""
     session.timers.clear()
     session.plan_timers.clear()
     trainer.start_epoch(epoch)
     session.memory.reset()
     session.world.barrier()
-    sent, begin = session.data_channel.sent_bytes, time.perf_counter()
+    sent, begin = session.graph.channel.sent_bytes, time.perf_counter()
     with session.plans("train", epoch) as plans:
         for plan in plans:
             trainer.train_step(plan)
     session.world.barrier()
     seconds = [time.perf_counter() - begin, session.plan_timers.seconds["plan"]]
     seconds += [session.timers.seconds[stage] for stage in STAGES]
-    return [*seconds, session.data_channel.sent_bytes - sent]
+    return [*seconds, session.graph.channel.sent_bytes - sent]
 
 
-def _expected(session: SnapshotSession, world: World) -> float | None:
-    """Collective. Bytes of hidden rows that an epoch should send, from the partition alone; None where it is not
-    known."""
+def _expected(session: Session, world: World) -> float | None:
+    """Collective. Compute from the partition alone how many bytes of hidden rows an epoch should send; None where that
+    is not known."""
     config = session.config
-    known = config.model.kind in STACKED and config.task.kind == "regression" and not session.learns_inputs
-    if not known or config.sampling.history or config.sampling.by_part:
+    is_stacked = config.model.kind in STACKED and config.task.kind == "regression" and session.memory.learnt is None
+    if not is_stacked or config.sampling.history or config.sampling.by_part:
         return None
-    halo = sum(halo_rows(session.partition, number) for number in session.splits["train"])
+    halo = sum(halo_rows(session.partition, number) for number in session.loaders["train"].snapshots)
     width = config.model.hidden * session.dtype.itemsize
     return float(world.total(halo) * width * (config.model.layers - 1) * 2)
 
 
 def halo_rows(partition: SnapshotPartition, number: int) -> int:
-    """Different nodes of other ranks with edges to this rank's nodes in a snapshot."""
+    """Count the halo of this rank in a snapshot: nodes of other ranks with edges to its own."""
     src = np.unique(partition.edges_at(number).src)
     owner, _ = partition.book.locate(src)
     return int((owner != partition.rank).sum())
 
 
 def table(result: dict) -> str:
-    """The result as text."""
+    """Write the result as text."""
     total, peaks, expected = result["epoch_seconds"], result["peak_memory_mib"], result["row_bytes_expected"]
     lines = [
         f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['model']}, "
@@ -138,10 +130,10 @@ def table(result: dict) -> str:
     ]
     stages = {name: seconds for name, seconds in result["stages"].items() if name != "epoch"}
     lines += [f"  {name:14s} {seconds:7.3f} s  {100 * seconds / total:5.1f} %" for name, seconds in stages.items()]
-    told = "" if expected is None else f", expected {expected / 1024:.1f} KiB"
+    comparison = "" if expected is None else f", expected {expected / 1024:.1f} KiB"
     lines.append(
-        f"rows sent per epoch by all ranks: {result['row_bytes_sent'] / 1024:.1f} KiB{told}; peak memory per rank "
-        f"{min(peaks):.0f} to {max(peaks):.0f} MiB"
+        f"rows sent per epoch by all ranks: {result['row_bytes_sent'] / 1024:.1f} KiB{comparison}; peak memory per "
+        f"rank {min(peaks):.0f} to {max(peaks):.0f} MiB"
     )
     if "halo_wait_without_overlap" in result:
         lines.append(

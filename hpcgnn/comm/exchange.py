@@ -84,7 +84,9 @@ class Channel:
             return Transfer(rows, self._wait)
         out = torch.empty((int(receive_counts.sum()), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
         rows = rows.contiguous()
-        self._copy_own(rows, out, send_counts, receive_counts)
+        begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
+        target = int(receive_counts[: self.rank].sum())
+        out[target : target + own].copy_(rows[begin : begin + own])
         if rows.is_cuda:
             torch.cuda.current_stream(rows.device).synchronize()
         if on_cuda(rows) and not self.direct:
@@ -96,7 +98,8 @@ class Channel:
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
         """Collective. Send rows of an array of any dtype, structured ones included; returns the received rows by
         source."""
-        flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1) if len(rows) else _empty_bytes(rows)
+        width = rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+        flat = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).reshape(len(rows), width)
         received = self.rows(torch.from_numpy(flat), send_counts, receive_counts).numpy()
         return received.view(rows.dtype).reshape(len(received), *rows.shape[1:])
 
@@ -113,11 +116,6 @@ class Channel:
             return Transfer(rows, self._wait)
         copies = rows.repeat(self.size, *[1] * (rows.dim() - 1))
         return self.start(copies, np.full(self.size, len(rows), np.int64), counts)
-
-    def _copy_own(self, rows, out, send_counts, receive_counts) -> None:
-        begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
-        target = int(receive_counts[: self.rank].sum())
-        out[target : target + own].copy_(rows[begin : begin + own])
 
     def _start_staged(self, rows, out, send_counts, receive_counts) -> Transfer:
         """Start to send through pinned buffers, which torch caches; this rank's own rows stay on the device."""
@@ -194,10 +192,6 @@ class Channel:
 
 def _starts(counts: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(counts)[:-1]))
-
-
-def _empty_bytes(rows: np.ndarray) -> np.ndarray:
-    return np.empty((0, rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))), np.uint8)
 
 
 def _piece(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:

@@ -104,7 +104,11 @@ class GradientSum:
 
 def _choose(world: World) -> str:
     """Collective. Choose the configured backend; "auto" is NCCL when every rank has a GPU of its own, else MPI."""
-    gpus = world.allgather(_gpu_identity(world))
+    # Host and device of this rank's GPU: ranks may each see one device, or all of them.
+    gpu = None
+    if world.device.type == "cuda":
+        gpu = world.host, str(torch.cuda.get_device_properties(world.device).uuid)
+    gpus = world.allgather(gpu)
     own_gpus = None not in gpus and len(set(gpus)) == world.size
     backend, error = "mpi", None
     try:
@@ -124,13 +128,6 @@ def _backend(world: World, own_gpus: bool) -> str:
     if backend == "gloo" and world.device.type == "cuda":
         raise ValueError("comm.gradients is gloo, which is for CPU ranks; use nccl or mpi with GPUs")
     return backend
-
-
-def _gpu_identity(world: World) -> tuple[str, str] | None:
-    """Identify this rank's GPU by host and device: ranks may each see one device, or all of them."""
-    if world.device.type != "cuda":
-        return None
-    return world.host, str(torch.cuda.get_device_properties(world.device).uuid)
 
 
 def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:

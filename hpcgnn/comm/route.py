@@ -159,10 +159,6 @@ class Route:
             return received  # every row has one user: requests and served agree
         return native.segment_sum_rows(received, self.indptr, self.members)
 
-    def push_mean(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective. Send rows [W, D] to their owners, who take the mean over the users: [S, D]."""
-        return self.push_sum(rows) / (self.indptr[1:] - self.indptr[:-1]).unsqueeze(1)
-
     def reorder(self, received: torch.Tensor) -> torch.Tensor:
         """Bring rows [W, ...] from the order of their owners into the order of the wanted ids."""
         assert self.order is not None
@@ -171,7 +167,9 @@ class Route:
         return ordered
 
     def _deliver(self, rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        packed = rows[0] if len(rows) == 1 else _pack(rows)
+        packed = rows[0]
+        if len(rows) > 1:  # side by side as bytes [n, total], as dtypes differ
+            packed = torch.cat([r.reshape(r.shape[0], _width(r)).view(torch.uint8) for r in rows], dim=1)
         received = self.channel.rows(packed, self.serve_counts, self.want_counts)
         if self.order is not None:
             received = self.reorder(received)
@@ -197,18 +195,11 @@ def _count_groups(mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return (below[stops] - below[stops - counts]).astype(np.int64)
 
 
-def _pack(rows: list[torch.Tensor]) -> torch.Tensor:
-    """Rows of mixed dtypes side by side as bytes [n, total]."""
-    return torch.cat([r.reshape(r.shape[0], _width(r)).view(torch.uint8) for r in rows], dim=1)
-
-
 def _unpack(packed: torch.Tensor, like: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     out, begin = [], 0
     for rows in like:
         size = _width(rows) * rows.element_size()
-        piece = rows.new_empty(
-            (packed.shape[0], *rows.shape[1:])
-        )  # fresh memory: a slice would be misaligned for its dtype
+        piece = rows.new_empty((packed.shape[0], *rows.shape[1:]))  # a slice would be misaligned for its dtype
         if piece.numel():
             piece.view(-1).view(torch.uint8).view(packed.shape[0], size).copy_(packed[:, begin : begin + size])
         out.append(piece)

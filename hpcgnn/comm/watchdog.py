@@ -101,7 +101,10 @@ class Watchdog:
 
     def _where(self) -> Where:
         stage, step, count, since = self._state
-        return Where(stage, step, count, time.monotonic() - since, _line_of_main_thread())
+        frame, line = sys._current_frames().get(threading.main_thread().ident or 0), ""
+        if frame:
+            line = f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        return Where(stage, step, count, time.monotonic() - since, line)
 
     def _ask(self) -> dict[int, Where]:
         """Ask all ranks where they are; returns answers by rank, without the ranks that do not answer in time."""
@@ -131,11 +134,6 @@ class Watchdog:
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
         world.abort(1)
-
-
-def _line_of_main_thread() -> str:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
 
 
 def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: float, samplers: int = 0) -> str:

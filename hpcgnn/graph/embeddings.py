@@ -16,7 +16,7 @@ from hpcgnn import native
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
-from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.graph.saved_rows import NodeRowStore, SavedRows
 from hpcgnn.native import Random, Stream
 
 BETAS, EPS, ADAGRAD_EPS = (0.9, 0.999), 1e-8, 1e-10
@@ -112,7 +112,7 @@ def _draw(flat_row: np.ndarray, width: int, scale: float, seed: int) -> torch.Te
     return unit.mul_(scale or math.sqrt(3 / width))
 
 
-class EmbeddingStore:
+class EmbeddingStore(NodeRowStore):
     """The embeddings of some node types, all of one width, as the run loop saves and restores them.
 
     tables: by node type; first_row: first local row of every type, as the partition counts them.
@@ -121,12 +121,6 @@ class EmbeddingStore:
     def __init__(self, tables: dict[int, SparseEmbedding], first_row: np.ndarray):
         self.tables, self._first_row = tables, first_row
 
-    def reset(self) -> None:
-        """Do nothing: an epoch continues with the rows of the one before."""
-
-    def settle(self) -> None:
-        """Do nothing: no write waits."""
-
     def saved(self) -> list[SavedRows]:
         """Return all rows of this rank."""
         if not self.tables:
@@ -134,10 +128,6 @@ class EmbeddingStore:
         rows = [torch.arange(len(t.weight)) + int(self._first_row[kind]) for kind, t in self.tables.items()]
         columns = [table.columns() for table in self.tables.values()]
         return [SavedRows(torch.cat(rows), {name: torch.cat([c[name] for c in columns]) for name in columns[0]})]
-
-    def between_epochs(self) -> list[SavedRows]:
-        """Return all rows of this rank."""
-        return self.saved()
 
     def prototype(self) -> dict[str, torch.Tensor]:
         """Return the columns with no row in them."""
@@ -152,9 +142,6 @@ class EmbeddingStore:
             is_of_type = (place >= 0) & (place < len(table.weight))
             for name, column in table.columns().items():
                 column[place[is_of_type]] = saved.columns[name][is_of_type.to(column.device)]
-
-    def share(self, channel: Channel) -> None:
-        """Do nothing: no rank keeps copies of others' rows."""
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Raise ValueError: no write of embeddings ever waits, so none is saved."""

@@ -142,15 +142,15 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
 
 
 def check_objects(file: h5py.File) -> None:
-    """FileFormatError for links that lead out of the file or astray, and for columns larger than a file of its size can
-    hold, which nobody should try to read."""
+    """Raise FileFormatError for links that lead out of the file or astray, and for columns larger than a file of its
+    size can hold, which nobody should try to read."""
     most = max(SMALL_BYTES, MOST_PACKED * os.path.getsize(file.filename))
-    waiting, known = [file["/"]], set()
+    waiting, visited = [file["/"]], set()
     while waiting:
         group = waiting.pop()
-        if group.id in known:
+        if group.id in visited:
             raise FileFormatError(f"{file.filename}: {group.name}: a group that holds itself: damaged")
-        known.add(group.id)
+        visited.add(group.id)
         for name in group:
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                 raise FileFormatError(f"{file.filename}: {group.name}: {name} is a link; store the object itself")

@@ -41,19 +41,22 @@ class RowOwner(Protocol):
 
 
 class NodeRowStore(Protocol):
-    """What the run loop needs of such rows."""
+    """What the run loop needs of such rows. Stores inherit what they do not define: no write waits, no copy is kept."""
 
     def reset(self) -> None:
         """Start anew, where an epoch does not continue the one before."""
+        return
 
     def settle(self) -> None:
         """Finish all writes that wait."""
+        return
 
     def saved(self) -> list[SavedRows]:
         """Copy this rank's own rows, and every write that waits, oldest first."""
 
     def between_epochs(self) -> list[SavedRows]:
-        """Copy the rows that an epoch leaves to the next one, to be saved."""
+        """Copy the rows that an epoch leaves to the next one, to be saved; by default all."""
+        return self.saved()
 
     def prototype(self) -> dict[str, torch.Tensor]:
         """Return the columns with no row in them."""
@@ -63,6 +66,7 @@ class NodeRowStore(Protocol):
 
     def share(self, channel: Channel) -> None:
         """Collective. Send the owners' rows to the ranks that keep copies."""
+        return
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Collective. Add a saved write, in pieces, behind those that wait already."""

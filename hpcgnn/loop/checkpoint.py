@@ -195,7 +195,7 @@ def _damaged(name: Path) -> str:
 
 def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
     name = path / entry["name"]
-    _check_hash(name, entry)
+    check_files(path, [entry])
     try:
         return load_file(name)
     except SafetensorError as error:
@@ -205,12 +205,9 @@ def _load_file(path: Path, entry: dict) -> dict[str, torch.Tensor]:
 def check_files(path: Path, entries: list[dict]) -> None:
     """Raise ValueError that names the first of some files, entries of the manifest, that is not as it was written."""
     for entry in entries:
-        _check_hash(path / entry["name"], entry)
-
-
-def _check_hash(name: Path, entry: dict) -> None:
-    if files.file_hash(name) != entry["sha256"]:
-        raise ValueError(_damaged(name))
+        name = path / entry["name"]
+        if files.file_hash(name) != entry["sha256"]:
+            raise ValueError(_damaged(name))
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 from hpcgnn.native.dispatch import download
 
 MOST_WAITING = 2  # copies of the run's state in memory; an epoch's end leaves two
@@ -173,13 +173,13 @@ def remove(path: Path) -> None:
 HEAD = "decoder."
 
 
-def load(session: BaseSession, path: Path) -> State:
+def load(session: Session, path: Path) -> State:
     """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state."""
     with together(session.world, "read checkpoint"):
         state, names = checkpoint.load_state(path, session.partition.graph)
         _set_weights(session.model, checkpoint.model_weights(state.tensors), path)
-    checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.plan_channel)
-    session.restore_state(state.tensors)
+    checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.graph.channel)
+    session.task.restore_state(state.tensors)
     return state
 
 
@@ -203,7 +203,7 @@ def _first(weights: set[tuple]) -> str:
     return f"{name} {shape}" if shape else name
 
 
-def initialize(session: BaseSession, folder: Path) -> str:
+def initialize(session: Session, folder: Path) -> str:
     """Collective. Load the best weights of a finished run into all of the model but its head; says what was done.
 
     Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.

@@ -59,12 +59,15 @@ def _write_csv(path: Path, nodes: NodeColumns, world: World) -> None:
             with together(world, f"write {path}"):
                 if writer:
                     if first == 0:
-                        writer.writerow([name for key, column in slabs.items() for name in _headings(key, column)])
+                        writer.writerow(_headings(slabs))
                     writer.writerows(_lines(list(slabs.values())))
 
 
-def _headings(name: str, column: np.ndarray) -> list[str]:
-    return [name] if column.ndim == 1 else [f"{name}_{place}" for place in range(column.shape[1])]
+def _headings(columns: dict[str, np.ndarray]) -> list[str]:
+    headings = []
+    for name, column in columns.items():
+        headings += [name] if column.ndim == 1 else [f"{name}_{place}" for place in range(column.shape[1])]
+    return headings
 
 
 def _lines(columns: list[np.ndarray]) -> Iterator[list[str]]:

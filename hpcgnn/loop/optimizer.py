@@ -14,7 +14,8 @@ import torch
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.world import World
 from hpcgnn.loop.settings import TrainConfig
-from hpcgnn.native import layers as native_layers
+from hpcgnn.native.adam import adam_step
+from hpcgnn.native.layers import is_supported
 
 LOSS, STOP, BUSY = 0, 1, 2  # extras that travel with the gradients
 MOMENTUM = 0.9
@@ -97,7 +98,7 @@ class FlatOptimizer:
         self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
         if self.flat.parameter.numel() == 0:
             return
-        if native_layers.is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
+        if is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
             self._adam(self._optimizer)
         else:
             self._optimizer.step()
@@ -110,7 +111,7 @@ class FlatOptimizer:
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             state.update(step=torch.zeros((), dtype=torch.float32), **moments)
         state["step"] += 1
-        native_layers.adam_step(
+        adam_step(
             parameter, self.flat.gradient, state["exp_avg"], state["exp_avg_sq"], int(state["step"]), options["lr"],
             options["betas"], options["eps"], options["weight_decay"], isinstance(optimizer, torch.optim.AdamW),
         )  # fmt: skip

@@ -45,7 +45,11 @@ class Prefetcher(Generic[Plan]):
 
     def __iter__(self) -> Iterator[Plan]:
         if not self._threads:
-            yield from self._in_place()
+            for begin in range(self._start, self._stop, self._in_a_row):
+                stop = min(begin + self._in_a_row, self._stop)
+                plans = deque(self._make[0](index) for index in range(begin, stop))
+                while plans:
+                    yield plans.popleft()
             return
         for number in range(self._stop - self._start):
             plan, error = self._ready[number % len(self._make)].get()
@@ -55,13 +59,6 @@ class Prefetcher(Generic[Plan]):
                 self._allowed += 1
                 self._window.notify_all()
             yield plan
-
-    def _in_place(self) -> Iterator[Plan]:
-        make = self._make[0]
-        for begin in range(self._start, self._stop, self._in_a_row):
-            plans = deque(make(index) for index in range(begin, min(begin + self._in_a_row, self._stop)))
-            while plans:
-                yield plans.popleft()
 
     def close(self) -> None:
         """Let the threads finish their window and end."""

@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 
 WAIT, CHECKPOINT = "wait for plan", "checkpoint"
 EPOCH = "epoch"  # the time of a whole epoch, inside and outside of stages
@@ -28,7 +28,7 @@ class StageLog:
     """Collective to create and in ``epoch``. Sums up the seconds of stages; rank 0 writes. resumed: name of the
     checkpoint that the run resumes from."""
 
-    def __init__(self, session: BaseSession, folder: Path, resumed: str = ""):
+    def __init__(self, session: Session, folder: Path, resumed: str = ""):
         self._session, self._world = session, session.world.job
         self._path = folder / "stages.jsonl" if self._world.rank == 0 else None
         self._total: dict[str, np.ndarray] = {}
@@ -115,7 +115,7 @@ class Tracer:
     """Traces the steps that ``train.profile`` names, counted from the start of the run, into ``folder``; stages of the
     training thread are ranges in the trace. The end of an epoch ends the trace, too. Not collective."""
 
-    def __init__(self, session: BaseSession, folder: Path, log: RunLog):
+    def __init__(self, session: Session, folder: Path, log: RunLog):
         self._session, self._log, self._steps = session, log, session.config.train.profiled
         rank = session.world.job.rank
         self._path = folder / f"steps-{self._steps.start}-{self._steps.stop - 1}-rank-{rank}.json.gz"

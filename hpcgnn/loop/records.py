@@ -19,7 +19,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.logs import MetricsFile, RunLog, without_nan
 from hpcgnn.loop.profile import Tracer
-from hpcgnn.loop.session import BaseSession
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import TrainConfig
 
 REDRAW_SECONDS = 0.1
@@ -83,7 +83,7 @@ class Seen:
     metrics: the open metrics.jsonl, None on other ranks than 0.
     """
 
-    def __init__(self, session: BaseSession, folder: Path, log: RunLog, progress: Progress):
+    def __init__(self, session: Session, folder: Path, log: RunLog, progress: Progress):
         self._config, world = session.config.train, session.world.job
         self.metrics: MetricsFile | None = None
         self._board = self._progress = None

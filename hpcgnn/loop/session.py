@@ -1,13 +1,11 @@
-"""What the loop asks of a session, whatever the kind of graph: ranks, channels, timers, plans, scores and their
-metrics.
-"""
+"""A run without its loop, whatever the kind of graph: loaders make plans, a task executes them, a goal measures."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
@@ -16,73 +14,33 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.loop.step_graphs import StepTask
+from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.native.products import choose_products
 from hpcgnn.task.collect import Collected
-from hpcgnn.task.goal import Goal
 
 
-class BaseSession(ABC):
-    """Collective to create and to close. One per run; ``plans`` gives a split's plans, ``task`` executes them.
+class Loader(Protocol):
+    """Makes the plans of one split's steps. batches: those of the current epoch, with ``num_steps`` and ``sizes``, and
+    equal in number on all ranks."""
 
-    Kinds of graphs fill in: partition, batches by split, model, memory (rows of nodes that the run keeps), task; roots:
-    what batches are made of.
-    """
+    batches: Any
 
-    roots = "events"
-    partition: RowOwner
-    batches: dict[str, Any]
-    model: torch.nn.Module
-    memory: NodeRowStore
-    task: Any
-    goal: Goal
+    def start_epoch(self, epoch: int) -> None:
+        """Collective. The batches of an epoch, which may be others in every one."""
 
-    def __init__(self, config, world: World, watchdog: Watchdog):
-        self.config, self.world, self.watchdog = config, world, watchdog
-        mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
-        self.timers, self.plan_timers = Timers(mark), Timers(mark)
-        self.data_channel = world.channel()
-        self.prefetch = self._plans_ahead()
-        self.plan_channel = world.channel(polite=self.prefetch > 0)
-        self.dtype = torch.float64 if config.train.precision == "float64" else torch.float32
-        with together(world, "choose how matrices are multiplied"):
-            choose_products(config.train.matmul, world.device, self.dtype)
+    def plans(self, epoch: int, start: int = 0) -> Prefetcher:
+        """Collective. The plans of an epoch's steps from ``start`` on."""
 
-    def _plans_ahead(self) -> int:
-        return self.world.plans_ahead(self.config.sampling.prefetch)
+    def channels(self) -> list[Channel]:
+        """What planning goes through; loaders of a run may share them."""
 
-    @property
-    def initial_run(self) -> str:
-        """Folder of the run whose weights a new one starts with; empty: none."""
-        return ""
 
-    @property
-    def plan_threads(self) -> int:
-        """Threads of planning: all where it is done in the foreground."""
-        return 1 if self.prefetch else self.world.threads
+class Task:
+    """What executes plans: ``train(plan)``, ``score(plan)`` and ``evaluate(plan)``, all collective. last_scores: of the
+    newest training step."""
 
-    @abstractmethod
-    def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher:
-        """Collective. The plans of a split's steps from ``start`` on."""
-
-    def scores(self, split: str, stop: Callable[[], bool] = lambda: False):
-        """Collective. The collected scores of a split; None when ``stop``, collective and asked after every step, says
-        so."""
-        collected = self.goal.collector()
-        with self.plans(split, 0) as plans:
-            for plan in plans:
-                self.watchdog.at(split, plan.step)
-                collected.add(plan, self.task.evaluate(plan) if plan.final else self.task.score(plan))
-                if stop():
-                    return None
-        return collected
-
-    @property
-    def scored_by(self) -> World:
-        """The ranks that score a split together."""
-        return self.world
+    last_scores: Any = None
 
     def can_resume(self, epoch: int, step: int) -> bool:
         """Whether a run can go on exactly from before a step, with what a checkpoint holds."""
@@ -93,34 +51,112 @@ class BaseSession(ABC):
         ``memory.saved``."""
         return {}
 
-    def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027
+    def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """The inverse of ``run_state``, from all tensors of a checkpoint."""
 
     def close(self) -> None:
-        """Collective. Give back what ranks have together; the session must not be used any more."""
-        if isinstance(self.task, StepTask):
-            self.task.close()
-        for channel in self.channels():
-            channel.close()
+        """There are no more steps."""
 
-    @abstractmethod
+
+@dataclass
+class Session:
+    """A run but for its loop, whatever the kind of graph: loaders by split, a model, and the goal that it is trained
+    for. The wings' ``open_session`` makes it, collectively.
+
+    graph: what the wing opened, with ``partition``, ``channel`` and ``close``; loaders: a ``Loader`` by split; goal: a
+    ``Goal``; memory: rows of nodes that the run keeps, a ``NodeRowStore``; task: a ``Task`` that executes plans;
+    describe_run: what is about to run, line by line, collective; scored_by: the ranks that score a split together;
+    roots: what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, None where
+    ``stop`` says so; forgets: whether every split is scored from new memory; initial_run: folder of the run whose
+    weights a new one starts with, empty: none.
+    """
+
+    config: Any
+    world: World
+    watchdog: Watchdog
+    timers: Timers
+    plan_timers: Timers
+    dtype: torch.dtype
+    graph: Any
+    loaders: dict[str, Any]
+    model: Any
+    goal: Any
+    memory: Any
+    task: Any
+    describe_run: Callable[[Session], list[str]]
+    scored_by: World
+    roots: str = "events"
+    exact: Callable[[Session, str, Callable[[], bool]], Collected | None] | None = None
+    forgets: bool = False
+    initial_run: str = ""
+
+    @property
+    def partition(self) -> Any:
+        """This rank's share of the graph."""
+        return self.graph.partition
+
+    @property
+    def batches(self) -> dict[str, Any]:
+        """The current batches of every split."""
+        return {split: loader.batches for split, loader in self.loaders.items()}
+
     def start_epoch(self, epoch: int) -> None:
         """Collective. The training batches of an epoch."""
+        self.loaders["train"].start_epoch(epoch)
 
-    @abstractmethod
+    def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher:
+        """Collective. The plans of a split's steps from ``start`` on."""
+        loader: Loader = self.loaders[split]
+        return loader.plans(epoch, start)
+
+    def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | Any:
+        """Collective. The collected scores of a split; None when ``stop``, collective and asked after every step, says
+        so."""
+        if self.exact is not None:
+            return self.exact(self, split, stop)
+        if self.forgets:
+            self.memory.reset()
+        collected = self.goal.collector()
+        with self.plans(split, 0) as plans:
+            for plan in plans:
+                self.watchdog.at(split, plan.step)
+                collected.add(plan, self.task.evaluate(plan) if plan.final else self.task.score(plan))
+                if stop():
+                    return None
+        return collected
+
     def describe(self) -> list[str]:
         """Collective. What is about to run, line by line."""
+        return self.describe_run(self)
 
     def channels(self) -> list[Channel]:
         """What exchanges go through (gradient sums do not)."""
-        return [self.data_channel, self.plan_channel]
+        planning = [channel for loader in self.loaders.values() for channel in loader.channels()]
+        return [self.graph.channel, *dict.fromkeys(planning)]
 
     def sent_bytes(self) -> int:
         """Bytes this rank has sent in exchanges so far."""
         return sum(channel.sent_bytes for channel in self.channels())
 
+    def close(self) -> None:
+        """Collective. Give back what ranks have together; the session must not be used any more."""
+        self.task.close()
+        for channel in self.channels()[1:]:  # the graph's own is the last
+            channel.close()
+        self.graph.close()
 
-def split_metrics(session: BaseSession, split: str, collected: Collected) -> dict[str, float]:
+
+def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dtype]:
+    """Collective. Timers of a run's steps and of their planning, and the type of its numbers, of which matrices are
+    multiplied as ``train.matmul`` says."""
+    mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    with together(world, "choose how matrices are multiplied"):
+        choose_products(config.matmul, world.device, dtype)
+    return Timers(mark), Timers(mark), dtype
+
+
+def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:
     """Collective. The metrics of the goal; NaN for a split without roots."""
     if session.batches[split].num_steps == 0:
         return dict.fromkeys(session.goal.metric_names(), float("nan"))

@@ -16,6 +16,7 @@ import torch
 
 from hpcgnn.comm.timers import Timers
 from hpcgnn.loop.prefetch import map_tensors, shapes_of, tensors_of
+from hpcgnn.loop.session import Task
 from hpcgnn.native.random import LaterMask, MaskKind, later_masks, noted_masks
 
 MOST_GRAPHS = 64
@@ -83,11 +84,10 @@ class StepGraphs:
         self._seen.clear()
 
 
-class StepTask(ABC):
-    """A task whose training steps may be launched as graphs. last_scores: scores of the newest training step."""
+class StepTask(Task, ABC):
+    """A task whose training steps may be launched as graphs."""
 
     def __init__(self):
-        self.last_scores: Any = None
         self._graphs: StepGraphs | None = None
 
     def use_graphs(self, graphs: Callable[[Callable[[Any], Any]], StepGraphs]) -> None:

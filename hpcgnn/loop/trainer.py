@@ -21,87 +21,10 @@ from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.optimizer import FlatOptimizer
 from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
 from hpcgnn.loop.records import Seen
-from hpcgnn.loop.session import BaseSession, split_metrics
+from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.task.collect import TrainScores
 from hpcgnn.task.metrics import LOWER_IS_BETTER
-
-
-class Resumable:
-    """Collective throughout. A session, its optimizer, the training scores of the epoch so far, and how far it is."""
-
-    def __init__(self, session: BaseSession, folder: Path, log: RunLog):
-        self.session, self.world, self.log = session, session.world.job, log
-        self._config, num_steps = session.config.train, session.batches["train"].num_steps
-        self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
-        keep, graph = session.config.output.keep, session.partition.graph
-        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
-        self._metrics: MetricsFile | None = None
-        self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
-        self._scores = TrainScores(session.world.job, *session.goal.train_measure())
-        self.progress = Progress()
-        self._resumed = ""  # the checkpoint that the run went on from
-
-    def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
-        """Collective. Begin a checkpoint. ``memory`` empty: the next epoch starts with empty memory. Every group's is
-        the same: the first one writes it."""
-        if tag is None and not self.session.can_resume(self.progress.epoch, self.progress.step):
-            return
-        self._watchdog.at("checkpoint", self.progress.global_step)
-        with self.session.timers(CHECKPOINT):
-            self._begin_checkpoint(memory, tag, seconds)
-
-    def _begin_checkpoint(self, memory: list[SavedRows], tag: str | None, seconds: float) -> None:
-        """Collective."""
-        with together(self.world, "checkpoint"):
-            self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
-        progress = replace(self.progress, train_seconds=seconds)
-        is_step, tag = tag is None, tag or checkpoint.step_tag(progress)
-        state = State(progress, self._tensors(is_step))
-        memory = memory if self.session.world.group == 0 else []
-        self._writer.add(tag, state, memory, self.session.partition.flat_row)
-
-    def _settle(self) -> None:
-        """Collective. Wait until all checkpoints are whole."""
-        self._watchdog.at("checkpoint", self.progress.global_step)
-        with self.session.timers(CHECKPOINT):
-            self._writer.settle()
-
-    def _tensors(self, resumable: bool) -> dict[str, torch.Tensor]:
-        """Collective. Weights and optimizer; in a checkpoint to resume from, the epoch's training scores too."""
-        tensors = {f"model.{name}": value.detach() for name, value in self.session.model.named_parameters()}
-        tensors |= self.optimizer.tensors(self.progress.step) | self.session.run_state()
-        return tensors | (self._scores.gather() if resumable else {})
-
-    def start(self) -> None:
-        """Collective. A new run: weights from another one where ``task.init`` names it."""
-        source = self.session.initial_run
-        if source:
-            self.log(initialize(self.session, Path(source)))
-
-    def resume(self) -> None:
-        """Collective. Continue from the newest checkpoint; a run without one starts anew."""
-        newest = checkpoint.find_sound(self._folder, self.world, self.log)
-        if newest is None:
-            self.log("no checkpoint to resume from: starting anew")
-            self.start()
-            return
-        self._restore(newest)
-        self._resumed = newest.name
-        self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
-
-    def _restore(self, path: Path) -> None:
-        state = load(self.session, path)
-        self.progress = state.progress
-        self.optimizer.restore(state.tensors)
-        self._scores.restore(state.tensors)
-
-    def close(self) -> None:
-        """Collective."""
-        self._settle()
-        self._writer.close()
-        self.optimizer.close()
-
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
@@ -110,17 +33,55 @@ class Stopped(Exception):
     """All ranks agreed to checkpoint and leave."""
 
 
-class Trainer(Resumable):
-    """Collective throughout. ``run`` returns the exit code."""
+class Trainer:
+    """Collective throughout. Trains a session's model, and writes down how far it is; ``run`` returns the exit code.
 
-    def __init__(self, session: BaseSession, folder: Path, log: RunLog, stop: StopRequest):
+    optimizer, flat: the model's, and its parameters as one buffer; progress: how far the run is.
+    """
+
+    def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
+        self._config, num_steps = session.config.train, session.batches["train"].num_steps
         self._metric_names = session.goal.metric_names()
-        _check(session.config.train, session.batches["train"].num_steps, self._metric_names)
-        super().__init__(session, folder, log)
-        self._stop, self.flat = stop, self.optimizer.flat
+        _check(self._config, num_steps, self._metric_names)
+        self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
+        self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
+        keep, graph = session.config.output.keep, session.partition.graph
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
+        self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
+        self.flat, self.progress = self.optimizer.flat, Progress()
+        self._scores = TrainScores(self.world, *session.goal.train_measure())  # of the epoch so far
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
+        self._resumed = ""  # the checkpoint that the run went on from
+        self._metrics: MetricsFile | None = None
         self._stages: StageLog
         self._seen: Seen
+
+    # -------------------------------------------------------------------------------------------------------------
+    # beginning and end
+
+    def start(self) -> None:
+        """A new run: weights from another one where ``task.init`` names it."""
+        if self.session.initial_run:
+            self.log(initialize(self.session, Path(self.session.initial_run)))
+
+    def resume(self) -> None:
+        """Continue from the newest checkpoint; a run without one starts anew."""
+        newest = checkpoint.find_sound(self._folder, self.world, self.log)
+        if newest is None:
+            self.log("no checkpoint to resume from: starting anew")
+            self.start()
+            return
+        state = load(self.session, newest)
+        self.progress, self._resumed = state.progress, newest.name
+        self.optimizer.restore(state.tensors)
+        self._scores.restore(state.tensors)
+        self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
+
+    def close(self) -> None:
+        """Finish the checkpoints, and free what the ranks have together; the session stays open."""
+        self._settle()
+        self._writer.close()
+        self.optimizer.close()
 
     # -------------------------------------------------------------------------------------------------------------
     # running
@@ -131,10 +92,13 @@ class Trainer(Resumable):
         self._metrics = self._seen.metrics
         self._stages = StageLog(self.session, self._run_folder, self._resumed)
         try:
-            while self.progress.epoch < self._config.epochs and not self._out_of_patience():
+            patience = self._config.patience
+            while self.progress.epoch < self._config.epochs and not 0 < patience <= self.progress.bad_epochs:
                 self._epoch()
             self._test()
-            self._close_metrics()
+            with together(self.world, "write metrics.jsonl"):
+                if self._metrics is not None:
+                    self._metrics.position()
             for line in self._stages.table():
                 self.log(line)
         except Stopped:
@@ -160,7 +124,9 @@ class Trainer(Resumable):
             self._train_steps(begin)
         memory.settle()
         progress.train_seconds += time.perf_counter() - begin
-        self._check_parameters()
+        sums = self.world.allgather(self.flat.checksum())
+        if len(set(sums)) > 1:
+            raise RuntimeError(f"parameters differ between ranks after epoch {progress.epoch}: {sums}")
         trained, metrics = [], {}
         if self._config.validates(progress.epoch):
             trained = memory.saved()
@@ -259,7 +225,8 @@ class Trainer(Resumable):
         next_epoch = progress.epoch + self._config.epoch_parallel
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if metrics:
-            value = self._monitored(metrics)
+            name = self._config.monitor or self._metric_names[0]
+            value = -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
             # NaN (no validation events): the newest epoch is the best
             if progress.best_epoch < 0 or not value <= progress.best_metric:
                 best = float(np.nan_to_num(value, nan=WORST))
@@ -270,15 +237,6 @@ class Trainer(Resumable):
         self.progress = done
         self._scores.clear()
         self._save(self.session.memory.between_epochs())
-
-    def _monitored(self, metrics: dict[str, float]) -> float:
-        """The metric that decides; larger is better, so errors come with the other sign."""
-        name = self._config.monitor or self._metric_names[0]
-        return -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
-
-    def _out_of_patience(self) -> bool:
-        patience = self._config.patience
-        return patience > 0 and self.progress.bad_epochs >= patience
 
     def _test(self) -> None:
         """Validation, then test, from the best epoch's weights and memory."""
@@ -297,16 +255,33 @@ class Trainer(Resumable):
         self._write("test", epoch=self.progress.best_epoch, **values)
         self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values)}")
 
-    def _check_parameters(self) -> None:
-        """Parameters must be the same on all ranks."""
-        sums = self.world.allgather(self.flat.checksum())
-        if len(set(sums)) > 1:
-            raise RuntimeError(f"parameters differ between ranks after epoch {self.progress.epoch}: {sums}")
+    # -------------------------------------------------------------------------------------------------------------
+    # checkpoints
 
-    def _close_metrics(self) -> None:
-        with together(self.world, "write metrics.jsonl"):
-            if self._metrics is not None:
-                self._metrics.position()
+    def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
+        """Begin a checkpoint: weights and optimizer, in one to resume from (without a ``tag``) the epoch's training
+        scores too. ``memory`` empty: the next epoch starts with empty memory. Every group's is the same: the first one
+        writes it."""
+        session, is_step = self.session, tag is None
+        if is_step and not session.task.can_resume(self.progress.epoch, self.progress.step):
+            return
+        self._watchdog.at("checkpoint", self.progress.global_step)
+        with session.timers(CHECKPOINT):
+            with together(self.world, "checkpoint"):
+                self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
+            progress = replace(self.progress, train_seconds=seconds)
+            tensors = {f"model.{name}": value.detach() for name, value in session.model.named_parameters()}
+            tensors |= self.optimizer.tensors(self.progress.step) | session.task.run_state()
+            tensors |= self._scores.gather() if is_step else {}
+            memory = memory if session.world.group == 0 else []
+            tag = tag or checkpoint.step_tag(progress)
+            self._writer.add(tag, State(progress, tensors), memory, session.partition.flat_row)
+
+    def _settle(self) -> None:
+        """Wait until all checkpoints are whole."""
+        self._watchdog.at("checkpoint", self.progress.global_step)
+        with self.session.timers(CHECKPOINT):
+            self._writer.settle()
 
     def _write(self, kind: str, **values) -> None:
         self._seen.write(kind, self.progress.global_step, **values)

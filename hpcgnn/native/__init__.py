@@ -13,26 +13,21 @@ if TYPE_CHECKING:
     from hpcgnn.native.attention import AttentionPlan, temporal_attention
     from hpcgnn.native.build import features
     from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
+    from hpcgnn.native.grouped import grouped_linear, grouped_linear_reference
     from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
-    from hpcgnn.native.neighbors import Relabel, sample_layers, sample_neighbors
+    from hpcgnn.native.neighbor_batch import sample_layers
+    from hpcgnn.native.neighbors import sample_neighbors
     from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
     from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
-    from hpcgnn.native.relabel import last_event, transpose_index, unique_relabel
+    from hpcgnn.native.relabel import Relabel, last_event, transpose_index, unique_relabel
     from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
     from hpcgnn.native.sage import sage_layer
     from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
-    from hpcgnn.native.segment import (
-        EdgeLists,
-        graph_attention,
-        grouped_linear,
-        grouped_linear_reference,
-        segment_max,
-        segment_sum,
-    )
+    from hpcgnn.native.segment import EdgeLists, graph_attention, segment_max, segment_sum
     from hpcgnn.native.workspace import empty_rows
 
-MODULES = ("attention", "build", "encode", "gru", "neighbors", "owner", "random", "relabel", "rows", "sage", "sample",
-           "segment", "workspace")  # fmt: skip
+MODULES = ("attention", "build", "encode", "grouped", "gru", "neighbor_batch", "neighbors", "owner", "random",
+           "relabel", "rows", "sage", "sample", "segment", "workspace")  # fmt: skip
 
 __all__ = [
     "NO_LIMIT",

@@ -1,5 +1,5 @@
 """Temporal attention between the products before and after it: fused on CUDA, else in plain torch. On the CPU
-hpcgnn.native.layers has the whole layer.
+`hpcgnn.native.attention_layer` has the whole layer.
 
 N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width.
 """
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.native import cuda as native_cuda
-from hpcgnn.native.dispatch import on_cuda
+from hpcgnn.native.dispatch import compute_backend, on_cuda
 from hpcgnn.native.encode import time_encode_reference
 
 
@@ -37,7 +36,7 @@ class CudaAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, node, phase, edge, frequency, plan: AttentionPlan):
-        kernels, stream = native_cuda.backend(query)
+        kernels, stream = compute_backend(query)
         query, node = query.detach().contiguous(), node.detach().contiguous()
         times = frequency.double(), phase.detach().double()
         arrays = (query, node, plan.slot, plan.count, edge, plan.edge_of, plan.dt, *times)
@@ -48,7 +47,7 @@ class CudaAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        kernels, stream = native_cuda.backend(gradient)
+        kernels, stream = compute_backend(gradient)
         query, node, *_ = ctx.arrays
         plan, with_phase = ctx.plan, ctx.needs_input_grad[2]
         grad_query, grad_node = torch.empty_like(query), torch.empty_like(node)

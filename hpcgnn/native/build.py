@@ -11,7 +11,7 @@ CHECKOUT = Path(__file__).parents[2]  # where the package is that of a clone
 
 
 def _load():
-    """The package of the compiled modules. Raises ImportError where there is none, or not one of these sources."""
+    """Import the package of the compiled modules. Raises ImportError where there is none, or one of other sources."""
     try:
         package = importlib.import_module("hpcgnn_native")
     except ModuleNotFoundError as error:
@@ -23,23 +23,19 @@ def _load():
     return package
 
 
-def _starts_command() -> bool:
-    """Whether this is imported by ``python -m hpcgnn.X``, whose user is helped by a sentence and not by a traceback."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name.partition(".")[0] in COMMANDS
-
-
 try:
     hpcgnn_native = _load()
     _native = hpcgnn_native.kernels
 except ImportError as error:
-    if _starts_command():
+    # A user of ``python -m hpcgnn.X`` is helped by a sentence and not by a traceback.
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is not None and main.name.partition(".")[0] in COMMANDS:
         sys.exit(f"error: {error}")
     raise
 
 
 def features() -> dict:
-    """What the build contains: openmp, simd, cuda."""
+    """Tell what the build contains: openmp, simd, cuda."""
     return {**_native.features(), "cuda": hpcgnn_native.has_cuda()}
 
 

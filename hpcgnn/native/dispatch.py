@@ -1,36 +1,73 @@
-"""Which kernels serve an array: the CPU's or CUDA's."""
+"""Which kernels serve an array, the CPU's or CUDA's, and how tensors travel between host and device."""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from hpcgnn.native import cuda as native_cuda
-from hpcgnn.native.build import _native
+from hpcgnn.native.build import _native, features, hpcgnn_native
 
 SLAB_BYTES = 32 << 20
+
+_emulated = None
+
+
+@contextmanager
+def emulation() -> Iterator[None]:
+    """Within this context CPU tensors are taken for a device's: the CUDA kernels serve them, on host threads, and what
+    only the CPU has is left out. For tests without a GPU.
+
+    ImportError where the build has no such kernels (CMake: HPCGNN_EMULATE_CUDA).
+    """
+    global _emulated
+    _emulated = importlib.import_module("hpcgnn_native.emulated")
+    try:
+        yield
+    finally:
+        _emulated = None
+
+
+def backend(tensor: torch.Tensor):
+    """(kernels, current stream) for a CUDA tensor.
+
+    ValueError where the build has no CUDA kernels or the calling thread's current device is another one.
+    """
+    if _emulated is not None and tensor.device.type == "cpu":
+        return _emulated, 0
+    if tensor.device.type != "cuda" or hpcgnn_native.cuda is None:
+        raise ValueError(f"no kernels for device {tensor.device}; this build has {features()}")
+    if tensor.device.index != torch.cuda.current_device():
+        raise ValueError(
+            f"tensor on {tensor.device}, but this thread's device is {torch.cuda.current_device()}: "
+            f"call torch.cuda.set_device({tensor.device.index}) in every thread that uses it"
+        )
+    return hpcgnn_native.cuda, torch.cuda.current_stream(tensor.device).cuda_stream
 
 
 def on_cuda(array) -> bool:
     """Whether it is a tensor on a CUDA device, or one that is taken for such."""
-    return isinstance(array, torch.Tensor) and (array.is_cuda or native_cuda.is_emulated())
+    return isinstance(array, torch.Tensor) and (array.is_cuda or _emulated is not None)
 
 
 def on_host(tensor: torch.Tensor) -> bool:
     """Whether the CPU's kernels serve this tensor."""
-    return tensor.device.type == "cpu" and not native_cuda.is_emulated()
+    return tensor.device.type == "cpu" and _emulated is None
 
 
 def planning_backend(array, threads: int):
     """(kernels, execution) for a planning operation: ``threads`` for NumPy arrays, the current stream on CUDA."""
-    return native_cuda.backend(array) if on_cuda(array) else (_native, threads)
+    return backend(array) if on_cuda(array) else (_native, threads)
 
 
 def compute_backend(tensor: torch.Tensor):
     """(kernels, execution) for a tensor's device: threads on the CPU, the current stream on CUDA."""
     if on_host(tensor):
         return _native, torch.get_num_threads()
-    return native_cuda.backend(tensor)
+    return backend(tensor)
 
 
 def empty_like(like, shape, dtype: str):
@@ -41,39 +78,39 @@ def empty_like(like, shape, dtype: str):
 
 
 def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor where it is wanted; to a device from pinned memory, on the current stream, which is not waited for."""
+    """Move a tensor to ``device``: from the host through pinned memory, on the current stream, without a wait."""
     if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
-    """On the host, contiguous. From a device, whose work so far is waited for, in slabs through pinned memory on a
-    stream of its own: what other threads do there goes on."""
+    """Copy a tensor to the host, contiguous. Waits for its device's work so far, and copies in slabs through pinned
+    memory on a stream of its own, so that what other threads do there goes on."""
     if not tensor.is_cuda:
         return tensor.contiguous()
     stream = torch.cuda.Stream(tensor.device)
     stream.wait_stream(torch.cuda.default_stream(tensor.device))
     with torch.cuda.stream(stream):
         source = tensor.contiguous()
-        found = torch.empty(source.shape, dtype=source.dtype)
+        result = torch.empty(source.shape, dtype=source.dtype)
         slab = torch.empty(max(1, SLAB_BYTES // source.element_size()), dtype=source.dtype, pin_memory=True)
-        for into, piece in zip(found.view(-1).split(len(slab)), source.view(-1).split(len(slab)), strict=True):
+        for into, piece in zip(result.view(-1).split(len(slab)), source.view(-1).split(len(slab)), strict=True):
             slab[: len(piece)].copy_(piece, non_blocking=True)
             stream.synchronize()
             into.copy_(slab[: len(piece)])
-    return found
+    return result
 
 
 class Uploads:
-    """Arrays on a device, each of them once, however often it is asked for."""
+    """Copies of arrays on a device. Each array is copied once, however often it is needed."""
 
     def __init__(self, device: torch.device):
         self._device = device
         self._kept: dict[tuple, tuple[np.ndarray, torch.Tensor]] = {}
 
     def __call__(self, array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The array on the device, of its own type or another one. It must not change any more."""
+        """Return the array on the device, in its own type or another one. It must not change any more."""
         key = array.__array_interface__["data"][0], array.shape, array.dtype.str, dtype
         if key not in self._kept:
             self._kept[key] = array, torch.from_numpy(array).to(self._device, dtype)

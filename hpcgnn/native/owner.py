@@ -20,7 +20,7 @@ def locate(ids, blocks):
 
 def locate_by_owner(ids, blocks, size: int):
     """Stable order [n] of ids by owner, their local rows [n] in that order, and counts [size], all int64; ``blocks``
-    as in locate."""
+    of locate."""
     order, local, counts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(size, np.int64)
     _native.locate_by_owner(ids, *blocks, order, local, counts)
     return order, local, counts
@@ -29,7 +29,7 @@ def locate_by_owner(ids, blocks, size: int):
 def unique_by_owner(ids, blocks, size: int):
     """Unique ids, sorted by owner, and where each id went: unique [U], inverse [n] int32, local [U], counts [size].
 
-    Within an owner in order of first occurrence; a negative id is padding; ``blocks`` as in locate. NumPy only.
+    Within an owner in order of first occurrence; a negative id is padding; ``blocks`` of locate. NumPy only.
     """
     unique, local, counts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(size, np.int64)
     inverse = np.empty(len(ids), np.int32)

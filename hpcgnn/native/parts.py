@@ -1,4 +1,4 @@
-"""The Python face of the kernels that assign nodes to parts. NumPy only: unlike `hpcgnn.native` it loads no torch.
+"""Assignment of nodes to parts. NumPy only: unlike `hpcgnn.native` it loads no torch.
 
 Local search over an assignment of N nodes to P parts under C constraints; linear deterministic greedy and Fennel for
 nodes that come one after the other.

@@ -10,7 +10,7 @@ _kind = ""  # of the rounding that is done here
 
 
 def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None:
-    """From now on products are of this kind (``train.matmul``), of weights of a dtype. ValueError where they cannot."""
+    """Set the kind of all products from now on (``train.matmul``). ValueError for weights that cannot have it."""
     global _kind
     if kind != "float32" and dtype != torch.float32:
         raise ValueError(f"train.matmul {kind} needs train.precision float32")
@@ -21,19 +21,19 @@ def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None
 
 
 def are_rounded() -> bool:
-    """Whether products are of numbers that are rounded here."""
+    """Whether numbers are rounded here before they are multiplied."""
     return bool(_kind)
 
 
 def _round(values: torch.Tensor) -> torch.Tensor:
-    """To bfloat16, or to the 10 bits of mantissa that TF32 has, halves away from zero."""
+    """Round to bfloat16, or to the 10 bits of mantissa that TF32 has, halves away from zero."""
     if _kind == "bf16":
         return values.bfloat16()
     return ((values.contiguous().view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32)
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Of rounded numbers, added up in float32."""
+    """Multiply rounded numbers, adding up in float32."""
     if left.dtype == torch.bfloat16 and not left.is_cuda:
         return (left.float() @ right.float()).bfloat16()
     return left @ right

@@ -34,7 +34,7 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Key and counter fields that one call has in common; ``native/include/hpcgnn/philox.h`` documents the layout."""
+    """Key and counter fields that one call has in common; ``native/include/hpcgnn/random.h`` documents the layout."""
 
     seed: int
     stream: int
@@ -50,7 +50,7 @@ class Random:
                 raise ValueError(f"random {name} must be in [0, 2^{bits}), got {getattr(self, name)}")
 
     def native(self) -> _native.RandomContext:
-        """The C++ counterpart."""
+        """Make the kernels' counterpart of this key."""
         return _native.RandomContext(self.seed, self.stream, self.step, self.epoch, self.hop, self.relation)
 
 
@@ -81,7 +81,7 @@ def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float,
 
 @dataclass(frozen=True, slots=True)
 class MaskKind:
-    """What is to be known of a mask to have another one like it."""
+    """Shape, dtype and device of a mask, from which another one like it is made."""
 
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -90,7 +90,7 @@ class MaskKind:
 
 @dataclass(frozen=True, slots=True)
 class LaterMask:
-    """A mask that ``dropout_mask`` gave without filling it."""
+    """A mask that ``dropout_mask`` returned without filling it, and what it is to be filled from."""
 
     random: Random
     identity: torch.Tensor
@@ -104,14 +104,14 @@ class LaterMask:
 
 
 class LaterMasks:
-    """Masks that lie ready for ``dropout_mask``, like those that it gave before; ``given``: so far."""
+    """Masks that are allocated before ``dropout_mask`` returns them, unfilled. ``given``: those returned so far."""
 
     def __init__(self, like: list[MaskKind]):
         self._ready = [torch.empty(kind.shape, dtype=kind.dtype, device=kind.device) for kind in like]
         self.given: list[LaterMask] = []
 
     def take(self, random: Random, identity: torch.Tensor, p: float, shape: tuple[int, int]) -> torch.Tensor:
-        """The next one."""
+        """Return the next mask, which must have this shape."""
         mask = self._ready[len(self.given)]
         if mask.shape != shape:
             raise ValueError(f"a mask of shape {tuple(shape)} where one of {tuple(mask.shape)} was made before")
@@ -125,7 +125,7 @@ _noted: list[MaskKind] | None = None
 
 @contextmanager
 def noted_masks() -> Iterator[list[MaskKind]]:
-    """Meanwhile ``dropout_mask`` notes the kinds of its masks in this list."""
+    """Within this context ``dropout_mask`` adds the kind of each of its masks to the list."""
     global _noted
     _noted = []
     try:
@@ -136,7 +136,7 @@ def noted_masks() -> Iterator[list[MaskKind]]:
 
 @contextmanager
 def later_masks(like: list[MaskKind]) -> Iterator[LaterMasks]:
-    """Meanwhile ``dropout_mask`` gives masks that are like these, and fills none."""
+    """Within this context ``dropout_mask`` returns masks of these kinds, one after another, and fills none."""
     global _masks
     _masks = LaterMasks(like)
     try:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 import torch
 
 from hpcgnn.native.dispatch import compute_backend, on_host
-from hpcgnn.native.products import are_rounded, multiply
 from hpcgnn.native.relabel import transpose_index
 from hpcgnn.native.workspace import empty_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """For every source the edges that show it: indptr [S + 1], and of each edge its destination and number [E]."""
+    """The edges of every source: indptr [S + 1], and of each edge its destination and number [E]."""
 
     indptr: torch.Tensor
     destination: torch.Tensor
@@ -53,7 +52,7 @@ class EdgeLists:
 
     @property
     def transposed(self) -> Transposed:
-        """Formed when it is first asked for."""
+        """The transposed lists, made when they are first needed."""
         if self._transposed is None:
             index = self.source.to(torch.int32)
             indptr, order = transpose_index(index.numpy() if on_host(index) else index, self.num_sources, padded=False)
@@ -157,38 +156,3 @@ def graph_attention(rows, source_score, target_score, lists: EdgeLists, slope: f
     leaky_relu(source_score [S, H] + target_score [D, H]) (Velickovic et al., Graph attention networks, 2018). Nothing
     of an edge is stored but its weights [E, H]."""
     return _GraphAttention.apply(rows, source_score, target_score, lists, slope)
-
-
-class _GroupedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows, begin, weight):
-        rows, weight = rows.contiguous(), weight.contiguous()
-        ctx.save_for_backward(rows, begin, weight)
-        out = empty_rows(rows, rows.shape[0], weight.shape[2])
-        kernels, execution = compute_backend(rows)
-        kernels.grouped_linear(begin, rows, weight, out, execution)
-        return out
-
-    @staticmethod
-    def backward(ctx, gradient):
-        rows, begin, weight = ctx.saved_tensors
-        grad_rows = empty_rows(rows, *rows.shape) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[2] else None
-        kernels, execution = compute_backend(rows)
-        kernels.grouped_linear_backward(begin, rows, weight, gradient.contiguous(), grad_rows, grad_weight, execution)
-        return grad_rows, None, grad_weight
-
-
-def grouped_linear(rows: torch.Tensor, begin: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """rows [n, I] times a matrix a group, [n, O]: group g, rows begin[g] to begin[g + 1], meets weight[g] of weight
-    [G, I, O]. begin [G + 1] int64 on the host. One native call on the CPU in float32 and float64, else a product a
-    group."""
-    if on_host(rows) and rows.dtype in (torch.float32, torch.float64) and not are_rounded():
-        return _GroupedLinear.apply(rows, begin, weight)
-    return grouped_linear_reference(rows, begin, weight)
-
-
-def grouped_linear_reference(rows, begin, weight):
-    """grouped_linear in plain torch, for any device."""
-    pieces = rows.split((begin[1:] - begin[:-1]).tolist())
-    return torch.cat([multiply(piece, matrix) for piece, matrix in zip(pieces, weight, strict=True)])

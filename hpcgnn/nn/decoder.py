@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcgnn.native import layers as native_layers
+from hpcgnn.native.layers import can_multiply
+from hpcgnn.native.link_decoder import link_decoder
 from hpcgnn.nn.linear import linear
 
 
@@ -21,12 +22,12 @@ class LinkDecoder(nn.Module):
     def score(self, embedding) -> torch.Tensor:
         """embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One native call on
         the CPU."""
-        if not native_layers.can_multiply(embedding, self.out.weight):
+        if not can_multiply(embedding, self.out.weight):
             return self(embedding[0], embedding[1:])
-        return native_layers.link_decoder(embedding, *self.weights())
+        return link_decoder(embedding, *self.weights())
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `hpcgnn.native.layers` takes them."""
+        """The weights in the order in which `link_decoder` takes them."""
         return [self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias]
 
     def forward(self, source, destination) -> torch.Tensor:

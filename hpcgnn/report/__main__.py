@@ -1,5 +1,5 @@
-"""``python -m hpcgnn.report run/ [run2/ ...]``: one self-contained HTML page about runs: curves of loss and metrics,
-time by stage and rank, bytes between ranks, and when they were started and resumed. Needs no MPI.
+"""``python -m hpcgnn.report run/ [run2/ ...]``: writes one self-contained HTML page about runs: curves of loss and
+metrics, time by stage and rank, bytes between ranks, and when they were started and resumed. Needs no MPI.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hpcgnn.report.records import read_run
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line; exit code 2 for a folder that holds no run."""
+    """Run the command; returns exit code 2 for a folder that holds no run."""
     parser = argparse.ArgumentParser(prog="python -m hpcgnn.report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders; the first one is the one to compare with")
     parser.add_argument("--out", type=Path, help="the page (default: report.html in the first folder)")

@@ -1,4 +1,4 @@
-"""The page about runs, HTML with everything inside."""
+"""Writes the page about runs: HTML with everything inside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.report import svg
 from hpcgnn.report.records import RunRecords, when
 
-# Parts of an epoch that do not overlap; "validation" has a share of these, "plan" runs beside them.
+# Stages that are no part of their own of an epoch: "validation" is made of others, "plan" runs beside them.
 OVERLAPPING = ("epoch", "validation", "plan")
 STYLE = """
 :root { --ink: #1d2733; --soft: #5d6b7a; --line: #dfe5ec; --paper: #ffffff; --ground: #f4f6f9 }
@@ -36,14 +36,16 @@ summary { cursor: pointer; margin: 8px 0 } .up { color: #2c7a4b } .down { color:
 
 
 def page(runs: list[RunRecords]) -> str:
-    """All of it; the first run is the one that others are compared with."""
+    """Write the page; the first run is the one that others are compared with."""
     names = ", ".join(run.name for run in runs)
     body = [
         f"<h1>{html.escape(names)}</h1>",
         f"<p>{len(runs)} run{'s' * (len(runs) > 1)}, written by hpcgnn</p>",
         _summary(runs), _curves(runs), _timeline(runs), *(_machine(run) for run in runs),
-        *(_configuration(run) for run in runs),
     ]  # fmt: skip
+    for run in runs:
+        config = html.escape(run.config)
+        body.append(f"<details><summary>config.yaml of {html.escape(run.name)}</summary><pre>{config}</pre></details>")
     title = html.escape(f"hpcgnn: {names}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     shown = f"<body><main>{''.join(body)}</main></body>"
@@ -51,16 +53,19 @@ def page(runs: list[RunRecords]) -> str:
 
 
 def _summary(runs: list[RunRecords]) -> str:
-    """One column a run: results, epochs, time, ranks."""
+    """Write a table of results, epochs, time and ranks with a column for each run."""
     facts = [_facts(run) for run in runs]
-    names = list(dict.fromkeys(name for some in facts for name in some))
-    rows = "".join(_row(name, [some.get(name) for some in facts]) for name in names)
+    rows = ""
+    for name in dict.fromkeys(name for of_run in facts for name in of_run):
+        values = [of_run.get(name) for of_run in facts]
+        cells = "".join(f"<td>{'' if value is None else _number(value)}</td>" for value in values)
+        rows += f"<tr><td>{html.escape(name)}</td>{cells}</tr>"
     heads = "".join(f"<th>{html.escape(run.name)}</th>" for run in runs)
     return f'<h2>Results</h2><div class="wide"><table><tr><th></th>{heads}</tr>{rows}</table></div>'
 
 
 def _facts(run: RunRecords) -> dict[str, float]:
-    """Numbers of a run by name."""
+    """Collect the numbers of a run by name."""
     seconds = [line["train_seconds"] for line in run.epochs if line.get("train_seconds")]
     facts = {f"{name} (best epoch)" if name == "epoch" else name: value for name, value in run.results().items()}
     facts |= {"epochs": len(run.epochs), "starts": len(run.starts)}
@@ -74,21 +79,16 @@ def _facts(run: RunRecords) -> dict[str, float]:
     return facts
 
 
-def _row(name: str, values: list[float | None]) -> str:
-    cells = "".join(f"<td>{'' if value is None else _shown(value)}</td>" for value in values)
-    return f"<tr><td>{html.escape(name)}</td>{cells}</tr>"
-
-
-def _shown(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}" if abs(value) < 100 else f"{value:,.1f}"
 
 
 def _curves(runs: list[RunRecords]) -> str:
-    """Losses and metrics over epochs, all runs in one picture each."""
+    """Draw each loss and each metric over epochs, all runs in one picture."""
     curves = [run.curves() for run in runs]
     cards = []
-    for name in dict.fromkeys(name for some in curves for name in some):
-        series = {run.name: some[name] for run, some in zip(runs, curves, strict=True) if name in some}
+    for name in dict.fromkeys(name for of_run in curves for name in of_run):
+        series = {run.name: of_run[name] for run, of_run in zip(runs, curves, strict=True) if name in of_run}
         cards.append(_card(name, svg.lines(series, f"{name} by epoch")))
     seconds = {run.name: [(line["epoch"], line["train_seconds"]) for line in run.epochs if line.get("train_seconds")]
                for run in runs}  # fmt: skip
@@ -97,25 +97,24 @@ def _curves(runs: list[RunRecords]) -> str:
 
 
 def _timeline(runs: list[RunRecords]) -> str:
-    """When runs were started, resumed, and done with epochs."""
+    """Draw when runs were started and resumed, and when their epochs ended."""
     rows = {}
     for run in runs:
-        marks = [(when(line), _start_words(line), True) for line in run.starts]
-        rows[run.name] = marks + [(when(line), f"epoch {line['epoch']}", False) for line in run.times]
-    drawn = svg.time_axis(rows, "starts and epochs over time")
-    if not drawn:
+        marks = [(when(line), f"epoch {line['epoch']}", False) for line in run.times]
+        for line in run.starts:
+            begin = f"resumed from {line['resumed']}" if line["resumed"] else "started"
+            hosts = ", ".join(dict.fromkeys(line["hosts"]))
+            marks.append((when(line), f"{begin} on {line['ranks']} ranks ({hosts}), {line['time']}", True))
+        rows[run.name] = marks
+    chart = svg.time_axis(rows, "starts and epochs over time")
+    if not chart:
         return ""
-    told = "A diamond is a start, on so many ranks (point at it); a dot is the end of an epoch."
-    return f'<h2>Starts and resumes</h2><p>{told}</p><div class="card narrow">{drawn}</div>'
-
-
-def _start_words(line: dict) -> str:
-    what = f"resumed from {line['resumed']}" if line["resumed"] else "started"
-    return f"{what} on {line['ranks']} ranks ({', '.join(dict.fromkeys(line['hosts']))}), {line['time']}"
+    legend = "A diamond is a start, on so many ranks (point at it); a dot is the end of an epoch."
+    return f'<h2>Starts and resumes</h2><p>{legend}</p><div class="card narrow">{chart}</div>'
 
 
 def _machine(run: RunRecords) -> str:
-    """Stages by rank, bytes between ranks and memory of a run."""
+    """Draw stages by rank, bytes between ranks and memory of a run, and write a table of its stages."""
     if not run.times:
         return ""
     stages, sent = run.stage_seconds(), run.sent_bytes()
@@ -126,7 +125,10 @@ def _machine(run: RunRecords) -> str:
     if len(sent) > 1:
         cards.append(_card("bytes sent, from row to column", svg.matrix(sent, "bytes from rank to rank")))
     cards.append(_card("MiB of memory by rank", svg.stacked_bars({"highest": run.peak_mib()}, "memory by rank")))
-    rows = "".join(_stage_row(name, stages[name], float(whole.max())) for name in _by_length(stages))
+    rows = "".join(
+        _stage_row(name, stages[name], float(whole.max()))
+        for name in sorted(stages, key=lambda name: -float(stages[name].mean()))
+    )
     heads = "".join(f"<th>{word}</th>" for word in ("stage", "min", "mean", "max", "of the epoch", "max / mean"))
     return (
         f'<h2>Time and memory: {html.escape(run.name)}</h2><div class="cards">{"".join(cards)}</div>'
@@ -134,20 +136,11 @@ def _machine(run: RunRecords) -> str:
     )
 
 
-def _by_length(stages: dict[str, np.ndarray]) -> list[str]:
-    return sorted(stages, key=lambda name: -float(stages[name].mean()))
-
-
 def _stage_row(name: str, seconds: np.ndarray, whole: float) -> str:
     low, mean, high = seconds.min(), seconds.mean(), seconds.max()
     cells = [f"{low:.2f}", f"{mean:.2f}", f"{high:.2f}", f"{100 * mean / max(whole, 1e-9):.1f} %",
              f"{high / max(mean, 1e-9):.2f}"]  # fmt: skip
     return f"<tr><td>{html.escape(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-
-
-def _configuration(run: RunRecords) -> str:
-    shown = html.escape(run.config)
-    return f"<details><summary>config.yaml of {html.escape(run.name)}</summary><pre>{shown}</pre></details>"
 
 
 def _card(title: str, content: str) -> str:

@@ -1,4 +1,7 @@
-"""Small charts as SVG text: lines, stacked bars, a matrix, a time axis. Colours are the page's variables."""
+"""Draws small charts as SVG text: lines, stacked bars, a matrix, a time axis. Colours are the page's variables.
+
+By hand, as clusters lack extras: matplotlib is one, makes the page 2.5 times as large, and has no words at a mark.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def number(value: float) -> str:
-    """A tick or a cell in few characters."""
+    """Write a number in few characters."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "-"
     for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -26,7 +29,7 @@ def number(value: float) -> str:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round values within [low, high]."""
+    """Choose round values within [low, high]."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -36,18 +39,18 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def text(x: float, y: float, content: str, anchor: str = "middle", extra: str = "") -> str:
-    """A label."""
+    """Write a label."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {extra}>{html.escape(content)}</text>'
 
 
 def svg(body: list[str], label: str, height: float = HEIGHT) -> str:
-    """A picture of the usual width."""
+    """Wrap shapes into a picture of the usual width."""
     name = html.escape(label, quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{name}">' + "".join(body) + "</svg>"
 
 
 def legend(names: Sequence[str]) -> str:
-    """Names beside their colours, HTML."""
+    """Write names beside their colours, as HTML."""
     items = (
         f'<span><i style="background:{COLOURS[i % len(COLOURS)]}"></i>{html.escape(name)}</span>'
         for i, name in enumerate(names)
@@ -56,27 +59,27 @@ def legend(names: Sequence[str]) -> str:
 
 
 class Axes:
-    """Maps values to places and draws the frame."""
+    """Maps values to places in the picture and draws the frame."""
 
     def __init__(self, x: tuple[float, float], y: tuple[float, float]):
         self._x, self._y = _widened(*x), _widened(*y)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point lies in the picture."""
+        """Return where a point lies in the picture."""
         (x0, x1), (y0, y1) = self._x, self._y
         across, down = (x - x0) / (x1 - x0), (y1 - y) / (y1 - y0)
         return LEFT + across * (WIDTH - LEFT - RIGHT), TOP + down * (HEIGHT - TOP - BOTTOM)
 
     def frame(self, x_label: str) -> list[str]:
-        """Grid lines, ticks and the label of the axis of x."""
-        found = []
+        """Draw grid lines, ticks and the label of the axis of x."""
+        shapes = []
         for value in ticks(*self._y):
             y = self.place(self._x[0], value)[1]
-            found.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            found.append(text(LEFT - 6, y + 4, number(value), "end"))
+            shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            shapes.append(text(LEFT - 6, y + 4, number(value), "end"))
         for value in ticks(*self._x):
-            found.append(text(self.place(value, self._y[0])[0], HEIGHT - BOTTOM + 16, number(value)))
-        return [*found, text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_label)]
+            shapes.append(text(self.place(value, self._y[0])[0], HEIGHT - BOTTOM + 16, number(value)))
+        return [*shapes, text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_label)]
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -84,16 +87,16 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> str:
-    """Curves of (x, y) by name, with a legend where there are several."""
-    points = [point for some in series.values() for point in some if math.isfinite(point[1])]
+    """Draw curves of (x, y) by name, with a legend where there are several."""
+    points = [point for curve in series.values() for point in curve if math.isfinite(point[1])]
     if not points:
         return ""
     xs, ys = zip(*points, strict=True)
     axes = Axes((min(xs), max(xs)), (min(ys), max(ys)))
     body = axes.frame(x_label)
-    for index, some in enumerate(series.values()):
+    for index, curve in enumerate(series.values()):
         colour = COLOURS[index % len(COLOURS)]
-        places = [axes.place(*point) for point in some if math.isfinite(point[1])]
+        places = [axes.place(*point) for point in curve if math.isfinite(point[1])]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         if len(places) <= 30:
@@ -102,7 +105,7 @@ def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> s
 
 
 def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank") -> str:
-    """One bar a rank, of parts [R] by name, one on the other."""
+    """Draw a bar for each rank, of parts [R] by name, one on the other."""
     total: Any = sum(parts.values())
     axes = Axes((-0.5, len(total) - 0.5), (0.0, float(total.max()) or 1.0))
     body, below = axes.frame(x_label), np.zeros(len(total))
@@ -117,7 +120,7 @@ def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank"
 
 
 def matrix(values: np.ndarray, label: str) -> str:
-    """Cells [R, R], the darker the more; rows send, columns receive."""
+    """Draw cells [R, R], the darker the higher their value; rows send, columns receive."""
     count = len(values)
     cell = min(48.0, (WIDTH - LEFT - RIGHT) / count)
     most, body = float(values.max()) or 1.0, []
@@ -136,7 +139,7 @@ def matrix(values: np.ndarray, label: str) -> str:
 
 
 def time_axis(rows: dict[str, list[tuple[float, str, bool]]], label: str) -> str:
-    """Marks (seconds, words, whether a start) of every row, from the first to the last."""
+    """Draw the marks (seconds, words, whether a start) of every row, from the first to the last."""
     moments = [moment for marks in rows.values() for moment, _, _ in marks]
     if not moments:
         return ""

@@ -1,4 +1,4 @@
-"""The run file of snapshot graphs: its sections, and what goes together."""
+"""The sections of run files on snapshot graphs, and which of their values go together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SnapshotSamplingConfig:
         history: snapshots that a prediction sees, its own last; 0: all before it, the model's state is carried on from
             step to step (truncated backpropagation: gradients end where a step begins).
         horizon: a prediction is for so many snapshots later; 0: for its own.
-        shuffle: of history above 0: training takes targets in random order.
+        shuffle: for history above 0: training takes targets in random order.
         updates: training steps on the same snapshots, one after the other, before it goes on to the next ones; what
             train.train_metrics tells is of the first of them. With train.batch_size 1 and train.epochs 1 every snapshot
             is predicted by a model that has learnt from all before it: the live update of ROLAND.
@@ -65,7 +65,8 @@ class SnapshotSamplingConfig:
 
     @property
     def by_part(self) -> bool:
-        """Whether neighbours in other parts are not as good as those of the same, on whatever rank they are."""
+        """Whether a step treats neighbours in other parts unlike neighbours in the same part, on whatever rank they
+        are."""
         return self.boundary < 1 or self.halo_staleness > 0
 
 
@@ -76,7 +77,7 @@ class SnapshotInputConfig:
     Attributes:
         lags: the newest values of its target, so many snapshots' (up to the snapshot's own).
         degrees: its in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
-        degree_classes: of onehot: degrees above are the last class.
+        degree_classes: for onehot: degrees above are the last class.
         embedding: learnt numbers of the node, so many; -1: model.hidden of them where nothing else is known, else none.
     """
 
@@ -107,29 +108,23 @@ BATCH = "batch"
 
 @dataclass
 class SnapshotModelConfig:
-    """The network.
+    """The model.
 
-    Attributes:
-        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        kind: without memory of earlier snapshots: "gcn" (Kipf and Welling 2017), "sage" (Hamilton et al.
-            2017), "gat" (Velickovic et al. 2018). Recurrent: "tgcn" (Zhao et al. 2019: GRU over graph convolutions of
-            the inputs), "tgcn_joint" (likewise, of inputs and hidden rows), "a3tgcn" (Zhu et al. 2020: attention over
-            the window's hidden rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev
-            filters), "dcrnn" (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021:
-            two LSTM layers over graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph
-            convolutions whose matrices change by a GRU, of itself or of the best-scored rows), "roland" (You et al.
-            2022: the hidden rows of every layer are updated). "dysat" (Sankar et al. 2020: graph attention, then
-            attention over the window).
+    Attributes: class_path: a model class of your own, such as package.module.Class; empty: the parts below. kind:
+        without memory of earlier snapshots: "gcn" (Kipf and Welling 2017), "sage" (Hamilton et al. 2017), "gat"
+        (Velickovic et al. 2018). Recurrent: "tgcn" (Zhao et al. 2019: GRU over graph convolutions of the inputs),
+        "tgcn_joint" (GRU over graph convolutions of inputs and hidden rows), "a3tgcn" (Zhu et al. 2020: attention over
+        the window's hidden rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev
+        filters), "dcrnn" (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021: two
+        LSTM layers over graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph convolutions
+        whose matrices change by a GRU, of itself or of the best-scored rows), "roland" (You et al. 2022: the hidden
+        rows of every layer are updated). "dysat" (Sankar et al. 2020: graph attention, then attention over the window).
         layers: graph convolutions, one behind the other; of tgcn_joint, gconv_gru, gconv_lstm and dcrnn: such units.
-        hidden: width of hidden rows.
-        order: of gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the edges and one.
-        heads: of gat and dysat; they divide hidden.
-        update: of roland: "gru", "average" (old and new rows, weighed by the node's edges), "concat" (two layers over
-            both).
-        dropout: of hidden rows between layers, keyed by node, snapshot and column.
-        norm: "batch": of gcn, sage, gat, mpnn_lstm and roland: batch normalisation in every layer, over all nodes of a
-            snapshot; "none".
-    """
+        hidden: width of hidden rows. order: for gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the
+        edges and one. heads: for gat and dysat; they divide hidden. update: for roland: "gru", "average" (old and new
+        rows, weighed by the node's edges), "concat" (two layers over both). dropout: of hidden rows between layers,
+        keyed by node, snapshot and column. norm: "batch": of gcn, sage, gat, mpnn_lstm and roland: batch normalisation
+        in every layer, over all nodes of a snapshot; "none"."""
 
     class_path: str = ""
     kind: ModelKind = "tgcn"
@@ -160,9 +155,9 @@ class SnapshotDataConfig:
     Attributes:
         path: folder of a partition set; empty: a built-in synthetic graph.
         val_fraction: share of the snapshots that predictions are made from, for validation.
-        test_fraction: likewise for the test, at the end.
-        val_snapshots: so many instead; -1: by fraction.
-        test_snapshots: likewise.
+        test_fraction: share of these snapshots for the test, at the end.
+        val_snapshots: number of snapshots for validation; -1: by fraction.
+        test_snapshots: number of snapshots for the test; -1: by fraction.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
         synthetic_nodes: size of the built-in graph.
@@ -188,8 +183,8 @@ class SnapshotDataConfig:
             raise ValueError("data.synthetic_nodes must be at least 20, data.synthetic_snapshots 10 to 65535")
 
     def split(self, first: int, last: int) -> dict[str, range]:
-        """The snapshots ``first`` .. ``last`` that predictions are made from, by split, in order of time. Raises
-        ValueError when none is left to train on."""
+        """Divide the snapshots ``first`` .. ``last`` that predictions are made from into splits, in order of time.
+        Raises ValueError when none is left to train on."""
         total = last - first + 1
         val, test = (
             round(fraction * total) if count < 0 else count
@@ -229,28 +224,28 @@ class SnapshotTaskConfig:
             every node (a column of every snapshot, or one for all; negative: not known); "link": whether two nodes
             have an edge; "edge": the class of every edge, "edge_regression": a number of it (a column of the edges).
         target: name of that column; "degree", where the graph has no such: of regression, log of 1 + in-degree.
-        steps: of regression: so many snapshots at once: sampling.horizon later, and those that follow.
-        loss: of regression and edge_regression: "mse" or "mae"; of node and edge: "cross_entropy"; of link: "binary",
+        steps: for regression: so many snapshots at once: sampling.horizon later, and those that follow.
+        loss: for regression and edge_regression: "mse" or "mae"; of node and edge: "cross_entropy"; of link: "binary",
             "softmax" (of an edge among its negatives), "margin" (an edge must score higher than its negatives by
             margin); empty: the first of these.
-        classes: of node and edge: 0: as many as the column says, at least two.
-        class_weights: of node and edge: factor of every class's loss; empty: all 1.
-        split: of node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
+        classes: for node and edge: 0: as many as the column says, at least two.
+        class_weights: for node and edge: factor of every class's loss; empty: all 1.
+        split: for node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
             says which is whose, in all snapshots.
-        undirected: of link: the graph has every edge in both directions; one of them is learnt.
-        new_links: of link: only edges that the snapshot that predictions are made from does not have.
-        negatives: of link: drawn for every edge in training.
-        eval_negatives: of link: drawn for every edge in evaluation.
-        negative_ends: of link: negatives are of the edge's source and a drawn "destination", or "both" are drawn.
-        strict: of link: no negative is an edge of the snapshot, nor a node with itself.
-        eval_pairs: of link: evaluation against "drawn" negatives; or ranks edges among "all" pairs of nodes (a score
+        undirected: for link: the graph has every edge in both directions; one of them is learnt.
+        new_links: for link: only edges that the snapshot that predictions are made from does not have.
+        negatives: for link: drawn for every edge in training.
+        eval_negatives: for link: drawn for every edge in evaluation.
+        negative_ends: for link: negatives are of the edge's source and a drawn "destination", or "both" are drawn.
+        strict: for link: no negative is an edge of the snapshot, nor a node with itself.
+        eval_pairs: for link: evaluation against "drawn" negatives; or ranks edges among "all" pairs of nodes (a score
             of every pair is in memory); or "filtered": both ends of an edge among all nodes, the snapshot's other edges
             left out.
-        decoder: of link: score of a pair of outputs: "dot", "cosine", "mlp", and with weights by the edges' column
+        decoder: for link: score of a pair of outputs: "dot", "cosine", "mlp", and with weights by the edges' column
             ``type`` "distmult", "complex".
-        temperature: of decoder cosine: scores are divided by it.
-        positive_weight: of loss binary: an edge's loss counts so many times the mean of its negatives'.
-        margin: of loss margin.
+        temperature: for decoder cosine: scores are divided by it.
+        positive_weight: for loss binary: an edge's loss counts so many times the mean of its negatives'.
+        margin: for loss margin.
     """
 
     kind: Literal["regression", "node", "link", "edge", "edge_regression"] = "regression"
@@ -333,5 +328,5 @@ class SnapshotConfig(Sections):
 
     @property
     def num_groups(self) -> int:
-        """How many groups of ranks, at most, train parts of time side by side."""
+        """The most groups of ranks that train parts of time side by side."""
         return self.comm.time_parallel

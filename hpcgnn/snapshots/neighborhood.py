@@ -140,22 +140,29 @@ def make_operator(name: str, neighborhood: Neighborhood) -> Operator:
         return Operator(lists, *(None if e.weight is None else e.weight.unsqueeze(1) for e in (own, ghost)))
     if name == GCN:
         degree, ghost_degree = degree + ~neighborhood.looped, ghost_degree + ~neighborhood.ghost_looped
-    target = _inverse(degree, -1.0 if name in (MEAN, WALK) else -0.5)
-    source, ghost_source = None, None
-    if name not in (MEAN, WALK):
-        source, ghost_source = target, _inverse(ghost_degree, -0.5)
+    own_source: torch.Tensor | None = None
+    ghost_source: torch.Tensor | None = None
+    if name in (MEAN, WALK):
+        target = _inverse(degree, -1.0)
+    else:
+        target = own_source = _inverse(degree, -0.5)
+        ghost_source = _inverse(ghost_degree, -0.5)
     if name == GCN:
         lists, loop = own.looped, ~neighborhood.looped * target * target
     if name == CHEBYSHEV:
         target = -target
     ghost_target = target if ghost.rows is None else target[ghost.rows]
-    own_factors = edge_factors(lists, target, source, own.weight, loop)
+    own_factors = edge_factors(lists, target, own_source, own.weight, loop)
     return Operator(lists, own_factors, edge_factors(ghost.lists, ghost_target, ghost_source, ghost.weight))
 
 
 def _inverse(values: torch.Tensor, power: float) -> torch.Tensor:
     """values ** power where they are above 0, else 0."""
     return torch.where(values > 0, values.clamp(min=torch.finfo(values.dtype).tiny) ** power, torch.zeros_like(values))
+
+
+def _int64_on(device: torch.device, values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.int64)).to(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,23 +201,19 @@ class Builder:
         own_indptr = np.searchsorted(edges.dst[own], np.arange(partition.num_nodes + 1))
         rows, counts = np.unique(edges.dst[ghost], return_counts=True)
         ghost_indptr = np.concatenate([[0], np.cumsum(counts)])
-        own_edges = self._edges(own_indptr, source[own], partition.num_nodes, weight, own)
-        ghost_edges = self._edges(ghost_indptr, source[ghost] - partition.num_nodes, len(ids), weight, ghost)
-        ghost_edges.rows = torch.from_numpy(rows).to(device)
-        degree, ghost_degree, looped, ghost_looped = (
-            values.to(device) for values in (degree, ghost_degree, looped, ghost_looped)
-        )
+        lists = [
+            EdgeLists(_int64_on(device, indptr), _int64_on(device, place), num_sources)
+            for indptr, place, num_sources in (
+                (own_indptr, source[own], partition.num_nodes),
+                (ghost_indptr, source[ghost] - partition.num_nodes, len(ids)),
+            )
+        ]
+        weights = [None if weight is None else weight[torch.from_numpy(place)].to(device) for place in (own, ghost)]
         return Neighborhood(
-            partition.num_nodes, own_edges, ghost_edges, degree, ghost_degree, looped, ghost_looped, route, ghost_row
-        )
-
-    def _edges(
-        self, indptr: np.ndarray, source: np.ndarray, num_sources: int, weight: torch.Tensor | None, place: np.ndarray
-    ) -> Edges:
-        """Lists of edges on the device, with the weights at their places among all edges."""
-        begin, rows = (torch.from_numpy(array.astype(np.int64)).to(self.device) for array in (indptr, source))
-        taken = None if weight is None else weight[torch.from_numpy(place)].to(self.device)
-        return Edges(EdgeLists(begin, rows, num_sources), taken)
+            partition.num_nodes, Edges(lists[0], weights[0]),
+            Edges(lists[1], weights[1], torch.from_numpy(rows).to(device)),
+            degree.to(device), ghost_degree.to(device), looped.to(device), ghost_looped.to(device), route, ghost_row,
+        )  # fmt: skip
 
     def _are_from_ghosts(self, edges: SnapshotEdges) -> np.ndarray:
         """Whether the source of each edge is a ghost, bool [e]."""

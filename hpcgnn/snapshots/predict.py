@@ -5,13 +5,17 @@ n nodes of this rank, C outputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import torch
 from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
 from hpcgnn.loop.node_file import NodeColumns, answer_with_nodes, text
+from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.session import SnapshotSession
+from hpcgnn.snapshots.plan import make_batches
 
 
 def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
@@ -23,24 +27,36 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     return config
 
 
-def answer(session: SnapshotSession, arguments: Namespace) -> None:
+def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write the outputs for all nodes at the last snapshots."""
     answer_with_nodes(arguments.out, forecast_nodes(session, arguments.snapshots), session.world)
 
 
-def forecast_nodes(session: SnapshotSession, last: int) -> NodeColumns:
+def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
+    """Collective. Snapshots and the model's outputs [n, C] there, from the first one after training to the graph's
+    last; a state that is carried on must be that after training."""
+    loader = session.loaders["train"]
+    numbers = range(loader.snapshots.stop, session.partition.num_snapshots)
+    batches = make_batches("forecast", numbers, session.config.train.batch_size, np.zeros(numbers.stop, np.int64))
+    for step in range(batches.num_steps):
+        session.watchdog.at("forecast", step)
+        plan = loader.planner.forecast(batches, step)
+        yield from zip(plan.targets, session.task.outputs(plan), strict=True)
+
+
+def forecast_nodes(session: Session, last: int) -> NodeColumns:
     """Collective. Original id (the row where the graph has none), and the model's outputs [n, C] at each of the
     ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers as in the source.
 
     Raises DistributedError for more snapshots than follow those of training.
     """
     partition = session.partition
-    known = partition.num_snapshots - session.splits["train"].stop
+    known = partition.num_snapshots - session.loaders["train"].snapshots.stop
     with together(session.world, "predict"):
         if not 1 <= last <= known:
             raise ValueError(f"--snapshots must be 1 to {known}, the snapshots after those of training; got {last}")
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
-    for number, rows in session.forecast():
+    for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:
             columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
     order = np.argsort(partition.flat_row)

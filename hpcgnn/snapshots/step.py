@@ -16,6 +16,7 @@ from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import SparseEmbedding
 from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.loop.session import Task
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
@@ -97,20 +98,23 @@ class SequenceRows:
         return {**learnt, **{f"state.{name}": value for name, value in self.state.items()}}
 
 
-class SnapshotTask:
+STATE, BUFFER = "state.", "buffer."
+
+
+class SnapshotTask(Task):
     """Runs planned steps; collective to create, and so are ``train``, ``score`` and ``evaluate``. inputs(number):
     features of the nodes in a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands it
-    from group to group where groups split time, None: there is but one. last_scores: of the newest training step."""
+    from group to group where groups split time, None: there is but one."""
 
     def __init__(
         self, model: SequenceModel, goal: SnapshotGoal, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
         identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
         relay: Relay | None = None, staleness: int = 0, overlap: bool = True,
     ):  # fmt: skip
-        self.model, self._goal, self._rows, self._inputs = model, goal, rows, inputs
+        self.model, self._goal, self._rows, self.inputs = model, goal, rows, inputs
         self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
-        self.timers, self.last_scores, self._relay = timers, None, relay
-        self._stale, self._overlap = StaleRows(staleness) if staleness else None, overlap
+        self.timers, self._relay, self._overlap = timers, relay, overlap
+        self._staleness, self._stale = staleness, StaleRows(staleness) if staleness else None
         self._smoothed: dict[int, dict] = {}
         self._counts = tuple(channel.everyone(torch.tensor([len(identity)])).tolist())
         self._norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
@@ -148,6 +152,29 @@ class SnapshotTask:
         """Collective. Return the model's outputs [n, C] at every target of a plan; the state moves on."""
         self.model.eval()
         return self._outputs(plan, self._chain(), self._learnt())[0]
+
+    def can_resume(self, epoch: int, step: int) -> bool:
+        """Whether a run can go on exactly from before a step: with stale rows, only where they are brought anew."""
+        period = self._staleness + 1
+        return period == 1 or (epoch % period == 0 and step == 0)
+
+    def run_state(self) -> dict[str, torch.Tensor]:
+        """What the newest ``saved`` of the rows shares between ranks, and the model's running statistics, which move in
+        training alone."""
+        shared = {STATE + name: value for name, value in self._rows.saved_shared.items()}
+        return shared | {BUFFER + name: value for name, value in self._buffers().items()}
+
+    def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        """The inverse of ``run_state``."""
+        shared = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
+        self._rows.put_shared(shared)
+        for name, value in self._buffers().items():
+            value.copy_(tensors[BUFFER + name])
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """The model's running statistics, by name."""
+        parameters = dict(self.model.named_parameters())
+        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
     def _chain(self) -> HaloChain:
         return HaloChain(self.timers, self._overlap)
@@ -210,7 +237,7 @@ class SnapshotTask:
         key = StepKey(self._seed, plan.epoch, plan.step, self.model.training)
         snapshots = {}
         for number, pair in plan.blocks.items():
-            inputs = self._inputs(number)
+            inputs = self.inputs(number)
             if learnt is not None:
                 inputs = torch.cat([inputs, learnt], dim=1)
             smoothed = self._smoothed.setdefault(number, {}) if learnt is None else None

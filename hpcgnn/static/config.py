@@ -1,4 +1,4 @@
-"""The run file of static graphs: its sections, and what goes together."""
+"""The sections of run files on static graphs, and which of their values go together."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class GraphSamplingConfig:
                 f"{self.prefetch}"
             )
 
-    def check_relations(self, known: list[str]) -> None:
-        """Raises ValueError for fanouts of a relation that is none of the graph's."""
+    def check_relations(self, names: list[str]) -> None:
+        """Raise ValueError for fanouts of a relation that the graph does not have."""
         for name in self.relation_fanouts:
-            if name not in known:
-                raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(known)}")
+            if name not in names:
+                raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(names)}")
 
 
 @dataclass
@@ -96,7 +96,7 @@ class GraphEvalConfig:
 
     Attributes:
         batch_size: seeds of a batch; 0: as in training.
-        negatives: of link prediction: nodes drawn for an edge, the same in all epochs; 0: as in training, one where it
+        negatives: for link prediction: nodes drawn for an edge, the same in all epochs; 0: as in training, one where it
             has candidates of a whole batch.
         ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
             asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
@@ -124,7 +124,7 @@ RELATIONAL_KINDS = ("rgcn", "rgat")
 
 @dataclass
 class GraphModelConfig:
-    """The network.
+    """The model.
 
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
@@ -135,17 +135,17 @@ class GraphModelConfig:
         hidden: width of hidden rows and of learnt embeddings.
         heads: attention heads of gat and rgat; must divide hidden.
         dropout: of hidden rows, keyed by node and column.
-        input_dropout: of the input rows, likewise.
-        aggregator: of sage and rgcn: "mean", "sum" or "max" of the neighbours of one relation.
+        input_dropout: of the input rows, keyed by node and column.
+        aggregator: for sage and rgcn: "mean", "sum" or "max" of the neighbours of one relation.
         activation: "relu", "gelu", "elu" or "none".
         norm: "layer" norm of hidden rows, or "none".
         residual: layers are added to their input; an input and an output product of their own stand around them.
         feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
-        bases: of rgcn and rgat: relations' matrices are sums of so many shared ones; 0: each its own.
+        bases: for rgcn and rgat: relations' matrices are sums of so many shared ones; 0: each its own.
         self_loop: gcn and gat: a node is its own neighbour; rgcn and rgat: its own row is added through a matrix.
-        basis_rows: of rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
+        basis_rows: for rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
             self loop, in place of one row and matrices of the first layer: Schlichtkrull et al., 2018, on one-hot rows.
-        low_memory: of rgcn: relations one after the other, formed again in the backward pass.
+        low_memory: for rgcn: relations one after the other, formed again in the backward pass.
     """
 
     class_path: str = ""
@@ -167,14 +167,15 @@ class GraphModelConfig:
 
     @property
     def node_columns(self) -> tuple[str, ...]:
-        """What a batch must tell of its nodes: "identity" for dropout, "degree" for gcn; both for a class_path."""
+        """The columns of nodes that a batch must have: "identity" for dropout, "degree" for gcn; both for a
+        class_path."""
         drops = self.dropout > 0 or self.input_dropout > 0
-        wanted = {"identity": drops or self.class_path, "degree": self.kind == "gcn" or self.class_path}
-        return tuple(name for name, needed in wanted.items() if needed)
+        needed = {"identity": drops or self.class_path, "degree": self.kind == "gcn" or self.class_path}
+        return tuple(name for name, is_needed in needed.items() if is_needed)
 
     @property
     def row_width(self) -> int:
-        """Width of the learnable rows of nodes."""
+        """Width of the learnable node embeddings."""
         return self.hidden * (self.bases + self.self_loop) if self.basis_rows else self.hidden
 
     def __post_init__(self):
@@ -237,32 +238,32 @@ NODE, LINK = "node", "link"
 
 @dataclass
 class GraphTaskConfig:
-    """What is learnt of the graph.
+    """The task: what is learnt of the graph.
 
     Attributes:
         kind: "node": the label (column ``label``) of the nodes that column ``split`` gives to training; "link":
             whether there is an edge, from the edges that column ``split`` gives to training.
-        node_type: of node: whose labels; empty: the only type that has any.
-        classes: of node: 0: as many as the labels say, at least two.
-        relation: of link: whose edges (src.rel.dst); empty: the only relation with a column split.
-        reverse: of link: the relation that holds the same edges the other way, left out of a step together with its
+        node_type: for node: whose labels; empty: the only type that has any.
+        classes: for node: 0: as many as the labels say, at least two.
+        relation: for link: whose edges (src.rel.dst); empty: the only relation with a column split.
+        reverse: for link: the relation that holds the same edges the other way, left out of a step together with its
             seeds; empty: every relation that has a reverse of each edge and no others; "none": none.
-        messages: of link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
+        messages: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
             "both": typed, and of as many further relations the other way.
-        candidates: of link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type;
+        candidates: for link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type;
             "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the same for all of
             its edges.
-        negatives: of link: how many: drawn for an edge (0: one), destinations of so many edges of the batch (0: of
+        negatives: for link: how many: drawn for an edge (0: one), destinations of so many edges of the batch (0: of
             all), or drawn for a batch (0: as many as it has edges).
-        strict: of link: no negative makes a training edge.
-        both_ends: of link: negatives in the place of the source, too.
-        decoder: of link: score of a pair of embeddings: "dot", "cosine", "mlp", "distmult", "complex" (the last two
+        strict: for link: no negative makes a training edge.
+        both_ends: for link: negatives in the place of the source, too.
+        decoder: for link: score of a pair of embeddings: "dot", "cosine", "mlp", "distmult", "complex" (the last two
             with weights by edge type, column ``rel``).
-        temperature: of decoder cosine: scores are divided by it.
-        loss: of link: "binary" (cross entropy), "margin" (triplet: a pair must score higher than its negatives by
+        temperature: for decoder cosine: scores are divided by it.
+        loss: for link: "binary" (cross entropy), "margin" (triplet: a pair must score higher than its negatives by
             margin), "softmax" (of a pair among its negatives).
-        margin: of loss margin.
-        adversarial: of losses binary and margin: above 0, negatives weigh by the softmax of so many times their
+        margin: for loss margin.
+        adversarial: for losses binary and margin: above 0, negatives weigh by the softmax of so many times their
             scores; 0: all alike.
     """
 
@@ -378,9 +379,9 @@ class StaticConfig(Sections):
 
 
 def _check_whole(config: StaticConfig) -> None:
-    """Refuse what only mini-batches know. Raises ValueError."""
+    """Raise ValueError for settings that only mini-batches have."""
     sampling, features = config.sampling, config.features
-    named = {
+    settings = {
         "task.kind link": config.task.kind == "link",
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampler_ranks": config.comm.sampler_ranks > 0,
@@ -391,6 +392,6 @@ def _check_whole(config: StaticConfig) -> None:
         "features.cache_ratio": features.cache_ratio > 0,
         "features.wire": features.wire,
     }
-    found = ", ".join(name for name, used in named.items() if used)
-    if found:
-        raise ValueError(f"sampling.mode whole passes over the whole graph: leave out {found}, or use another mode")
+    used = ", ".join(name for name, is_used in settings.items() if is_used)
+    if used:
+        raise ValueError(f"sampling.mode whole passes over the whole graph: leave out {used}, or use another mode")

@@ -1,14 +1,15 @@
 """Draws the neighbours of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of
 it.
 
-Drawn on the host, on a device that holds the edges (one rank), or induced: all edges among some nodes. s seeds of a
-rank, U nodes so far of a type, D destination nodes of a type, E edges of a relation.
+Drawn hop by hop, in NumPy on the host or in torch on a device that holds the edges (one rank), or induced: all edges
+among some nodes. s seeds of a rank, U nodes so far of a type, D destination nodes of a type, E edges of a relation.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +20,6 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.graph.partition import Relation
 from hpcgnn.loop.placement import leaves_room, other_device
 from hpcgnn.native import Random, Stream
-from hpcgnn.native.dispatch import Uploads
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.neighbors import NeighborSampler, Sampled
@@ -85,20 +85,54 @@ class Steps:
 class Draw(Protocol):
     """Where a step's blocks come from: drawn here, or by another rank."""
 
+    @property
+    def on_device(self) -> bool:
+        """Whether draws are tensors of a device."""
+
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
         """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
 
 
+class UniqueNodes:
+    """What `native.Relabel` is on the host: unique rows of one type, in order of first occurrence, over several calls,
+    on a device."""
+
+    def __init__(self, device: torch.device):
+        self.unique = torch.empty(0, dtype=torch.int64, device=device)
+
+    def begin(self) -> None:
+        """Forget all rows."""
+        self.unique = self.unique[:0]
+
+    def add(self, rows: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """Position [k] int32 of every row [k] int64 among the unique ones, which those not seen join."""
+        if isinstance(rows, np.ndarray):
+            rows = torch.from_numpy(rows).to(self.unique.device)
+        count = len(self.unique)
+        self.unique, inverse = native.unique_relabel(torch.cat([self.unique, rows]))
+        return inverse[count:]
+
+
 class BlockSampler:
-    """Draws here, hop by hop from the owners of the frontier. For one thread at a time; see ``over``."""
+    """Draws here, hop by hop, from the owners of the frontier or on the device that holds the edges. For one thread at
+    a time; see ``over``."""
 
     def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int):
         self._neighbors, self._config, self._seed = neighbors, config, seed
-        self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base()
+        self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base().tolist()
+        self._lib: Any = np if neighbors.device is None else torch
         self._relabel = self._make_relabel()
 
-    def _make_relabel(self) -> list[native.Relabel]:
-        return [native.Relabel(int(count)) for count in np.diff(self._base)]
+    def _make_relabel(self) -> list[Any]:
+        """By type, what numbers the unique nodes of a step."""
+        if self._neighbors.device is not None:
+            return [UniqueNodes(self._neighbors.device) for _ in self._base[1:]]
+        return [native.Relabel(last - first) for first, last in pairwise(self._base)]
+
+    @property
+    def on_device(self) -> bool:
+        """Whether draws are tensors of a device."""
+        return self._neighbors.device is not None
 
     def over(self, channel: Channel) -> BlockSampler:
         """A twin for another thread, which asks over a channel of its own."""
@@ -127,7 +161,7 @@ class BlockSampler:
                 if fanout != 0
             )  # fmt: skip
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
-            blocks.append(Block(relations, sizes, tuple(len(ids) for ids in frontier)))
+            blocks.append(Block(relations, sizes, tuple(map(len, frontier)), self._neighbors.device or "cpu"))
         return Drawn(places, tuple(reversed(blocks)), self._wanted())
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
@@ -142,21 +176,24 @@ class BlockSampler:
         ]
         return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
 
-    def _places(self, groups: Groups) -> list[np.ndarray]:
+    def _places(self, groups: Groups) -> list[Any]:
         """Positions of the roots among the unique nodes of their type, which they join."""
-        return [self._relabel[kind].add(ids - self._base[kind]).astype(np.int64) for kind, ids in groups]
+        return [self._index(self._relabel[kind].add(ids - self._base[kind])) for kind, ids in groups]
+
+    def _index(self, positions: Any) -> Any:
+        return self._lib.asarray(positions, dtype=self._lib.int64)
 
     def _adjacency(self, number: int, sampled: Sampled) -> Adjacency:
         kind = self._relations[number].src_type
         source = self._relabel[kind].add(sampled.source - self._base[kind])
         return self._connect(number, sampled.indptr, source, sampled.edge)
 
-    def _connect(self, number: int, indptr: np.ndarray, source: np.ndarray, edge: np.ndarray | None) -> Adjacency:
+    def _connect(self, number: int, indptr, source, edge) -> Adjacency:
         relation: Relation = self._relations[number]
-        tensors = _tensor(indptr), _tensor(source.astype(np.int64)), None if edge is None else _tensor(edge)
+        tensors = _tensor(indptr), _tensor(self._index(source)), None if edge is None else _tensor(edge)
         return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
 
-    def _wanted(self) -> list[np.ndarray]:
+    def _wanted(self) -> list[Any]:
         """Global ids so far by type; copies."""
         return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
 
@@ -170,8 +207,8 @@ def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...],
     return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+def _tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
+    return array if isinstance(array, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(array))
 
 
 class InducedSampler(BlockSampler):
@@ -222,101 +259,14 @@ def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
     return below[sampled.indptr], order[place[kept]], None if sampled.edge is None else sampled.edge[kept]
 
 
-@dataclass(frozen=True, slots=True)
-class ResidentLists:
-    """A relation's in-edges: indptr [n + 1], identity [n], src [m] int64 rows of the source type; weight [m] uint32 and
-    source_identity [m], or None."""
-
-    indptr: torch.Tensor
-    identity: torch.Tensor
-    src: torch.Tensor
-    weight: torch.Tensor | None
-    source_identity: torch.Tensor | None
-
-
-class UniqueNodes:
-    """Unique rows of one type, in order of first occurrence, over several calls."""
-
-    def __init__(self, device: torch.device):
-        self.rows = torch.empty(0, dtype=torch.int64, device=device)
-
-    def add(self, rows: torch.Tensor) -> torch.Tensor:
-        """Position [k] int64 of every row [k] int64 among the unique ones, which those not seen join."""
-        known = len(self.rows)
-        self.rows, inverse = native.unique_relabel(torch.cat([self.rows, rows]))
-        return inverse[known:].long()
-
-
-class ResidentDraw:
-    """Draws the blocks of `BlockSampler` on a device that holds the edges, as tensors of the device."""
-
-    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device):
-        self._partition, self._mode, self._config, self._seed = neighbors.partition, neighbors.mode, config, seed
-        self.device, self._lists = device, _bring(neighbors, Uploads(device))
-        self._base = neighbors.partition.book.type_base().tolist()
-
-    def over(self, channel: Channel) -> ResidentDraw:
-        """Itself: it asks nobody, and keeps nothing from step to step."""
-        return self
-
-    def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """The blocks of a step; places and wanted are tensors of the device."""
-        groups: Groups = steps.groups(step)
-        nodes = [UniqueNodes(self.device) for _ in self._base[1:]]
-        stream, blocks = Stream.NEIGHBOR if steps.training else Stream.EVAL_NEIGHBOR, []
-        places = [nodes[kind].add(self._put(ids) - self._base[kind]) for kind, ids in groups]
-        for hop, fanouts in enumerate(fanouts_by_hop(self._config, self._partition.relations, steps.training)):
-            frontier = [some.rows for some in nodes]
-            relations = tuple(
-                self._adjacency(number, frontier, nodes, fanout, stream, (step, steps.epoch, hop))
-                for number, fanout in enumerate(fanouts) if fanout != 0
-            )  # fmt: skip
-            sizes = tuple(len(some.rows) for some in nodes)
-            blocks.append(Block(relations, sizes, tuple(map(len, frontier)), self.device))
-        wanted = [some.rows + base for some, base in zip(nodes, self._base, strict=False)]
-        return Drawn(places, tuple(reversed(blocks)), wanted)
-
-    def _adjacency(self, number: int, frontier, nodes: list[UniqueNodes], fanout: int, stream, at) -> Adjacency:
-        relation, lists, (step, epoch, hop) = self._partition.relations[number], self._lists[number], at
-        random = Random(self._seed, stream, step, epoch, hop, number)
-        indptr, positions = native.sample_neighbors(
-            lists.indptr, frontier[relation.dst_type], lists.identity, fanout, random, mode=self._mode,
-            weight=lists.weight, source_identity=lists.source_identity,
-        )  # fmt: skip
-        source = nodes[relation.src_type].add(lists.src[positions])
-        return Adjacency(number, relation.src_type, relation.dst_type, indptr, source)
-
-    def _put(self, ids: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.device)
-
-
-def _bring(neighbors: NeighborSampler, upload: Uploads) -> list[ResidentLists]:
-    partition, found = neighbors.partition, []
-    base = partition.book.type_base()
-    for relation, edges, lists in zip(partition.relations, partition.edges, neighbors.lists, strict=True):
-        further = [None if some is None else upload(some) for some in (lists.weight, lists.source_identity)]
-        src = upload(edges.src, torch.int64) - int(base[relation.src_type])
-        found.append(ResidentLists(upload(lists.indptr), upload(lists.identity), src, *further))
-    return found
-
-
-def resident_bytes(neighbors: NeighborSampler) -> int:
-    """Bytes that the edges take on the device."""
-    partition, total = neighbors.partition, 0
-    for edges, lists in zip(partition.edges, neighbors.lists, strict=True):
-        columns = (lists.indptr, lists.identity, lists.weight, lists.source_identity)
-        total += 8 * len(edges.src) + sum(column.nbytes for column in columns if column is not None)
-    return total
-
-
 def choose_draw(
     neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
-) -> BlockSampler | ResidentDraw:
+) -> BlockSampler:
     """The draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot draw."""
     if config.planner != "host":
         hindrance = other_device(device) or neighbors.needs_host
         if hindrance and config.planner == "device":
             raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
-        if not hindrance and (config.planner == "device" or leaves_room(resident_bytes(neighbors), device)):
-            return ResidentDraw(neighbors, config, seed, device)
+        if not hindrance and (config.planner == "device" or leaves_room(neighbors.device_bytes, device)):
+            return BlockSampler(neighbors.on(device), config, seed)
     return BlockSampler(neighbors, config, seed)

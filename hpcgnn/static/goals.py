@@ -16,10 +16,11 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.static.config import GraphTaskConfig, StaticConfig
+from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
 from hpcgnn.static.draw import Completion
 from hpcgnn.static.edges import MESSAGES, STORED, type_edges
-from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, Negatives, edge_types
+from hpcgnn.static.graph import StaticGraph
+from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.seeds import (
     TRAIN,
@@ -58,11 +59,10 @@ from hpcgnn.task.ranking import FILTERED_NAMES, FULL_NAMES, Candidates, filtered
 
 
 class StaticGoal(Goal):
-    """Collective to create. Kinds of tasks fill in: partition, the graph that carries messages; pools, the seeds of
-    every split; roots, the nodes that a seed needs, as (node type, column); excluded, the edges that a step leaves out,
-    if any; complete, what gives a step all columns of ``roots``, where the batches do not."""
+    """Collective to create. Kinds of tasks fill in: pools, the seeds of every split; roots, the nodes that a seed
+    needs, as (node type, column); excluded, the edges that a step leaves out, if any; complete, what gives a step all
+    columns of ``roots``, where the batches do not."""
 
-    partition: GraphPartition
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     excluded: Exclusion | None = None
@@ -73,8 +73,8 @@ class StaticGoal(Goal):
         """Executes plans; shared: as GraphTask takes it."""
 
     @abstractmethod
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
-        """Collective. Scores of a split from the model's outputs [n, C] of all local nodes."""
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
+        """Collective. Scores of a split from the model's outputs [n, C] of all local nodes of a graph."""
 
 
 class NodeGoal(StaticGoal):
@@ -84,7 +84,7 @@ class NodeGoal(StaticGoal):
         with together(world, "read the labels"):
             self.node_type = kind = labelled_type(partition, config.task.node_type, "task.node_type")
             label, split = node_labels(partition.columns[kind], partition.types[kind], config.task.classes)
-        self.partition, self.roots = partition, ((kind, "id"),)
+        self.roots, self._type_name = ((kind, "id"),), partition.types[kind]
         self.several = label.ndim == 2
         self.num_outputs = count_classes(label, config.task.classes, world)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
@@ -97,9 +97,9 @@ class NodeGoal(StaticGoal):
     def task(self, *shared) -> GraphNodeTask:
         return GraphNodeTask(self.node_type, *shared)
 
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
         """Collective. Scores of a split's seeds at their owners."""
-        pool, partition = self.pools[batches.name], self.partition
+        pool, partition = self.pools[batches.name], graph.partition
         first = int(partition.book.of_type(self.node_type).starts[partition.rank])
         place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
         label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
@@ -123,7 +123,7 @@ class NodeGoal(StaticGoal):
 
     def describe(self) -> str:
         kinds = "classes, several a node" if self.several else "classes"
-        return f"{self.partition.types[self.node_type]} labels, {self.num_outputs} {kinds}"
+        return f"{self._type_name} labels, {self.num_outputs} {kinds}"
 
 
 METRICS = ("ap", "auc", "mrr")
@@ -149,12 +149,14 @@ class LinkGoal(StaticGoal):
 
     complete: Completion
 
-    def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
+    def __init__(
+        self, config: StaticConfig, links: LinksToLearn, partition: GraphPartition, world: World, channel: Channel
+    ):
+        """partition: the graph with the links of all splits."""
         self._config, self._world = config, world
-        learnt = _learn(config, partition, world, channel)
-        self._relation, self._edge_types, seeds = learnt.relation, learnt.edge_types, learnt.seeds
+        self._relation, self._edge_types, seeds = links.relation, links.edge_types, links.seeds
         self._kind = kind = partition.relations[self._relation]
-        self.partition, self.excluded = learnt.messages, learnt.excluded
+        self.excluded = links.excluded
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._reverses = [partition.relations[number].name for number in seeds.reverses]
         self._replaced = tuple(
@@ -166,7 +168,7 @@ class LinkGoal(StaticGoal):
         self.complete = self._make_negatives(partition, channel)
         self._candidates = self._make_candidates(partition, channel)
 
-    def _make_negatives(self, partition: GraphPartition, channel: Channel) -> Negatives:
+    def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
         task, evaluation, train = self._config.task, self._config.eval, self._config.train
         training, ends = partition.edges[self._relation].columns["split"] == TRAIN, []
@@ -179,7 +181,7 @@ class LinkGoal(StaticGoal):
             ends.append(End(query, answer, place.column, number, nodes, ownership, known))
         drawn = task.negatives if task.candidates == EDGE else 0
         counts = task.negatives, evaluation.negatives or drawn or 1
-        return Negatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
+        return LinkNegatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. What edges are ranked among, by the end that is asked for."""
@@ -208,16 +210,16 @@ class LinkGoal(StaticGoal):
         return GraphLinkTask(types, self._replaced, loss, *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, channel: Channel) -> Collected:
+    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
         """Collective. Scores of a split, a batch at a time."""
         if self._candidates:
-            return self._rank(outputs, batches, model.decoder, channel)
+            return self._rank(outputs, batches, model.decoder, graph)
         collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
             wanted = [columns[name] for _, name in self.roots]
             ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
-            (rows,) = Route.plan(self.partition.book, ids, channel).to(outputs.device).pull(outputs)
+            (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
             pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
             src, dst, *negatives = (
                 rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, wanted, strict=True)
@@ -230,9 +232,9 @@ class LinkGoal(StaticGoal):
             collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
         return collected
 
-    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, channel: Channel) -> Collected:
+    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph) -> Collected:
         """Collective. Ranks of a split's seeds among all nodes."""
-        partition, world = self.partition, self._world
+        partition, channel = graph.partition, graph.channel
         collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
         kinds = self._kind.src_type, self._kind.dst_type
         for step in range(batches.num_steps):
@@ -242,7 +244,7 @@ class LinkGoal(StaticGoal):
                 ids, place = np.unique(query, return_inverse=True)
                 (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
                 embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
-                found = candidates.ranks(decoder, embeddings, rows, query, types, answer, world)
+                found = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
                 collected.take({"query": query[own], "rank": found[own]})
         return collected
@@ -279,7 +281,7 @@ class LinkGoal(StaticGoal):
 
 
 @dataclass(frozen=True, slots=True)
-class _Learnt:
+class LinksToLearn:
     """The relation to learn and how many types its edges have, its seeds, the graph that carries messages, and what
     steps of training leave out of it."""
 
@@ -290,16 +292,18 @@ class _Learnt:
     excluded: Exclusion
 
 
-def message_graph(
+def make_goal(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel
-) -> tuple[GraphPartition, Exclusion]:
-    """Collective. The edges that carry messages, and those of them that steps leave out."""
-    learnt = _learn(config, partition, world, channel)
-    return learnt.messages, learnt.excluded
+) -> tuple[StaticGoal, GraphPartition]:
+    """Collective. The goal that ``task.kind`` names, and the graph whose edges carry messages."""
+    if config.task.kind == NODE:
+        return NodeGoal(config, partition, world, channel), partition
+    links = links_to_learn(config, partition, world, channel)
+    return LinkGoal(config, links, partition, world, channel), links.messages
 
 
-def _learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> _Learnt:
-    """Collective."""
+def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> LinksToLearn:
+    """Collective. What ``task`` says of links, read from the graph."""
     task = config.task
     with together(world, "choose the relation"):
         relation = split_relation(partition, task.relation, "task.relation")
@@ -310,7 +314,7 @@ def _learn(config: StaticConfig, partition: GraphPartition, world: World, channe
     if task.messages != STORED:
         messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
     excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
-    return _Learnt(relation, edge_types, seeds, messages, excluded)
+    return LinksToLearn(relation, edge_types, seeds, messages, excluded)
 
 
 def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:

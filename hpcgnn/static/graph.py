@@ -1,21 +1,24 @@
-"""A partitioned static graph for a training loop of one's own: this rank's part of it, and what loaders share."""
+"""A partitioned static graph: this rank's part of it, and what loaders share."""
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.choices import check_choice
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition, open_graph_partition
+from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig
+from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
 from hpcgnn.static.draw import induced_block
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeTables
@@ -23,10 +26,25 @@ from hpcgnn.static.model.blocks import Block
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.replica import Replica, make_replica
-from hpcgnn.static.rows import FEATURE
+from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.static.seeds import type_directory
 
 Nodes = np.ndarray | torch.Tensor
+
+
+def open_partition(
+    config: StaticConfig, path: str, world: World, channel: Channel, check: Callable[[GraphPartition], None], *,
+    edges: bool = True, columns: bool = True,
+) -> GraphPartition:  # fmt: skip
+    """Collective. This rank's part of a run's graph, its edges in the direction that sampling follows; edges, columns:
+    what is read. check: raises ValueError for a configuration that does not fit the graph."""
+    folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
+    with together(world, "open the partition set"):
+        partition = open_graph_partition(
+            folder, world.rank, world.size, config.data.check_hash, edges, columns, with_out=out
+        )
+        check(partition)
+    return outward(partition, channel) if out else partition
 
 
 class StaticGraph:
@@ -34,36 +52,55 @@ class StaticGraph:
 
     def __init__(
         self, path: str | os.PathLike, world: World, features: FeatureConfig | None = None,
-        dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: Direction = IN,
+        dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: Direction = IN, *,
+        channel: Channel | None = None, opened: GraphPartition | None = None,
     ):  # fmt: skip
         """features: copies of remote rows, the dtype that rows travel in; dtype: of the input rows. Copies are chosen
         when the first loader is made, by what its first epoch wants. direction: "in" or "out", of the edges that
-        sampling follows; of a graph opened "out", ``partition`` has all edges the other way.
+        sampling follows; of a graph opened "out", ``partition`` has all edges the other way. opened: the partition,
+        where it was read before and its edges are in that direction; channel: of exchanges.
 
         Raises DistributedError for a partition set that cannot be used.
         """
-        self.world, self.channel, self.dtype, self.direction = world, world.channel(), dtype, direction
-        with together(world, "open the partition set"):
-            check_choice("direction", direction, DIRECTIONS)
-            partition = open_graph_partition(path, world.rank, world.size, check_hash, with_out=direction == OUT)
-        self.partition = outward(partition, self.channel) if direction == OUT else partition
-        self.tables = NodeTables(self.partition, features or FeatureConfig(), world, self.channel, dtype)
-        self._replicas: dict[str, Replica | None] = {}
+        self.world, self.channel, self.dtype, self.direction = world, channel or world.channel(), dtype, direction
+        partition = opened
+        if partition is None:
+            with together(world, "open the partition set"):
+                check_choice("direction", direction, DIRECTIONS)
+                partition = open_graph_partition(path, world.rank, world.size, check_hash, with_out=direction == OUT)
+            if direction == OUT:
+                partition = outward(partition, self.channel)
+        self.partition = partition
+        self.tables = NodeTables(partition, features or FeatureConfig(), world, self.channel, dtype)
+        self._replicas: list[Replica] = []
+        self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
 
-    def replica(self, topology: str, mode: str) -> Replica | None:
-        """Collective. The copy of the edges that loaders of a ``mode`` share, None where owners are asked."""
+    def over(self, partition: GraphPartition) -> StaticGraph:
+        """Collective. This graph with other edges between its nodes, whose input rows both have; ``close`` of either
+        frees what both share."""
+        other = copy.copy(self)
+        other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
+        return other
+
+    @property
+    def rows(self) -> tuple[NodeRows, ...]:
+        """What steps fetch of nodes, by type."""
+        return self.tables.rows
+
+    def replica(self, topology: str, mode: str, excluded: Exclusion | None = None) -> Replica | None:
+        """Collective. A copy of the edges on every node, None where owners are asked. Loaders of a ``mode`` share it,
+        but those whose steps leave out edges."""
         if topology == SHARDED:
             return None
-        if self._replicas.get(mode) is None:
-            self._replicas[mode] = make_replica(topology, self.partition, mode, self.world, self.channel)
-        return self._replicas[mode]
-
-    def own_replica(self, topology: str, partition: GraphPartition, mode: str, excluded: Exclusion | None):
-        """Collective. A copy of the edges of a loader's own graph, shared by a machine's ranks; ``close`` frees it."""
-        found = make_replica(topology, partition, mode, self.world, self.channel, excluded)
-        self._replicas[f"loader {len(self._replicas)}"] = found
-        return found
+        if excluded is None and mode in self._shared:
+            return self._shared[mode]
+        replica = make_replica(topology, self.partition, mode, self.world, self.channel, excluded)
+        if replica is not None:
+            self._replicas.append(replica)
+            if excluded is None:
+                self._shared[mode] = replica
+        return replica
 
     def stop_at_close(self, loader: Any) -> None:
         """What ``close`` stops first, if it is still there: it has a method ``stop``."""
@@ -74,13 +111,14 @@ class StaticGraph:
         return self.partition.edges[self.partition.relation_of(relation)].row
 
     def close(self) -> None:
-        """Collective. Stop the loaders and free the memory that the ranks of a node share; neither graph nor loaders
-        may be used any more."""
+        """Collective. Stop the loaders, free the memory that the ranks of a node share, and the channel; neither graph
+        nor loaders may be used any more."""
         for loader in filter(None, (reference() for reference in self._loaders)):
             loader.stop()
-        for replica in filter(None, self._replicas.values()):
+        for replica in self._replicas:
             replica.close()
         self._replicas.clear()
+        self.channel.close()
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -95,7 +133,7 @@ class StaticGraph:
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of the input rows by type, the same on all ranks; 0: no features."""
-        tables = [rows.tables for rows in self.tables.rows]
+        tables = [rows.tables for rows in self.rows]
         return tuple(found[FEATURE].shape[1] if FEATURE in found else 0 for found in tables)
 
     def nodes(self, node_type: str) -> np.ndarray:

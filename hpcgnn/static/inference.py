@@ -16,50 +16,54 @@ from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.loop.session import Session
+from hpcgnn.static.config import WHOLE
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.rows import FEATURE
 
 
 @torch.no_grad()
-def infer(session: Any) -> torch.Tensor:
+def infer(session: Session) -> torch.Tensor:
     """Collective. Outputs of all local nodes [n, C], in order of local row."""
     return session.model.last(last_rows(session))
 
 
 @torch.no_grad()
-def last_rows(session: Any) -> torch.Tensor:
+def last_rows(session: Session) -> torch.Tensor:
     """Collective. Rows of all local nodes [n, W] after the last layer, in order of local row: what the output layer
     takes, or, in models without one, the outputs."""
+    if session.config.sampling.mode == WHOLE:
+        return session.task.rows()
     model, partition = session.model, session.partition
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
     known = [torch.from_numpy(table).to(session.world.device) for table in (partition.flat_row, partition.in_degree())]
-    stored = any(isinstance(found.tables.get(FEATURE), GatheredTable) for found in session.rows)
+    stored = any(isinstance(found.tables.get(FEATURE), GatheredTable) for found in session.graph.rows)
     rows: Any = None if stored else model.first(_batch(Block((), counts, counts), *known), _inputs(session))
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, *known)
     return rows
 
 
-def _inputs(session: Any, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
+def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
     """Input rows by type: of all local nodes, or, collectively, of the nodes with global ``ids``."""
     found: list[torch.Tensor] = []
-    for kind, rows in enumerate(session.rows):
+    for kind, rows in enumerate(session.graph.rows):
         learnt = session.memory.tables.get(kind)
         if ids is None:
             pieces: list[Any] = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
             pieces += [] if learnt is None else [learnt.weight]
         else:
             ownership = session.partition.book.of_type(kind)
-            route = Route.plan(ownership, ids[kind], session.data_channel).to(session.world.device)
+            route = Route.plan(ownership, ids[kind], session.graph.channel).to(session.world.device)
             pieces = [rows.pull_exact(route, FEATURE)] if FEATURE in rows.tables else []
             pieces += [] if learnt is None else route.pull(learnt.weight)
         found.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1))
     return found
 
 
-def _layer(session: Any, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
+def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
     """Collective. One layer's rows of all local nodes, from those of the layer before, or, None, from their inputs."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
@@ -70,7 +74,7 @@ def _layer(session: Any, number: int, rows: torch.Tensor | Any, identity, degree
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
         block, ids = _full_block(partition, first, last, relabel)
         block = block_on(identity.device, block)
-        route = Route.plan(partition.book, np.concatenate(ids), session.data_channel).to(identity.device)
+        route = Route.plan(partition.book, np.concatenate(ids), session.graph.channel).to(identity.device)
         keys, degrees, *pulled = route.pull(identity, degree, *([] if rows is None else [rows]))
         batch = _batch(block, keys, degrees)
         given = session.model.first(batch, _inputs(session, ids)) if rows is None else pulled[0]

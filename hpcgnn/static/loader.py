@@ -1,4 +1,5 @@
-"""Loads mini-batches of nodes with sampled neighbours, for a training loop of one's own, without a run file.
+"""Loads mini-batches of seeds with sampled neighbours: plans for a run, and batches of nodes for a training loop of
+one's own, without a run file.
 
 ``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order.
 Nodes are named by their row in the graph file, within their type, whatever the partition. s seeds of this rank, U
@@ -7,16 +8,17 @@ nodes of a type in a batch.
 
 from __future__ import annotations
 
+import copy
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
@@ -24,150 +26,223 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
-from hpcgnn.static.draw import BlockSampler, Completion, InducedSampler
+from hpcgnn.static.draw import Completion, Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler, check_weights
 from hpcgnn.static.plan import GraphPlan, GraphSampler
 from hpcgnn.static.replica import Replica, make_neighbors
 from hpcgnn.static.rows import FEATURE
-from hpcgnn.static.seeds import SeedBatches, SeedPool, make_pool, make_seed_batches
+from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.seeds import SeedPool, make_pool, make_seed_batches
 from hpcgnn.task.labels import has_label, labelled_type, node_labels
 
 FORMATS = ("", "pyg")
 SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
 
 
-class PlannedLoader(ABC):
-    """Collective to create and to iterate. Mini-batches planned ahead in the background; every iteration is a new
-    epoch, with its own order and its own neighbours.
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """What the batches of a loader are made of: a pool, the groups of nodes that a seed needs, the edges that a step
+    leaves out, and what gives a step the columns that its batches lack."""
 
-    Which seeds are in a step and what is sampled for them depends on the seed and the graph, not on the number of
-    ranks; every rank gets its share of every step, which may be empty. A new iteration ends one that is not at its end.
+    pool: SeedPool
+    roots: Roots
+    excluded: Exclusion | None = None
+    complete: Completion | None = None
 
-    Kinds of loaders fill in ``_read``, ``_prepare`` (which sets _pool and _roots, and where they differ _partition,
-    _tables, _excluded, _completion) and ``_finish``.
+
+class SeedLoader:
+    """Collective to create. Plans the steps of a pool of seeds, ahead in the background.
+
+    Which seeds are in a step and what is sampled for them depends on the seed of the random numbers and the graph, not
+    on the number of ranks; every rank gets its share of every step, which may be empty. batches: those of the current
+    epoch; samplers: one for each plan in flight; prefetch: plans made ahead; remote: the ranks that draw, if any;
+    replica: the copy of the edges that is drawn from, if any.
     """
 
-    _pool: SeedPool
-    _roots: tuple[tuple[int, str], ...]
-    _excluded: Exclusion | None = None
-    _completion: Completion | None = None
-
     def __init__(
-        self, graph: StaticGraph, fanouts: list[int], batch_size: int, *,
-        relation_fanouts: dict[str, list[int]] | None = None, mode: Mode = "uniform", shuffle: bool | None = None,
-        drop_last: bool = False, prefetch: int = -1, in_flight: int = 1, seed: int = 0, as_data: str = "",
-        topology: Topology = AUTO, sampler: type[NeighborSampler] = NeighborSampler, subgraph_type: str = DIRECTIONAL,
-        edge_columns: Sequence[str] = (), with_edge_ids: bool = False,
+        self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, batch_size: int, seed: int, *,
+        shuffle: bool = False, drop_last: bool = False, remote: Samplers | None = None,
+        neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
+        without: Collection[int] = (), timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
-        """fanouts, relation_fanouts, mode, prefetch, in_flight, topology: as in the run file's section ``sampling``.
-        batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled
-        batches are for training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last
-        batch. as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are
-        several types or relations. sampler: a class of one's own, whose ``sample`` draws the neighbours of one relation
-        and hop. subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the
-        sampled nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
+        """batch_size: seeds of a step on all ranks; shuffle: a new order every epoch, of training. neighbors, induced,
+        remote: what draws neighbours, that blocks hold all edges among the sampled nodes, or the ranks that draw.
+        with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``. without: node types that no copies of
+        remote rows are kept of; options: as GraphSampler takes them."""
+        world = graph.world
+        self._graph, self._sampling, self._seed, self.shuffle = graph, sampling, seed, shuffle
+        self.batch_size, self._pool, self._drop_last, self.remote = batch_size, seeds.pool, drop_last, remote
+        self._timers = timers or Timers()
+        self._epoch: int | None = None
+        self.prefetch = world.plans_ahead(sampling.prefetch, sampling.in_flight)
+        further = range(1, sampling.in_flight if self.prefetch else 1)
+        self._channels = [world.channel(polite=self.prefetch > 0), *(world.channel(polite=True) for _ in further)]
+        self._excluded: Exclusion | None = None  # remote ranks leave out edges themselves
+        self.replica: Replica | None = None
+        self._draws: list[Any] = [] if remote is None else remote.draws
+        if remote is None:
+            self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded)
+            self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
+            self._draws = [self._make_draw(neighbors, induced, with_edges), *[None] * len(further)]
+        if with_edges:
+            options["edges"] = EdgeTables(
+                graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
+            )
+        options["complete"] = seeds.complete and seeds.complete.over(self._channels[0])
+        self.samplers = self._make_samplers(seeds.roots, options)
+        self.start_epoch(0)
+        if graph.tables.wants_copies and graph.tables.num_copies() == 0:
+            graph.tables.keep_copies(self.samplers[0], self.batches, without)
+            self.samplers = self._make_samplers(seeds.roots, options)
 
-        Raises DistributedError.
-        """
-        world, self._graph, self._drop_last, self._seed, self._epoch = graph.world, graph, drop_last, seed, 0
-        self.batch_size, self._as_data = batch_size, as_data
-        with together(world, "make a loader"):
-            self._config = GraphSamplingConfig(
-                fanouts, relation_fanouts or {}, mode, prefetch=prefetch, in_flight=in_flight, topology=topology,
-                direction=graph.direction, edge_columns=list(edge_columns),
-            )  # fmt: skip
-            self._config.check_relations(list(graph.relations))
-            check_columns(graph.partition, edge_columns)
-            if mode == WHOLE:
-                raise ValueError(
-                    "mode whole is for run files, a loader gives mini-batches: use mode full for all neighbours"
-                )
-            if mode == "weighted":
-                check_weights(graph.partition)
-            _check(batch_size, as_data, subgraph_type)
-            split = self._read()
-        self.shuffle = split == "train" if shuffle is None else shuffle
-        self._induced, self._neighbors = subgraph_type == INDUCED, sampler
-        self._prefetch = world.plans_ahead(prefetch, in_flight)
-        self._partition, self._tables = graph.partition, graph.tables
-        self._prepare()
-        self._edges = None
-        if edge_columns or with_edge_ids:
-            self._edges = EdgeTables(self._partition, edge_columns, graph.dtype, world.device, graph.channel)
-        self._build()
-        self._running: weakref.ref[Generator] | None = None
-        graph.stop_at_close(self)
+    @property
+    def draw(self) -> Draw:
+        """What the first sampler draws with."""
+        return self._draws[0]
 
-    def _build(self) -> None:
-        """Collective. A sampler for each plan in flight, and copies of what the first epoch wants most."""
-        replica = self._make_replica()
-        sampler = self._make_sampler(replica)
-        if self._tables.wants_copies and self._tables.num_copies() == 0:
-            self._tables.keep_copies(sampler, self._batches(0))
-            sampler = self._make_sampler(replica)
-        others = range(1, self._config.in_flight if self._prefetch else 1)
-        self._samplers = [sampler, *(sampler.over(self._graph.world.channel(polite=True)) for _ in others)]
-
-    @abstractmethod
-    def _read(self) -> str:
-        """What can be checked without the other ranks. Returns the split of the seeds, empty: none. Raises
-        ValueError."""
-
-    @abstractmethod
-    def _prepare(self) -> None:
+    def _make_draw(self, neighbors: type[NeighborSampler], induced: bool, with_edges: bool) -> Draw:
         """Collective."""
-
-    @abstractmethod
-    def _finish(self, plan: GraphPlan, x: tuple[torch.Tensor | None, ...], n_id: tuple[torch.Tensor, ...]) -> Any:
-        """The batch of a plan, with input rows and rows in the graph file by type."""
-
-    def _make_replica(self) -> Replica | None:
-        """Collective."""
-        return self._graph.replica(self._config.topology, self._config.mode)
-
-    def _make_sampler(self, replica: Replica | None) -> GraphSampler:
-        """Collective."""
-        graph, world = self._graph, self._graph.world
-        channel = world.channel(polite=self._prefetch > 0)
-        draw = self._make_draw(channel, 1 if self._prefetch else world.threads, replica)
-        return GraphSampler(
-            self._tables.rows, draw, self._roots, self._seed, channel, graph.channel, world.device, edges=self._edges,
-            complete=self._completion and self._completion.over(channel),
+        graph, sampling, channel, replica = self._graph, self._sampling, self._channels[0], self.replica
+        threads = 1 if self.prefetch else graph.world.threads
+        hops = make_neighbors(
+            graph.partition, sampling.mode, channel, threads, excluded=self._excluded, replica=replica,
+            neighbors=neighbors, with_edges=with_edges,
         )  # fmt: skip
+        if induced and replica is None:
+            everything = NeighborSampler(graph.partition, "full", channel, threads, with_edges, self._excluded)
+            return InducedSampler(hops, sampling, self._seed, everything)
+        if induced and replica is not None:
+            return InducedSampler(hops, sampling, self._seed, replica.everything(threads, with_edges))
+        with together(graph.world, "choose where neighbours are drawn"):
+            return choose_draw(hops, sampling, self._seed, graph.world.device)
 
-    def _make_draw(self, channel: Channel, threads: int, replica: Replica | None) -> BlockSampler:
-        """Collective."""
-        config, told = self._config, self._edges is not None
-        neighbors = make_neighbors(
-            self._partition, config.mode, channel, threads, excluded=self._excluded, replica=replica,
-            neighbors=self._neighbors, with_edges=told,
-        )  # fmt: skip
-        if not self._induced:
-            return BlockSampler(neighbors, config, self._seed)
-        if replica is None:
-            everything = NeighborSampler(self._partition, "full", channel, threads, told, self._excluded)
-        else:
-            everything = replica.everything(threads, told)
-        return InducedSampler(neighbors, config, self._seed, everything)
+    def _make_samplers(self, roots: Roots, options: dict[str, Any]) -> list[GraphSampler]:
+        graph, (channel, *others) = self._graph, self._channels
+        first = GraphSampler(
+            graph.rows, self._draws[0], roots, self._seed, channel, graph.channel, graph.world.device, **options
+        )
+        return [first, *map(first.over, others, self._draws[1:])]
 
-    def _batches(self, epoch: int) -> SeedBatches:
-        """Collective."""
-        shuffle = epoch_shuffle(self._seed, epoch) if self.shuffle else None
-        if self._excluded is not None:
-            self._excluded.start_epoch(shuffle)
-        graph = self._graph
-        return make_seed_batches(self._pool, self.batch_size, shuffle, graph.world, graph.channel, self._drop_last)
+    def beside(self, pool: SeedPool, batch_size: int) -> SeedLoader:
+        """Collective. A loader of seeds that are not shuffled, which plans with the samplers of this one."""
+        other = copy.copy(self)
+        other._pool, other.batch_size, other.shuffle, other._drop_last = pool, batch_size, False, False
+        other.remote = other._excluded = other._epoch = None
+        other.start_epoch(0)
+        return other
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on all ranks."""
         whole, rest = divmod(self._pool.total, self.batch_size)
         return whole + (rest > 0 and not self._drop_last)
 
+    def start_epoch(self, epoch: int) -> None:
+        """Collective. The seeds of an epoch, shuffled in an order of their own."""
+        if self.remote is not None:
+            self.remote.settle()  # no rank asks for an epoch while samplers draw another
+        if self._epoch == epoch or (self._epoch is not None and not self.shuffle):
+            return
+        self._epoch, shuffle = epoch, epoch_shuffle(self._seed, epoch) if self.shuffle else None
+        if self._excluded is not None:
+            self._excluded.start_epoch(shuffle)
+        shared = (self._graph.world, self._graph.channel, self._drop_last)
+        self.batches = make_seed_batches(self._pool, self.batch_size, shuffle, *shared)
+
+    def plans(self, epoch: int, start: int = 0) -> Prefetcher[GraphPlan]:
+        """Collective. The plans of the current batches from step ``start`` on, with the neighbours of an epoch."""
+        batches, stride = self.batches, len(self.samplers)
+
+        def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
+            def make(step: int) -> GraphPlan:
+                with self._timers("plan"):
+                    return sampler.plan(batches, epoch, step, stride)
+
+            return make
+
+        return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
+
+    def channels(self) -> list[Channel]:
+        """What planning goes through, one for each plan in flight."""
+        return self._channels
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """What loaders of mini-batches have in common.
+
+    fanouts, relation_fanouts, mode, prefetch, in_flight, topology: as in the run file's section ``sampling``.
+    batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
+    are for training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch.
+    as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types
+    or relations. sampler: a class of one's own, whose ``sample`` draws the neighbours of one relation and hop.
+    subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled nodes
+    in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
+    """
+
+    fanouts: list[int]
+    batch_size: int
+    relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
+    mode: Mode = "uniform"
+    shuffle: bool | None = None
+    drop_last: bool = False
+    prefetch: int = -1
+    in_flight: int = 1
+    seed: int = 0
+    as_data: str = ""
+    topology: Topology = AUTO
+    sampler: type[NeighborSampler] = NeighborSampler
+    subgraph_type: str = DIRECTIONAL
+    edge_columns: Sequence[str] = ()
+    with_edge_ids: bool = False
+
+    def check(self, graph: StaticGraph) -> GraphSamplingConfig:
+        """The section ``sampling`` of a run that samples so. Raises ValueError for what does not fit the graph."""
+        sampling = GraphSamplingConfig(
+            self.fanouts, self.relation_fanouts or {}, self.mode, prefetch=self.prefetch, in_flight=self.in_flight,
+            topology=self.topology, direction=graph.direction, edge_columns=list(self.edge_columns), planner="host",
+        )  # fmt: skip
+        sampling.check_relations(list(graph.relations))
+        check_columns(graph.partition, self.edge_columns)
+        if self.mode == WHOLE:
+            raise ValueError(
+                "mode whole is for run files, a loader gives mini-batches: use mode full for all neighbours"
+            )
+        if self.mode == "weighted":
+            check_weights(graph.partition)
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.as_data not in FORMATS:
+            raise ValueError(f"as_data must be '' or 'pyg', got {self.as_data!r}")
+        if self.subgraph_type not in SUBGRAPHS:
+            raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {self.subgraph_type!r}")
+        if self.as_data == "pyg":
+            pyg.check_installed()
+        return sampling
+
+
+class BatchLoader(SeedLoader):
+    """Collective to create and to iterate. Mini-batches with the input rows of their nodes; every iteration is a new
+    epoch, with its own order and its own neighbours. A new iteration ends one that is not at its end."""
+
+    def __init__(
+        self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, options: LoaderOptions, shuffle: bool,
+        make_batch: Callable[[GraphPlan, Any, Any], Any],
+    ):  # fmt: skip
+        """make_batch: the batch of a plan, of input rows, and of rows in the graph file by type."""
+        super().__init__(
+            graph, seeds, sampling, options.batch_size, options.seed, shuffle=shuffle, drop_last=options.drop_last,
+            neighbors=options.sampler, induced=options.subgraph_type == INDUCED,
+            with_edges=bool(options.edge_columns) or options.with_edge_ids,
+        )  # fmt: skip
+        self._make_batch, self._next = make_batch, 0
+        self._running: weakref.ref[Generator] | None = None
+        graph.stop_at_close(self)
+
     def set_epoch(self, epoch: int) -> None:
         """The number of the epoch that the next iteration is; later ones count on."""
-        self._epoch = epoch
+        self._next = epoch
 
     def stop(self) -> None:
         """Collective. End an iteration that is not at its end."""
@@ -178,44 +253,26 @@ class PlannedLoader(ABC):
     def __iter__(self) -> Iterator[Any]:
         """Collective. The batches of the next epoch."""
         self.stop()
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        epoch, self._next = self._next, self._next + 1
         iterator = self._iterate(epoch)
         self._running = weakref.ref(iterator)
         return iterator
 
     def _iterate(self, epoch: int) -> Generator[Any, None, None]:
-        batches = self._batches(epoch)
-
-        stride = len(self._samplers)
-
-        def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
-            return lambda step: sampler.plan(batches, epoch, step, stride)
-
-        with Prefetcher(list(map(maker, self._samplers)), 0, batches.num_steps, self._prefetch) as plans:
+        self.start_epoch(epoch)
+        with self.plans(epoch) as plans:
             for plan in plans:
                 yield self._fetch(plan)
 
     def _fetch(self, plan: GraphPlan) -> Any:
         """Collective. A plan's batch, with its input rows."""
-        rows, base = self._tables.rows, self._partition.book.type_base()
+        base = self._graph.partition.book.type_base()
         x = tuple(
-            found.fetch(fetch, FEATURE) if FEATURE in found.tables else None
-            for found, fetch in zip(rows, plan.fetches, strict=True)
+            rows.fetch(fetch, FEATURE) if FEATURE in rows.tables else None
+            for rows, fetch in zip(self._graph.rows, plan.fetches, strict=True)
         )
         n_id = tuple(identity - int(first) for identity, first in zip(plan.batch.identity, base, strict=False))
-        return self._finish(plan, x, n_id)
-
-
-def _check(batch_size: int, as_data: str, subgraph_type: str) -> None:
-    """Raises ValueError."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if as_data not in FORMATS:
-        raise ValueError(f"as_data must be '' or 'pyg', got {as_data!r}")
-    if subgraph_type not in SUBGRAPHS:
-        raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {subgraph_type!r}")
-    if as_data == "pyg":
-        pyg.check_installed()
+        return self._make_batch(plan, x, n_id)
 
 
 def own_rows(mine: np.ndarray, chosen: np.ndarray, given: str, name: str, known: str) -> np.ndarray:
@@ -236,39 +293,43 @@ def own_rows(mine: np.ndarray, chosen: np.ndarray, given: str, name: str, known:
 __all__ = ["NeighborBatch", "NeighborLoader", "StaticGraph"]
 
 
-class NeighborLoader(PlannedLoader):
-    """Collective to create and to iterate. Mini-batches of nodes with sampled neighbours; as PlannedLoader says."""
+class NeighborLoader(BatchLoader):
+    """Collective to create and to iterate. Mini-batches of nodes with sampled neighbours.
+
+    Which seeds are in a step and what is sampled for them depends on the seed and the graph, not on the number of
+    ranks; every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with its own
+    order and its own neighbours; it ends one that is not at its end.
+    """
 
     def __init__(
         self, graph: StaticGraph, input_nodes: str | tuple[str, str | Nodes], fanouts: list[int], batch_size: int,
         **options: Any,
     ):  # fmt: skip
         """input_nodes: a split ("train", "val", "test") of the only type with labels, or (node type, split), or (node
-        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. The rest as in PlannedLoader.
+        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. options: ``LoaderOptions``.
 
         Raises DistributedError.
         """
-        self._input = input_nodes
-        super().__init__(graph, fanouts, batch_size, **options)
-
-    def _read(self) -> str:
-        self.seed_type, self._rows, split = _input_nodes(self._graph, self._input)
-        self._columns = _seed_columns(self._graph, self.seed_type, self._rows, split)
-        return split
-
-    def _prepare(self) -> None:
-        graph, name = self._graph, "train" if self.shuffle else "nodes"
+        chosen = LoaderOptions(fanouts, batch_size, **options)
+        with together(graph.world, "make a loader"):
+            sampling = chosen.check(graph)
+            self.seed_type, rows, split = _input_nodes(graph, input_nodes)
+            columns = _seed_columns(graph, self.seed_type, rows, split)
+        shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
         num_nodes = graph.partition.book.num_nodes
-        pool = make_pool(name, self._rows, num_nodes, self._columns, graph.world, graph.channel)
-        self._pool = replace(pool, columns=pool.columns | {"input_id": pool.place})
-        self._roots = ((self.seed_type, "id"),)
+        pool = make_pool("train" if shuffle else "nodes", rows, num_nodes, columns, graph.world, graph.channel)
+        pool = replace(pool, columns=pool.columns | {"input_id": pool.place})
+        make_batch = partial(_node_batch, graph if chosen.as_data else None, self.seed_type)
+        super().__init__(graph, Seeds(pool, ((self.seed_type, "id"),)), sampling, chosen, shuffle, make_batch)
 
-    def _finish(self, plan: GraphPlan, x, n_id) -> Any:
-        columns, seeds = plan.columns, n_id[self.seed_type][plan.roots[0]]
-        batch = NeighborBatch(
-            plan.batch, x, n_id, self.seed_type, seeds, columns.get("label"), columns["input_id"], plan.batch_size
-        )
-        return pyg.to_data(batch, self._graph) if self._as_data else batch
+
+def _node_batch(graph: StaticGraph | None, seed_type: int, plan: GraphPlan, x, n_id) -> Any:
+    """A batch of nodes; of a graph as PyTorch Geometric has it."""
+    columns, seeds = plan.columns, n_id[seed_type][plan.roots[0]]
+    batch = NeighborBatch(
+        plan.batch, x, n_id, seed_type, seeds, columns.get("label"), columns["input_id"], plan.batch_size
+    )
+    return batch if graph is None else pyg.to_data(batch, graph)
 
 
 def _input_nodes(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:

@@ -1,7 +1,7 @@
-"""What the edges of a step are set against: nodes in the place of one of their ends.
+"""Draws the negatives of edges: nodes that take the place of one of their ends.
 
 s seeds of this rank, k negatives a seed; c candidates of this rank, m of all ranks, x pairs of a seed and a candidate
-that is no negative of it. All of it is a function of random key, edges and nodes: no number of ranks changes it.
+that is no negative of it. Negatives are a function of random key, edges and nodes, the same on any number of ranks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hpcgnn.task.known_edges import KnownAnswers
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
 TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
-COUNTS, HIDDEN = ".counts", ".hidden"
+COUNTS, HIDDEN = ".counts", ".hidden"  # of candidates: what follows the negatives' name in the names of further columns
 
 Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end of the edges that negatives stand in for: ``query`` and ``answer`` name the columns of the end that stays
-    and of the one that is replaced, ``column`` that of the negatives; number: of this end, part of the random key;
-    nodes: of its type; known: the training edges, for strict negatives, or None."""
+    """An end of the edges that negatives take the place of. query, answer, column: names of the columns with the end
+    that stays, the end that is replaced, and the negatives; number: of this end, part of the random key; nodes,
+    ownership: of its type; known: the training edges, for strict negatives, or None."""
 
     query: str
     answer: str
@@ -44,14 +44,14 @@ class End:
     known: KnownAnswers | Any
 
 
-class Negatives:
-    """Collective to call, over ``channel``: adds negatives to the columns of a step's seeds.
+class LinkNegatives:
+    """Adds negatives to the columns of a step's seeds. Collective to call, over ``channel``.
 
-    In training, as ``source`` says: "edge": ``count`` draws for every seed, a column [s, k]; "batch": the step's own
-    answers, or those of ``count`` of its seeds; "shared": ``count`` draws for the whole step. The latter two are
-    candidates of all seeds: a column [c] of those at this rank, their number by rank (COUNTS), and the pairs
-    [x, 2], in order of seeds, of a seed and a candidate that is no negative of it (HIDDEN): its own answer, and if
-    strict the other answers that training edges give. In evaluation always "edge", with ``eval_count``.
+    source says where those of training come from. "edge": ``count`` draws for every seed, a column [s, k]. "batch": the
+    answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The latter
+    two are candidates of all seeds: a column [c] of those at this rank, their numbers [R] by rank (COUNTS), and the
+    pairs [x, 2], in order of seeds, of a seed and a candidate that is no negative of it (HIDDEN): its own answer, and
+    if strict the other answers that training edges give. In evaluation always "edge", with ``eval_count``.
     """
 
     def __init__(
@@ -61,41 +61,45 @@ class Negatives:
         self._ends, self._source, self._count, self._eval_count = ends, source, count, eval_count
         self._batch_size, self._seed, self._channel = batch_size, seed, channel
 
-    def over(self, channel: Channel) -> Negatives:
-        """A twin for another thread, with a channel of its own."""
+    def over(self, channel: Channel) -> LinkNegatives:
+        """Return a twin for another thread, which asks over a channel of its own."""
         twin = copy.copy(self)
         twin._ends = tuple(replace(end, nodes=end.nodes.over(channel)) for end in self._ends)
         twin._channel = channel
         return twin
 
     def __call__(self, batches: SeedBatches, epoch: int, step: int) -> Columns:
-        """Collective. All columns of this rank's seeds of a step."""
-        mine = batches.at(step)
-        columns = {name: column[mine] for name, column in batches.columns.items()}
+        """Collective. Make all columns of this rank's seeds of a step."""
+        seeds = batches.at(step)
+        columns = {name: column[seeds] for name, column in batches.columns.items()}
         training = batches.name == SPLITS[0]
         if not training or self._source == EDGE:
             count = (self._count or 1) if training else self._eval_count
             random = Random(self._seed, Stream.NEGATIVE, epoch=epoch) if training else None
-            return columns | {end.column: self._drawn(end, columns, count, random) for end in self._ends}
+            return columns | {end.column: self._draw_strict(end, columns, count, random) for end in self._ends}
         for end in self._ends:
+            random = Random(self._seed, Stream.NEGATIVE, step, epoch, relation=end.number)
             if self._source == BATCH:
-                candidates = self._answers(end, columns, batches, epoch, step)
+                candidates = self._answers(end, columns[end.answer], batches, step, random)
             else:
-                candidates = self._shared(end, Random(self._seed, Stream.NEGATIVE, step, epoch, relation=end.number))
-            columns |= self._candidates(end, columns, candidates)
+                places = native.random_integers(random, np.arange(self._count or self._batch_size), 1, end.nodes.size)
+                candidates = np.sort(end.nodes.lookup(np.unique(places)))
+            columns |= self._candidate_columns(end, columns, candidates)
         return columns
 
-    def _drawn(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
-        """Collective. Uniform draws [s, count] for every seed: a function of seed, epoch and edge alone; outside
-        training (random None) the same in all epochs. Strict ones that an edge holds are drawn again."""
+    def _draw_strict(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
+        """Collective. Draw nodes [s, count] for every seed, uniformly: a function of seed, epoch and edge alone, and
+        outside training (random None) the same in all epochs. If strict, those that make an edge are drawn again."""
         random = random or Random(self._seed, Stream.EVAL_NEGATIVE)
         rows = columns["row"]
         drawn = self._draw(end, rows, count, random, 0)
         if end.known is None:
             return drawn
+        query, types, answer = columns[end.query], edge_types(columns), columns[end.answer]
         seed, slot = (index.ravel() for index in np.indices(drawn.shape))
         for attempt in range(1, TRIES):
-            bad = self._is_edge(end, columns, seed, drawn[seed, slot])
+            node = drawn[seed, slot]
+            bad = end.known.hold(query[seed], types[seed], node, self._channel) | (answer[seed] == node)
             if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
                 break
             seed, slot = seed[bad], slot[bad]
@@ -104,32 +108,22 @@ class Negatives:
         return drawn
 
     def _draw(self, end: End, rows: np.ndarray, count: int, random: Random, attempt: int) -> np.ndarray:
-        """Collective."""
+        """Collective. Draw nodes [n, count] for the seeds of edge ``rows`` [n]."""
         key = Random(random.seed, random.stream, random.step, random.epoch, attempt, end.number)
         return end.nodes.lookup(native.random_integers(key, rows, count, end.nodes.size))
 
-    def _is_edge(self, end: End, columns: Columns, seed: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """Collective. Whether a node [n] makes a training edge of its seed [n], or is its own answer."""
-        known = end.known.hold(columns[end.query][seed], edge_types(columns)[seed], node, self._channel)
-        return known | (columns[end.answer][seed] == node)
-
-    def _answers(self, end: End, columns: Columns, batches: SeedBatches, epoch: int, step: int) -> np.ndarray:
-        """Collective. The different answers of the step's seeds, or of ``count`` of them, increasing."""
-        found, size = columns[end.answer], int(batches.sizes[step])
+    def _answers(self, end: End, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
+        """Collective. List the different answers, increasing, of the step's seeds, or of ``count`` of them; answers
+        [s]: of this rank's seeds."""
+        size = int(batches.sizes[step])
         if 0 < self._count < size:
-            random = Random(self._seed, Stream.NEGATIVE, step, epoch, relation=end.number)
             place = batches.position[batches.at(step)] - step * self._batch_size
-            found = found[permute(place, size, random) < self._count]
-        return np.unique(self._everyone(found))
+            answers = answers[permute(place, size, random) < self._count]
+        return np.unique(self._everyone(answers))
 
-    def _shared(self, end: End, random: Random) -> np.ndarray:
-        """Collective. Different draws for the step, increasing."""
-        places = native.random_integers(random, np.arange(self._count or self._batch_size), 1, end.nodes.size)
-        return np.sort(end.nodes.lookup(np.unique(places)))
-
-    def _candidates(self, end: End, columns: Columns, candidates: np.ndarray) -> Columns:
-        """Collective. The columns that candidates [m], increasing, the same on all ranks, become. Every one is embedded
-        by its owner."""
+    def _candidate_columns(self, end: End, columns: Columns, candidates: np.ndarray) -> Columns:
+        """Collective. Make the columns of candidates [m], increasing, the same on all ranks; a candidate is embedded by
+        its owner."""
         bounds = np.searchsorted(candidates, end.ownership.starts)
         own = candidates[bounds[self._channel.rank] : bounds[self._channel.rank + 1]]
         if end.known is None:
@@ -137,31 +131,31 @@ class Negatives:
             seed = np.flatnonzero(candidates[place] == columns[end.answer])
             hidden = np.column_stack([seed, place[seed]])
         else:
-            hidden = self._hidden(end, columns, own, int(bounds[self._channel.rank]))
+            hidden = self._find_hidden(end, columns, own, int(bounds[self._channel.rank]))
         return {end.column: own, end.column + COUNTS: np.diff(bounds), end.column + HIDDEN: hidden}
 
-    def _hidden(self, end: End, columns: Columns, own: np.ndarray, first: int) -> np.ndarray:
-        """Collective. Pairs [x, 2] of this rank's seeds and candidates that are known answers: owners of candidates
-        look at the queries of all ranks."""
+    def _find_hidden(self, end: End, columns: Columns, own: np.ndarray, first: int) -> np.ndarray:
+        """Collective. Find the pairs [x, 2] of this rank's seeds and candidates that are known answers; the owners of
+        candidates look them up for all ranks. own [c]: this rank's candidates, numbered from ``first`` on."""
         counts = self._channel.counts(np.full(self._channel.size, len(columns[end.query])))
         query, types = self._everyone(np.column_stack([columns[end.query], edge_types(columns)]), counts).T
         seed, node = end.known.of(query, types)
-        stamp = np.full(end.known.count, -1, np.int64)
-        stamp[own - end.known.first] = first + np.arange(len(own))
-        place = stamp[node]
-        pairs = np.column_stack([seed, place])[place >= 0]
+        number = np.full(end.known.count, -1, np.int64)
+        number[own - end.known.first] = first + np.arange(len(own))
+        candidate = number[node]
+        pairs = np.column_stack([seed, candidate])[candidate >= 0]
         begin = np.cumsum(counts) - counts
         rank = np.searchsorted(begin + counts, pairs[:, 0], side="right")
         pairs[:, 0] -= begin[rank]
         send = np.bincount(rank, minlength=self._channel.size).astype(np.int64)
-        found = self._channel.array(pairs, send, self._channel.counts(send))
-        return found[np.argsort(found[:, 0], kind="stable")]
+        received = self._channel.array(pairs, send, self._channel.counts(send))
+        return received[np.argsort(received[:, 0], kind="stable")]
 
     def _everyone(self, values: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
-        """Collective. Rows [n, ...] of all ranks, in rank order."""
+        """Collective. Gather the rows [n, ...] of all ranks, in rank order."""
         return self._channel.everyone(torch.from_numpy(np.ascontiguousarray(values)), counts).numpy()
 
 
 def edge_types(columns: Columns) -> np.ndarray:
-    """Edge types of the seeds; 0 where there are none."""
+    """Return the edge types of the seeds; 0 where edges have no types."""
     return columns["rel"] if "rel" in columns else np.zeros_like(columns["src"])

@@ -1,7 +1,8 @@
 """Draws the neighbours of a frontier at their owners: one request and one reply a hop for all relations together.
 
-Edges that a step must not see are left out of the lists. N frontier nodes of all types, D of one type, E sampled edges,
-R ranks; T nodes with lists that leave out x of m edges of a relation.
+Edges that a step must not see are left out of the lists. Where a device holds the edges, frontiers and samples are
+tensors of it, else NumPy arrays. N frontier nodes of all types, D of one type, E sampled edges, R ranks; T nodes with
+lists that leave out x of m edges of a relation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.directory import permute_back
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native import Random, Stream
+from hpcgnn.native.dispatch import Uploads
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,10 @@ class Sampled:
 class NeighborSampler:
     """Samples in-neighbours at their owners, with so many threads. Collective to create and to ask, over ``channel``.
 
-    ``sample`` may be overridden: it is the whole of a sampling method.
+    ``sample`` may be overridden: it is the whole of a sampling method. device: which holds the edges, None: the host.
     """
+
+    device: torch.device | None = None
 
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
@@ -134,7 +138,8 @@ class NeighborSampler:
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
         self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
-        self._lists = make_lists(partition, mode, channel) if lists is None else lists
+        self._lists: Any = make_lists(partition, mode, channel) if lists is None else lists
+        self._sources: Any = [edges.src for edges in partition.edges]
 
     def over(self, channel: Channel) -> NeighborSampler:
         """A twin that asks over another channel, where it asks anybody; the lists are shared."""
@@ -143,17 +148,33 @@ class NeighborSampler:
             twin._channel = channel
         return twin
 
-    @property
-    def alone(self) -> bool:
-        """Whether this rank has the whole of a graph of one type and one relation: a batch is then one native call."""
-        one = len(self.partition.types) == len(self.partition.relations) == 1
-        plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
-        return one and plain and self._channel.size == 1
+    def on(self, device: torch.device) -> NeighborSampler:
+        """A twin that draws on a device, to which it brings the edges; only without ``needs_host``."""
+        twin, upload = copy.copy(self), Uploads(device)
+        twin.device, twin._sources = device, [upload(source, torch.int64) for source in self._sources]
+        twin._lists = []
+        for lists in self._lists:
+            columns: list[Any] = [None if column is None else upload(column) for column in _columns(lists)]
+            twin._lists.append(InLists(*columns))
+        return twin
 
     @property
     def lists(self) -> list[InLists]:
         """By relation, what is drawn from."""
         return self._lists
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes that the edges take on a device."""
+        columns = [column for lists in self._lists for column in _columns(lists) if column is not None]
+        return sum(column.nbytes for column in columns) + sum(8 * len(source) for source in self._sources)
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rank has the whole of a graph of one type and one relation: a batch is then one native call."""
+        one = len(self.partition.types) == len(self.partition.relations) == 1
+        plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
+        return one and plain and self._channel.size == 1 and self.device is None
 
     @property
     def needs_host(self) -> str:
@@ -210,18 +231,18 @@ class NeighborSampler:
     def _alone(self, relation: int, frontier: list[np.ndarray], fanout: int, random: Random) -> Sampled:
         """On one rank local rows are global ids."""
         kind = self.partition.relations[relation]
-        nodes = frontier[kind.dst_type] - self.partition.type_start[kind.dst_type]
+        nodes = frontier[kind.dst_type] - int(self.partition.type_start[kind.dst_type])
         offsets, positions = self._sample(relation, nodes, fanout, random)
         return Sampled(offsets, *self._found(relation, positions))
 
     def _found(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Sources of the edges at positions in the lists here, and where they are among all, if wanted."""
         place = positions + self._first[relation] if self._with_edges else None
-        return self.partition.edges[relation].src[positions], place
+        return self._sources[relation][positions], place
 
     def _sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         if fanout == 0:
-            return np.zeros(len(nodes) + 1, np.int64), np.empty(0, np.int64)
+            return np.zeros(len(nodes) + 1, np.int64), nodes[:0]
         key = Random(random.seed, random.stream, random.step, random.epoch, random.hop, relation)
         return self.sample(relation, nodes, fanout, key)
 
@@ -273,6 +294,10 @@ def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
     """Collective. How many edges lie before those of each rank, [R + 1, relations]; the last row counts all."""
     counts = torch.tensor([[len(edges.src) for edges in partition.edges]], dtype=torch.int64)
     return np.cumsum(np.vstack([np.zeros_like(counts), channel.everyone(counts).numpy()]), axis=0)
+
+
+def _columns(lists: InLists) -> tuple:
+    return lists.indptr, lists.identity, lists.weight, lists.source_identity
 
 
 def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:

@@ -13,9 +13,10 @@ from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
 from hpcgnn.loop.node_file import NodeColumns, answer_with_nodes, text
+from hpcgnn.loop.session import Session
 from hpcgnn.static.config import SHARDED, StaticConfig
 from hpcgnn.static.goals import NodeGoal
-from hpcgnn.static.session import StaticSession
+from hpcgnn.static.inference import last_rows
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -27,12 +28,12 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
 
 
-def answer(session: StaticSession, arguments: Namespace) -> None:
+def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write classes and outputs, or embeddings, of all nodes of the learnt type."""
     answer_with_nodes(arguments.out, predict_nodes(session, arguments.embeddings), session.world)
 
 
-def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColumns:
+def predict_nodes(session: Session, embeddings: bool = False) -> NodeColumns:
     """Collective. Original id (the row where the graph has none), predicted class (not where a node may have several
     labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer; of a model without
     such a layer these are the outputs.
@@ -44,7 +45,7 @@ def predict_nodes(session: StaticSession, embeddings: bool = False) -> NodeColum
             raise ValueError("predict writes the nodes of runs with task.kind node; this one learnt links")
     partition, kind = session.partition, session.goal.node_type
     mine, base = partition.of_type(kind), partition.book.type_base()
-    rows = session.last_rows()
+    rows = last_rows(session)
     with torch.no_grad():
         outputs = session.model.last(rows)[mine].cpu().numpy()
     row = partition.flat_row[mine] - base[kind]

@@ -19,17 +19,15 @@ import torch
 
 from hpcgnn.comm.crew import Crew, Lane
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import epoch_shuffle
-from hpcgnn.graph.partition import GraphPartition, open_graph_partition
-from hpcgnn.graph.stage import stage_path
+from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.static.config import LINK, OUT, StaticConfig
+from hpcgnn.static.config import LINK, StaticConfig
 from hpcgnn.static.draw import BlockSampler, Drawn, Groups, Steps
-from hpcgnn.static.edges import outward
-from hpcgnn.static.goals import message_graph
+from hpcgnn.static.goals import links_to_learn
+from hpcgnn.static.graph import open_partition
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.neighbors import NeighborSampler, check_weights
 from hpcgnn.static.replica import make_neighbors, make_replica
@@ -127,6 +125,8 @@ def _bytes(*arrays: np.ndarray) -> np.ndarray:
 
 class RemoteDraw:
     """Asks this trainer's sampler. For one thread at a time, which has the lane for itself."""
+
+    on_device = False
 
     def __init__(self, crew: Crew, lane: Lane, ahead: int):
         """ahead: steps asked for besides the one that is wanted."""
@@ -260,20 +260,11 @@ class SamplerRank:
         """Collective over the samplers. One for each lane, all of the same edges."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         channels = [world.channel(polite=True) for _ in lanes]
-        folder = stage_path(path, config.data.stage_to, world)
-        with together(world, "open the partition set"):
-            out = config.sampling.direction == OUT
-            partition = open_graph_partition(
-                folder, world.rank, world.size, config.data.check_hash, columns=False, with_out=out
-            )
-            config.sampling.check_relations([relation.name for relation in partition.relations])
-            if config.sampling.mode == "weighted":
-                check_weights(partition)
-        if out:
-            partition = outward(partition, channels[0])
+        partition = open_partition(config, path, world, channels[0], self._check, columns=False)
         self._excluded = None
         if config.task.kind == LINK:
-            partition, self._excluded = message_graph(config, partition, world, channels[0])
+            links = links_to_learn(config, partition, world, channels[0])
+            partition, self._excluded = links.messages, links.excluded
         threads = max(1, world.threads // len(lanes))
         neighbors = self._make_neighbors(partition, channels[0], threads)
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
@@ -281,6 +272,13 @@ class SamplerRank:
         log(f"sampler rank {world.rank} of {world.size} on {world.host}: {partition.num_nodes} nodes, {edges} edges",
             everywhere=True)  # fmt: skip
         return [first, *map(first.over, channels[1:])]
+
+    def _check(self, partition: GraphPartition) -> None:
+        """Raises ValueError for samples that cannot be drawn from the graph."""
+        sampling = self._config.sampling
+        sampling.check_relations([relation.name for relation in partition.relations])
+        if sampling.mode == "weighted":
+            check_weights(partition)
 
     def _make_neighbors(self, partition: GraphPartition, channel: Channel, threads: int) -> NeighborSampler:
         """Collective over the samplers."""

@@ -24,6 +24,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.ghosts import find_ghosts, is_remote
 from hpcgnn.graph.partition import GraphPartition, InEdges
+from hpcgnn.loop.session import Task
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
@@ -163,11 +164,11 @@ def _make_half(
         adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists))
     block = Block(tuple(adjacencies), tuple(map(len, sources)), tuple(map(len, rows)), device)
     index = [torch.from_numpy(np.ascontiguousarray(source)) for source in sources]
-    identity, degree = (
+    identities, degrees = [
         tuple(of_type[column][source].to(device) for of_type, source in zip(columns, index, strict=True))
         for column in range(2)
-    )
-    return Half(block_on(device, block), tuple(source.to(device) for source in index), identity, degree)
+    ]
+    return Half(block_on(device, block), tuple(source.to(device) for source in index), identities, degrees)
 
 
 def _lists_of(edges: InEdges, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -190,9 +191,9 @@ class FullPlan:
     final: bool = True
 
 
-class FullGraphTask:
+class FullGraphTask(Task):
     """Steps over the whole graph; ``train`` and ``rows`` are collective. features: by type, rows of [own nodes in the
-    partition's order | ghosts], None without. last_scores: of the newest training step."""
+    partition's order | ghosts], None without."""
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None], embeddings: EmbeddingStore,
@@ -200,7 +201,6 @@ class FullGraphTask:
     ):  # fmt: skip
         self.model, self._graph, self.features, self._embeddings = model, graph, features, embeddings
         self._seed, self._channel, self.timers = seed, channel, timers
-        self.last_scores: LabelScores | None = None
         self._overlap = overlap
 
     def train(self, plan: FullPlan) -> torch.Tensor:

@@ -130,10 +130,10 @@ def metric_names(kind: str, classes: int) -> tuple[str, ...]:
 def label_metrics(output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
     """Collective. Compute metrics of outputs [n, C] against labels [n] of this rank, without the missing ones; C is 1
     where labels are numbers."""
-    known = is_known(label)
+    is_present = is_known(label)
     if output.shape[1] == 1:
-        return metrics.regression_metrics(output[known, 0], label[known], world)
-    return metrics.classification_metrics(output[known], label[known], world)
+        return metrics.regression_metrics(output[is_present, 0], label[is_present], world)
+    return metrics.classification_metrics(output[is_present], label[is_present], world)
 
 
 def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:
@@ -141,14 +141,14 @@ def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:
     ``classes`` (0: below MOST_CLASSES)."""
     if label.dtype.kind not in "iufb":
         raise ValueError(f"{name} must hold classes, integers from 0 on, got {label.dtype}")
-    known = label >= 0  # not so for NaN
-    wrong = known & (label >= (classes or MOST_CLASSES))
+    is_present = label >= 0  # not so for NaN
+    wrong = is_present & (label >= (classes or MOST_CLASSES))
     if label.dtype.kind == "f":
-        wrong |= known & (label != np.floor(label))
+        wrong |= is_present & (label != np.floor(label))
     if wrong.any():
         limit = f"task.classes = {classes}" if classes else f"{MOST_CLASSES}"
         raise ValueError(f"{name}: {label[wrong][0]} is no class; classes are integers from 0 on, below {limit}")
-    return np.where(known, np.where(known, label, 0).astype(np.int64), MISSING)
+    return np.where(is_present, np.where(is_present, label, 0).astype(np.int64), MISSING)
 
 
 def read_numbers(label: np.ndarray, name: str, classes: int) -> np.ndarray:

@@ -46,7 +46,9 @@ class Levels:
             piece = piece.float().cpu()
             upto = torch.bucketize(piece, levels, out_int32=True, right=True)
             same = torch.bincount(upto[lowest[upto] == piece], minlength=len(lowest)).numpy()[1:]
-            self.above += sign * (_at_least(upto, len(levels)) - same)
+            reached = torch.bincount(upto, minlength=len(lowest)).numpy()
+            at_least = np.cumsum(reached[::-1])[::-1][1:]  # scores that reach a level, or a higher one
+            self.above += sign * (at_least - same)
             self.level += sign * same
             self.total += sign * len(piece)
 
@@ -79,12 +81,6 @@ def count_levels(positive: np.ndarray, negative: np.ndarray, world: World) -> Le
     levels = Levels.of(positive, world)
     levels.add(torch.from_numpy(np.ascontiguousarray(negative)))
     return levels.summed(world)
-
-
-def _at_least(places: torch.Tensor, levels: int) -> np.ndarray:
-    """Count the places above 0, 1, ... levels - 1."""
-    count = torch.bincount(places, minlength=levels + 1).numpy()
-    return np.cumsum(count[::-1])[::-1][1:]
 
 
 NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
@@ -160,7 +156,10 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     """
     check_finite(np.isfinite(output).all(), world)
     if labels.ndim == 2:
-        return _multilabel(output.astype(np.float32), labels == 1, world)
+        output, labels = output.astype(np.float32), labels == 1
+        place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
+        as_many, above_zero = place < labels.sum(axis=1, keepdims=True), output > 0
+        return dict(zip(MULTILABEL_NAMES, [*_f1(as_many, labels, world), *_f1(above_zero, labels, world)], strict=True))
     metrics = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
     return metrics | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
 
@@ -197,12 +196,6 @@ def _ap_auc(positive: np.ndarray, negative: np.ndarray, world: World) -> tuple[f
     """Collective. Compute both from this rank's scores; NaN without positives or without negatives."""
     levels = count_levels(positive, negative, world)
     return levels.average_precision(), levels.auc()
-
-
-def _multilabel(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
-    as_many, above_zero = place < labels.sum(axis=1, keepdims=True), output > 0
-    return dict(zip(MULTILABEL_NAMES, [*_f1(as_many, labels, world), *_f1(above_zero, labels, world)], strict=True))
 
 
 def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, float]:

@@ -9,11 +9,10 @@ import numpy as np
 from hpcgnn.comm.together import together
 from hpcgnn.loop.launch import EXIT_DONE
 from hpcgnn.loop.logs import MetricsFile, RunLog
-from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import headline
 from hpcgnn.temporal.config import BaselineConfig
 from hpcgnn.temporal.edgebank import EdgeBank
-from hpcgnn.temporal.session import Session
 
 
 def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
@@ -33,7 +32,12 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
     """Collective. Metrics of validation and test, named as a model's."""
     with together(session.world, "baseline"):
         bank = EdgeBank(
-            config.kind, session.partition, session.splits, session.world, session.plan_channel, config.share or None
+            config.kind,
+            session.partition,
+            session.graph.splits,
+            session.world,
+            session.graph.channel,
+            config.share or None,
         )
     values: dict[str, float] = {}
     for split in ("val", "test"):
@@ -52,7 +56,7 @@ def _split_metrics(session: Session, bank: EdgeBank, split: str) -> dict[str, fl
 
 def _score(session: Session, bank: EdgeBank, split: str, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Collective. Scores of a step's events [b] and of all their negatives [b, k], a few columns at a time."""
-    batches, negatives, chunk = session.batches[split], session.negatives(split, 0), session.config.eval.chunk
+    batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
     pieces = range(0, max(1, negatives.per_event), chunk)
     scores = [bank.score(batches, step, negatives, slice(first, first + chunk)) for first in pieces]
     return scores[0][0], np.concatenate([others for _, others in scores], axis=1)

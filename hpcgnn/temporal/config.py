@@ -1,16 +1,17 @@
-"""The run file of temporal graphs: its sections, and what goes together."""
+"""The sections of run files on temporal graphs, and which of their values go together."""
 
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.placement import Planner
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_time_parallel
+from hpcgnn.temporal.eval_config import BaselineConfig, EvalConfig
 
 
 @dataclass
@@ -71,7 +72,7 @@ class SamplingConfig:
 
 @dataclass
 class ModelConfig:
-    """The network.
+    """The model.
 
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
@@ -130,7 +131,7 @@ class ModelConfig:
 
     @property
     def num_hops(self) -> int:
-        """Hops of neighbours that an embedding needs."""
+        """Number of hops of neighbours that an embedding needs."""
         return self.layers if self.embedding in ("attention", "mixer") or self.message_from == "embedding" else 0
 
 
@@ -220,13 +221,13 @@ class MemoryConfig:
             )
 
     def replicates(self, mib: float) -> bool:
-        """Whether a node memory of that size is kept whole by every rank."""
+        """Say whether every rank keeps a node memory of that size as a whole."""
         fits = self.placement == "auto" and self.simple and self.update_at == "owner" and mib <= self.replicate_mib
         return self.placement == "replicated" or fits
 
     @property
     def simple(self) -> bool:
-        """One mail a node and batch, that of its last event: winners alone send theirs."""
+        """Whether a node gets one mail a batch, of its last event, so that winners alone send mails."""
         return self.aggregator == "last" and self.mailbox_slots == 1 and self.deliver_to == "self"
 
 
@@ -237,7 +238,7 @@ class DataConfig:
     Attributes:
         path: folder of a partition set; empty: built-in synthetic events.
         val_fraction: share of the time axis (quantiles of event times) for validation.
-        test_fraction: likewise for the test, at the end.
+        test_fraction: share of the time axis for the test, at the end.
         new_node_fraction: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
@@ -261,90 +262,18 @@ class DataConfig:
             raise ValueError(f"data.synthetic_events must be at least 100, got {self.synthetic_events}")
 
 
-NegativeKind = Literal["random", "historical", "inductive", "all", "file"]
-NEGATIVE_KINDS: tuple[NegativeKind, ...] = get_args(NegativeKind)
-
-
-@dataclass
-class EvalConfig:
-    """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negatives=KIND.
-
-    Attributes:
-        protocol: "tgb": batches of 200, every other destination (or negatives_file) as negatives, no neighbours from
-            within the batch, mean reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
-        negatives: "random", "historical", "inductive", "all" (every other destination) or "file".
-        negatives_file: fixed negatives for "file" and "tgb".
-        batch_size: events of a batch; 0: as in training.
-        chunk: negatives an event that are scored at once; bounds memory when there are many.
-    """
-
-    protocol: Literal["", "tgb"] = ""
-    negatives: NegativeKind = "random"
-    negatives_file: str = ""
-    batch_size: int = 0
-    chunk: int = 100
-
-    def __post_init__(self):
-        check_choices("eval", self)
-        if self.batch_size < 0 or self.chunk < 1:
-            raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
-        if self.negatives == "file" and not self.negatives_file:
-            raise ValueError("eval.negatives file needs eval.negatives_file")
-        if self.negatives_file and self.negatives != "file" and self.protocol != "tgb":
-            raise ValueError("eval.negatives_file is read by eval.negatives file and by eval.protocol tgb only")
-        if self.protocol == "tgb":
-            self.negatives = "file" if self.negatives_file else "all"
-            self.batch_size = self.batch_size or 200
-
-    @property
-    def ranking(self) -> bool:
-        """Whether events are ranked among many negatives."""
-        return self.negatives in ("all", "file")
-
-    @property
-    def in_batch_neighbors(self) -> bool:
-        """Whether the protocol lets earlier events of a batch be seen."""
-        return self.protocol != "tgb"
-
-    def under(self, name: Any, negatives_file: str = "") -> EvalConfig:
-        """Another protocol ("tgb") or kind of negatives; the batch size stays unless one of the two protocols sets it.
-
-        Raises ValueError.
-        """
-        if name == "tgb":
-            return EvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
-        batch_size = 0 if self.protocol == "tgb" else self.batch_size
-        return replace(self, protocol="", negatives=name, negatives_file=negatives_file, batch_size=batch_size)
-
-
-def expand_eval(argv: list[str]) -> list[str]:
-    """The command line with the short forms ``--eval tgb`` and ``--eval KIND`` written out."""
-    expanded, place = [], 0
-    while place < len(argv):
-        name, _, value = argv[place].partition("=")
-        follows = name == "--eval" and not value and place + 1 < len(argv)
-        value = argv[place + 1] if follows else value
-        if name == "--eval" and value in ("tgb", *NEGATIVE_KINDS):
-            expanded.append(f"--eval.{'protocol' if value == 'tgb' else 'negatives'}={value}")
-            place += 1 + follows
-        else:
-            expanded.append(argv[place])
-            place += 1
-    return expanded
-
-
 @dataclass
 class TaskConfig:
-    """What is learnt of the events.
+    """The task: what is learnt of the events.
 
     Attributes:
         kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
             "edge": the event's label from both endpoints and its features; "edge_regression": the label as a number.
-        classes: of "node" and "edge"; 0: as many as the labels say, at least two.
+        classes: for "node" and "edge"; 0: as many as the labels say, at least two.
         class_weights: factor of every class's loss; empty: all 1.
         balance_classes: weights n / (classes * n_c), from the n labels of training of which n_c are of class c.
-        freeze: train the head alone; everything else stays as it comes from init.
-        init: folder of a finished run whose best weights everything but the head starts with.
+        freeze: train the head alone; all other weights stay as init has them.
+        init: folder of a finished run; all of the model but the head starts with its best weights.
     """
 
     kind: Literal["link", "node", "edge", "edge_regression"] = "link"
@@ -382,28 +311,6 @@ class TaskConfig:
     def has_labels(self) -> bool:
         """Whether events need labels; if not, they need negatives."""
         return self.kind != "link"
-
-
-BaselineKind = Literal["", "unlimited", "time_window", "fixed_window"]
-BASELINES: tuple[BaselineKind, ...] = get_args(BaselineKind)[1:]
-
-
-@dataclass
-class BaselineConfig:
-    """A heuristic in place of the model: nothing is trained, validation and test are scored.
-
-    Attributes:
-        kind: EdgeBank with memory "unlimited", of a "time_window" or of a "fixed_window"; empty: the model.
-        share: share of the events that a window covers; 0: the test's share of all events.
-    """
-
-    kind: BaselineKind = ""
-    share: float = 0.0
-
-    def __post_init__(self):
-        check_choices("baseline", self)
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"baseline.share must be in [0, 1], got {self.share}")
 
 
 @dataclass
@@ -452,21 +359,21 @@ class RunConfig(Sections):
 
     @property
     def run_name(self) -> str:
-        """How run folders begin that nobody named."""
+        """How the names of run folders begin, where ``output.dir`` gives none."""
         return "tgn"
 
     @property
     def num_groups(self) -> int:
-        """How many groups of ranks, at most, train epochs side by side."""
+        """The most groups of ranks that train epochs side by side."""
         return 1 if self.baseline.kind else self.train.epoch_parallel
 
     def make_absolute(self) -> None:
-        """Make the paths of what is read absolute: a run may be resumed from another folder."""
+        """Make the paths of inputs absolute: a run may be resumed from another folder."""
         super().make_absolute()
         self.task.init = self.task.init and os.path.abspath(self.task.init)
 
     def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> RunConfig:
-        """The configuration with another protocol or other negatives, or a baseline in place of the model. Raises
+        """Return the configuration with another protocol, other negatives, or a baseline in place of the model. Raises
         ValueError."""
         config = self
         if negatives_file and not protocol:
@@ -479,7 +386,7 @@ class RunConfig(Sections):
 
 
 def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
-    """Refuse parts that do not go together. Raises ValueError with the reason."""
+    """Raise ValueError for parts of the model that do not go together."""
     with_memory = memory.updater != "none"
     if not with_memory and model.embedding in ("identity", "time_projection"):
         raise ValueError(
@@ -499,7 +406,7 @@ def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCon
 
 
 def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
-    """Refuse node memory that differs between the epochs of a round, which share it. Raises ValueError."""
+    """Raise ValueError for node memory that differs between the epochs of a round, which share it."""
     sampled = sampling.strategy != "recent" or sampling.boundary_half_life > 0
     if model.message_from == "embedding" and (sampled or model.dropout > 0):
         raise ValueError(
@@ -515,7 +422,7 @@ def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCo
 
 
 def _check_labels(config: RunConfig) -> None:
-    """Refuse what only link prediction knows. Raises ValueError."""
+    """Raise ValueError for settings that only link prediction has."""
     if config.model.decoder == "pair":
         raise ValueError(f"model.decoder pair scores links, task.kind is {config.task.kind}: use decoder mlp")
     if config.baseline.kind:

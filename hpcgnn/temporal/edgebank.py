@@ -11,7 +11,7 @@ from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import BASELINES
+from hpcgnn.temporal.eval_config import BASELINES
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory
 from hpcgnn.temporal.splits import Splits, event_times

@@ -1,4 +1,4 @@
-"""For a training loop of one's own: a partitioned temporal graph and its planned steps, without a run file.
+"""A partitioned temporal graph and the planned steps of its splits, for runs and for training loops of one's own.
 
 ``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order.
 """
@@ -6,18 +6,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.temporal.batches import make_batches
+from hpcgnn.native import Random, Stream
+from hpcgnn.temporal.batches import Batches, make_batches
 from hpcgnn.temporal.config import DataConfig, SamplingConfig
 from hpcgnn.temporal.mail import Mailing
-from hpcgnn.temporal.negatives import random_negatives, split_pool
+from hpcgnn.temporal.negatives import AllOthers, Negatives, no_negatives, random_negatives, split_pool
 from hpcgnn.temporal.plan import StepPlan
-from hpcgnn.temporal.sampler import Needs, Placement, TemporalSampler
+from hpcgnn.temporal.sampler import TemporalSampler
+from hpcgnn.temporal.sides import Needs, Placement
 from hpcgnn.temporal.splits import open_splits
 
 
@@ -29,6 +37,29 @@ class TemporalGraph:
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel)
 
+    def close(self) -> None:
+        """Collective. Free the channel; neither graph nor loaders may be used any more."""
+        self.channel.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """How the steps of a split are planned where several loaders share it, or a step needs several plans.
+
+    sampler: makes plans, over ``channel``; fixed: the negatives of a split's events in all epochs, None: new random
+    ones in every epoch of training; epochs: places in a round of epochs of those that a step of training is planned
+    for; chunk: negatives an event that a plan of evaluation looks at, 0: all; timers: of the drawing of negatives and,
+    plan_timers, of plans.
+    """
+
+    sampler: TemporalSampler
+    channel: Channel
+    fixed: Callable[[Batches], Negatives | AllOthers] | None = None
+    epochs: range = range(1)
+    chunk: int = 0
+    timers: Timers = field(default_factory=Timers)
+    plan_timers: Timers = field(default_factory=Timers)
+
 
 class TemporalLoader:
     """Collective to create and to iterate. The steps of one split in time order, planned ahead in the background.
@@ -39,11 +70,12 @@ class TemporalLoader:
     def __init__(
         self, graph: TemporalGraph, split: str, batch_size: int, *, sampling: SamplingConfig | None = None,
         hops: int = 1, mailing: Mailing | None = None, nearby: bool = False, drop_last: bool = False,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32, planning: Planning | None = None,
     ):  # fmt: skip
         """split: "train", "val" or "test"; batch_size: events of a global batch; sampling: neighbours, negatives,
         plans made ahead; hops: levels of neighbours; mailing: which mails the node memory wants, None without memory;
-        nearby: whether plans list the neighbours' ids; drop_last: leave out a short last batch of training.
+        nearby: whether plans list the neighbours' ids; drop_last: leave out a short last batch of training; planning:
+        in the place of a sampler of its own, made of hops, mailing, nearby and dtype.
 
         Raises ValueError.
         """
@@ -52,33 +84,84 @@ class TemporalLoader:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         world, partition, self._graph = graph.world, graph.partition, graph
+        self._split, self._size, self._drop_last = split, batch_size, drop_last
         self._sampling = sampling or SamplingConfig()
-        self._prefetch = world.plans_ahead(self._sampling.prefetch)
-        channel = world.channel(polite=self._prefetch > 0)
-        self.batches = make_batches(
-            split, partition, graph.splits, batch_size, self._sampling.batch_by, world, graph.channel, drop_last
-        )
-        training = split == "train"
-        self._pool = split_pool(self._sampling.negative_pool, self.batches, partition, world, channel)
-        self._sampler = TemporalSampler(
-            partition, graph.splits.history if training else partition.history, self._sampling,
-            Needs(hops, mailing, nearby), graph.seed, Placement(channel, graph.channel, world.device, dtype),
-            evaluation=not training,
+        self.prefetch = world.plans_ahead(self._sampling.prefetch)
+        self.batches = self._make_batches(batch_size)
+        if planning is None:
+            channel, training = world.channel(polite=self.prefetch > 0), split == "train"
+            sampler = TemporalSampler(
+                partition, graph.splits.history if training else partition.history, self._sampling,
+                Needs(hops, mailing, nearby), graph.seed, Placement(channel, graph.channel, world.device, dtype),
+                evaluation=not training,
+            )  # fmt: skip
+            planning = Planning(sampler, channel)
+        self._planning, self.sampler = planning, planning.sampler
+        self._fixed: Negatives | AllOthers | None = None
+        if planning.fixed is None:
+            self._pool = split_pool(self._sampling.negative_pool, self.batches, partition, world, planning.channel)
+
+    def _make_batches(self, first_size: int) -> Batches:
+        """Collective."""
+        graph = self._graph
+        return make_batches(
+            self._split, graph.partition, graph.splits, self._size, self._sampling.batch_by, graph.world, graph.channel,
+            self._drop_last, first_size,
         )  # fmt: skip
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on all ranks."""
         return self.batches.num_steps
 
-    def plans(self, epoch: int = 0) -> Prefetcher[StepPlan]:
-        """Collective. The plans of an epoch, to be used as a context manager: ``with loader.plans(epoch) as plans``.
+    def start_epoch(self, epoch: int) -> None:
+        """Collective. The batches of an epoch: in training others in every epoch with ``sampling.chunks`` above 1."""
+        chunks = self._sampling.chunks
+        if chunks == 1 or self._split != "train":
+            return
+        random = Random(self._graph.seed, Stream.CHUNK, epoch=epoch)
+        cut = 1 + int(native.random_integers(random, np.zeros(1, np.int64), 1, chunks)[0, 0])
+        self.batches, self._fixed = self._make_batches(max(1, self._size * cut // chunks)), None
+
+    def plans(self, epoch: int = 0, start: int = 0, scored: bool = True) -> Prefetcher[StepPlan]:
+        """Collective. The plans of an epoch's steps from ``start`` on, to be used as a context manager: ``with
+        loader.plans(epoch) as plans``. Of several plans a step the last one writes. Without negatives where nothing is
+        ``scored``.
 
         Training draws new negatives in every epoch, validation and test the same.
         """
-        negatives = random_negatives(self.batches, self._pool, self._sampling.negatives, self._graph.seed, epoch)
+        batches, sampler = self.batches, self.sampler
+        with self._planning.timers("negatives"):
+            nothing = [(no_negatives(len(batches.events)), epoch, slice(None))]
+            pieces = self._pieces(epoch) if scored else nothing
 
-        def make(step: int) -> StepPlan:
-            return self._sampler.plan(self.batches, negatives, epoch, step)
+        def make(number: int) -> StepPlan:
+            step, piece = divmod(number, len(pieces))
+            negatives, epoch, columns = pieces[piece]
+            with self._planning.plan_timers("plan"):
+                return sampler.plan(batches, negatives, epoch, step, piece == len(pieces) - 1, columns)
 
-        in_a_row = self._sampler.plans_in_a_row(self.batches, self._sampling.negatives)
-        return Prefetcher(make, 0, len(self), self._prefetch, in_a_row)
+        in_a_row = sampler.plans_in_a_row(batches, pieces[0][0].per_event)
+        return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch, in_a_row)
+
+    def _pieces(self, epoch: int) -> list[tuple[Negatives | AllOthers, int, slice]]:
+        """Collective. Of each plan of a step its negatives, its epoch, and which of the negatives it looks at."""
+        if self._split == "train":
+            epochs = [epoch + place for place in self._planning.epochs]
+            return [(self.negatives(number), number, slice(None)) for number in epochs]
+        negatives = self.negatives(epoch)
+        chunk = self._planning.chunk or max(1, negatives.per_event)
+        firsts = range(0, max(1, negatives.per_event), chunk)
+        return [(negatives, epoch, slice(first, first + chunk)) for first in firsts]
+
+    def negatives(self, epoch: int) -> Negatives | AllOthers:
+        """Collective. Negatives of this rank's events: new ones every epoch in training, fixed ones elsewhere."""
+        if self._planning.fixed is None:
+            count, seed = self._sampling.negatives, self._graph.seed
+            return random_negatives(self.batches, self._pool, count, seed, epoch)
+        if self._fixed is None:
+            self._fixed = self._planning.fixed(self.batches)
+        return self._fixed
+
+    def channels(self) -> list[Channel]:
+        """What planning goes through."""
+        return [self._planning.channel]

@@ -18,7 +18,8 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.graph.saved_rows import SavedRows
-from hpcgnn.native import layers as native_layers
+from hpcgnn.native.layers import is_supported
+from hpcgnn.native.memory import replace_memory
 from hpcgnn.temporal.graph import TemporalPartition
 
 
@@ -122,10 +123,8 @@ class NodeMemory:
         come), mails of times [r] the new state, then given [r, M - D]. The state's time becomes that of the mail it
         consumed; for a node without mail, that of its first mail, whose time difference is thereby 0."""
         table = self.table
-        if native_layers.is_supported(table.state, state, given):
-            native_layers.replace_memory(
-                table.tensors(), rows, place, state.contiguous(), given.contiguous(), time
-            )  # fmt: skip
+        if is_supported(table.state, state, given):
+            replace_memory(table.tensors(), rows, place, state.contiguous(), given.contiguous(), time)
             return
         if place is not None:
             state = native.gather_rows(state, place)

@@ -20,13 +20,13 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.session import Session
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.negative_file import OriginalIds
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
-from hpcgnn.temporal.session import Session
 from hpcgnn.temporal.splits import event_times
 
 
@@ -102,7 +102,7 @@ def query_plan(
     events = Events(rows.astype(np.int64), src, dst, time, columns)
     end = np.array([session.partition.num_events])
     batches = Batches("queries", events, np.array([0, len(rows)]), np.array([size]), end, np.zeros(len(rows), bool))
-    return session.eval_sampler.plan(batches, no_negatives(len(rows)), 0, 0, write=False)
+    return session.loaders["test"].sampler.plan(batches, no_negatives(len(rows)), 0, 0, write=False)
 
 
 def _no_features(session: Session, count: int) -> dict[str, np.ndarray]:
@@ -247,7 +247,7 @@ def _score_step(session: Session, mine, src, dst, time, size: int) -> torch.Tens
 def replay(session: Session) -> None:
     """Collective. Move node memory through validation and test, to the end of the graph."""
     for split in ("val", "test"):
-        with session.plans(split, 0, scored=False) as plans:
+        with session.loaders[split].plans(0, scored=False) as plans:
             for plan in plans:
                 session.watchdog.at(split, plan.step)
                 session.task.evaluate(plan)

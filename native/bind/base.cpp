@@ -1,6 +1,7 @@
 // The module hpcgnn_native.base, which every processor runs: what this one can do, and the types that the other
 // modules share.
 #include "bind/bindings.h"
+#include "hpcgnn/random.h"
 
 namespace {
 

@@ -1,18 +1,32 @@
-// Array types of the Python faces and the registration functions of the binding units.
+// What the bindings of all operations share: arrays of this build's device, checks of shapes, structures that Python
+// fills.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
+#include <optional>
 #include <stdexcept>
+#include <type_traits>
 
-#include "hpcgnn/philox.h"
+#include "hpcgnn/base/execution.h"
 
 namespace nb = nanobind;
 
 namespace hpcgnn {
 
-template <typename T, int Dims, typename Device> using Array = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, Device>;
+#if defined(HPCGNN_CUDA_BUILD) && !defined(HPCGNN_EMULATED)
+using Device = nb::device::cuda;
+#else
+using Device = nb::device::cpu;
+#endif
+
+template <typename T, int Dims> using Array = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, Device>;
+template <typename T, int Dims> using Maybe = std::optional<Array<T, Dims>>;
+using I64 = Array<const int64_t, 1>;
+
+using Release = nb::call_guard<nb::gil_scoped_release>;
 
 inline void require(bool condition, const char *message) {
   if (!condition) {
@@ -20,15 +34,56 @@ inline void require(bool condition, const char *message) {
   }
 }
 
-using Release = nb::call_guard<nb::gil_scoped_release>;
+// Of the first two dimensions.
+template <typename T> bool has_shape(const T &array, size_t rows, size_t columns) {
+  return array.shape(0) == rows && array.shape(1) == columns;
+}
 
-void bind_plan(nb::module_ &module);
-void bind_compute(nb::module_ &module);
-void bind_layers(nb::module_ &module);
-void bind_graph(nb::module_ &module);
-void bind_balance(nb::module_ &module);
-void bind_neighbor_batches(nb::module_ &module);
+template <typename T> auto data_of(const std::optional<T> &array) { return array ? array->data() : nullptr; }
+
+template <typename T> T *at(uintptr_t address) { return reinterpret_cast<T *>(address); }
+
+// Binds fields of a structure, FIELD(Struct, name), ...: numbers as they are, pointers as the addresses of tensors'
+// data. Converting arrays would cost more than small layers do, as these have some twenty.
+#define FIELD(Struct, name) #name, &Struct::name
+template <typename Struct, typename T, typename... Rest>
+void bind_fields(nb::class_<Struct> &type, const char *name, T Struct::*field, Rest... rest) {
+  if constexpr (std::is_pointer_v<T>) {
+    type.def_prop_rw(
+        name, [field](const Struct &self) { return reinterpret_cast<uintptr_t>(self.*field); },
+        [field](Struct &self, uintptr_t address) { self.*field = reinterpret_cast<T>(address); });
+  } else {
+    type.def_rw(name, field);
+  }
+  if constexpr (sizeof...(Rest) > 0) {
+    bind_fields(type, rest...);
+  }
+}
+
+// The submodule with the layers of a precision.
+template <typename Real> nb::module_ precision(nb::module_ &module) {
+  return module.def_submodule(sizeof(Real) == 4 ? "float32" : "float64");
+}
+
+void bind_adam(nb::module_ &module);
+void bind_attention(nb::module_ &module);
+void bind_attention_layer(nb::module_ &module);
+void bind_encode(nb::module_ &module);
+void bind_grouped(nb::module_ &module);
+void bind_gru(nb::module_ &module);
+void bind_link_decoder(nb::module_ &module);
+void bind_memory(nb::module_ &module);
+void bind_neighbor_batch(nb::module_ &module);
+void bind_neighbors(nb::module_ &module);
+void bind_owner(nb::module_ &module);
 void bind_parts(nb::module_ &module);
-void bind_cuda(nb::module_ &module);
+void bind_random(nb::module_ &module);
+void bind_recurrent(nb::module_ &module);
+void bind_relabel(nb::module_ &module);
+void bind_rows(nb::module_ &module);
+void bind_sage(nb::module_ &module);
+void bind_sample(nb::module_ &module);
+void bind_segment(nb::module_ &module);
+void bind_workspace(nb::module_ &module);
 
 } // namespace hpcgnn

@@ -1,10 +1,11 @@
 // Adam over one flat parameter: a single pass over its four arrays.
+#include "hpcgnn/adam.h"
+
 #include <cmath>
 
 #include "hpcgnn/base/team.h"
-#include "hpcgnn/layers.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 
 template <typename Real>
 void adam_step(const Adam &adam, int64_t n, const Real *gradient, Real *parameter, Real *mean, Real *square,
@@ -16,9 +17,9 @@ void adam_step(const Adam &adam, int64_t n, const Real *gradient, Real *paramete
   const Real eps = static_cast<Real>(adam.eps), coupled = static_cast<Real>(adam.decoupled ? 0.0 : adam.weight_decay);
   const Real kept = static_cast<Real>(adam.decoupled ? 1.0 - adam.lr * adam.weight_decay : 1.0);
   in_parallel(n < (1 << 15) ? 1 : threads, [&](const Team &team) {
-    const Range mine = team.share(n, 16);
+    const Range part = team.share(n, 16);
 #pragma omp simd
-    for (int64_t i = mine.begin; i < mine.end; ++i) {
+    for (int64_t i = part.begin; i < part.end; ++i) {
       const Real g = gradient[i] + coupled * parameter[i];
       const Real m = mean[i] + (Real(1) - beta1) * (g - mean[i]);
       const Real v = beta2 * square[i] + (Real(1) - beta2) * g * g;
@@ -32,4 +33,4 @@ void adam_step(const Adam &adam, int64_t n, const Real *gradient, Real *paramete
 template void adam_step(const Adam &, int64_t, const float *, float *, float *, float *, int);
 template void adam_step(const Adam &, int64_t, const double *, double *, double *, double *, int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

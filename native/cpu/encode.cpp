@@ -1,9 +1,8 @@
 // Functional time encoding cos(w dt + b) (Xu et al., Inductive representation learning on temporal graphs, 2020) on the
 // CPU.
-#include "hpcgnn/base/trig.h"
-#include "hpcgnn/cpu.h"
+#include "hpcgnn/encode.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 
 template <typename Real>
 void time_encode(const int64_t *dt, int64_t n, const double *frequency, const double *phase, int64_t width,
@@ -20,4 +19,4 @@ template void time_encode<float>(const int64_t *, int64_t, const double *, const
 template void time_encode<double>(const int64_t *, int64_t, const double *, const double *, int64_t, double *, double *,
                                   int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

@@ -1,9 +1,11 @@
 // The link decoder: both products, relu and the product with the output weights, block by block of pairs.
+#include "hpcgnn/link_decoder.h"
+
 #include <vector>
 
-#include "layer_parts.h"
+#include "cpu/shared/layer_parts.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 namespace {
 
 // out . relu(hidden), which takes hidden's place.
@@ -208,4 +210,4 @@ template void link_decoder_backward(const LinkDecoder<float> &, const LinkDecode
 template void link_decoder_backward(const LinkDecoder<double> &, const LinkDecoderSaved<double> &, const double *,
                                     double *, double *, int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

@@ -1,14 +1,14 @@
 // Static neighbour sampling on the CPU.
+#include "hpcgnn/neighbors.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
 #include "hpcgnn/base/lanes.h"
 #include "hpcgnn/base/team.h"
-#include "hpcgnn/cpu.h"
-#include "hpcgnn/sample_rows.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 namespace {
 
 using simd::kLanes32, simd::U32;
@@ -202,4 +202,4 @@ void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int6
   });
 }
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

@@ -1,10 +1,12 @@
 // Owners and local rows of ids on the CPU, and ids in order of their owners (stable counting sorts).
+#include "hpcgnn/owner.h"
+
 #include <algorithm>
 #include <vector>
 
-#include "hpcgnn/cpu.h"
+#include "hpcgnn/relabel.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 namespace {
 
 // Kept from call to call and only grown, like the tables of relabelling.
@@ -66,17 +68,17 @@ void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_
 int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
                         int32_t *inverse, int64_t *local, int64_t *counts) {
   Buffers &own = buffers_of(n);
-  const int64_t found = unique_relabel(ids, n, own.unique.data(), inverse);
-  locate(own.unique.data(), found, blocks, own.owner.data(), own.local.data());
-  sort_places(own.owner.data(), found, size, own.cursor, counts, own.place.data());
-  for (int64_t i = 0; i < found; ++i) {
+  const int64_t num_unique = unique_relabel(ids, n, own.unique.data(), inverse);
+  locate(own.unique.data(), num_unique, blocks, own.owner.data(), own.local.data());
+  sort_places(own.owner.data(), num_unique, size, own.cursor, counts, own.place.data());
+  for (int64_t i = 0; i < num_unique; ++i) {
     unique[own.place[i]] = own.unique[i];
     local[own.place[i]] = own.local[i];
   }
   for (int64_t i = 0; i < n; ++i) {
     inverse[i] = inverse[i] < 0 ? -1 : own.place[inverse[i]];
   }
-  return found;
+  return num_unique;
 }
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

@@ -1,10 +1,9 @@
 // Keyed random integers and dropout masks on the CPU.
+#include "hpcgnn/random.h"
+
 #include <algorithm>
 
-#include "hpcgnn/cpu.h"
-#include "hpcgnn/dropout.h"
-
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 
 void random_integers(const RandomContext &context, const int64_t *identity, int64_t n, int32_t slots, uint32_t bound,
                      int64_t *out, int threads) {
@@ -31,4 +30,4 @@ void dropout_mask(const RandomContext &context, const int64_t *identity, int64_t
 template void dropout_mask<float>(const RandomContext &, const int64_t *, int64_t, int32_t, double, float *, int);
 template void dropout_mask<double>(const RandomContext &, const int64_t *, int64_t, int32_t, double, double *, int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

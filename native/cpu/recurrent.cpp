@@ -1,12 +1,14 @@
 // Recurrent update of node memory (gated recurrent unit: Cho et al., 2014), the rows with mail only: gather, time
 // encoding, both products and the gates, block by block.
+#include "hpcgnn/recurrent.h"
+
 #include <vector>
 
+#include "cpu/shared/layer_parts.h"
 #include "hpcgnn/base/activation.h"
 #include "hpcgnn/encode.h"
-#include "layer_parts.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 namespace {
 
 // given [3 D]: both products for reset and update, the mail's for the candidate; own [D]: the state's for the
@@ -86,9 +88,9 @@ public:
 private:
   // Weights of a whole row, and biases: those of the mail and, for gates that add both products, those of the state.
   void join(const Team &team) {
-    const Range mine = team.share(cell_.gate_width());
+    const Range part = team.share(cell_.gate_width());
     const int64_t in = cell_.in_width(), state = cell_.state_width;
-    for (int64_t gate = mine.begin; gate < mine.end; ++gate) {
+    for (int64_t gate = part.begin; gate < part.end; ++gate) {
       Real *weight = weight_.rows().at(gate), *of_state = weight + cell_.state_at();
       const bool added = gate < cell_.added_width();
       std::fill_n(weight, cell_.row_width(), Real(0));
@@ -102,8 +104,8 @@ private:
 
   // Rows without mail.
   void keep(const Team &team) {
-    const Range mine = team.share(cell_.rows);
-    for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const Range part = team.share(cell_.rows);
+    for (int64_t i = part.begin; i < part.end; ++i) {
       if (!cell_.has_mail(i)) {
         copy_row(out_ + i * cell_.state_width, cell_.state + cell_.row(i) * cell_.state_width, cell_.state_width);
       }
@@ -228,9 +230,9 @@ private:
   // From the joined weights to weight_ih, weight_hh, bias_ih, bias_hh, phase.
   void add(const Team &team, const Sums &from, Real *grad_weights) const {
     const int64_t in = cell_.in_width(), state = cell_.state_width, gates = cell_.gate_width();
-    const Range mine = team.share(gates);
+    const Range part = team.share(gates);
     Real *to_hh = grad_weights + gates * in, *bias_ih = to_hh + gates * state, *bias_hh = bias_ih + gates;
-    for (int64_t gate = mine.begin; gate < mine.end; ++gate) {
+    for (int64_t gate = part.begin; gate < part.end; ++gate) {
       const Real *row = from.row + gate * cell_.row_width();
       const int64_t own = gate - cell_.added_width();
       add_row(row, in, grad_weights + gate * in);
@@ -326,4 +328,4 @@ template void recurrent_backward(const Recurrent<float> &, const RecurrentSaved<
 template void recurrent_backward(const Recurrent<double> &, const RecurrentSaved<double> &, const double *, bool,
                                  double *, int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

@@ -1,10 +1,10 @@
 // Gather, scatter and sums of rows on the CPU. Sums are taken per target in the order of its index list: deterministic.
+#include "hpcgnn/rows.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "hpcgnn/cpu.h"
-
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 
 void gather_rows(const uint8_t *table, const int64_t *index, int64_t n, int64_t row_bytes, uint8_t *out, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && n * row_bytes > (1 << 16))
@@ -48,4 +48,4 @@ template void segment_sum_rows<float>(const float *, const int64_t *, const int6
 template void segment_sum_rows<double>(const double *, const int64_t *, const int64_t *, int64_t, int64_t, double *,
                                        int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

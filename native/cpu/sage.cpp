@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "layer_parts.h"
-#include "row_sums.h"
+#include "cpu/shared/layer_parts.h"
+#include "cpu/shared/row_sums.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 namespace {
 
 template <typename Real> class Forward {
@@ -192,4 +192,4 @@ template void sage_backward(const SageLayer<float> &, const SageSaved<float> &, 
 template void sage_backward(const SageLayer<double> &, const SageSaved<double> &, const double *, const double *,
                             const SageTranspose &, double *, double *, int);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

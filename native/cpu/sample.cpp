@@ -1,7 +1,7 @@
 // Temporal samplers on the CPU: one root a loop iteration.
-#include "hpcgnn/cpu.h"
+#include "hpcgnn/sample.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 
 void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64_t n, int32_t fanout,
                    int64_t *positions, int32_t *count, int threads) {
@@ -39,4 +39,4 @@ void temporal_reply(const HistoryColumns &history, const int64_t *positions, con
   }
 }
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

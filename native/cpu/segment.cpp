@@ -1,10 +1,10 @@
 // Sums, maxima and attention over lists of edges on the CPU: a list belongs to one thread, and lists are dealt in
 // blocks to whoever is free, as degrees differ.
-#include "hpcgnn/segment_cpu.h"
+#include "hpcgnn/segment.h"
 
-#include "row_sums.h"
+#include "cpu/shared/row_sums.h"
 
-namespace hpcgnn::cpu {
+namespace hpcgnn {
 namespace {
 
 // Calls work(segment) for all segments; on one thread where there is little to do for each of their `width` columns.
@@ -150,4 +150,4 @@ HPCGNN_INSTANTIATE(float)
 HPCGNN_INSTANTIATE(double)
 #undef HPCGNN_INSTANTIATE
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

@@ -52,7 +52,7 @@ void *allocate(size_t bytes) {
 // the largest of those that are a little too small: sizes that creep up leave no trail of blocks behind.
 void *take_memory(size_t &bytes) {
   bytes = std::max(bytes, kLine);
-  Block found{nullptr, 0}, outgrown{nullptr, 0};
+  Block fitting{nullptr, 0}, outgrown{nullptr, 0};
   {
     std::lock_guard<std::mutex> lock(pool().mutex);
     std::vector<Block> &free = pool().free;
@@ -67,18 +67,18 @@ void *take_memory(size_t &bytes) {
     }
     const auto chosen = best != free.end() ? best : small;
     if (chosen != free.end()) {
-      (best != free.end() ? found : outgrown) = *chosen;
+      (best != free.end() ? fitting : outgrown) = *chosen;
       *chosen = free.back();
       free.pop_back();
     }
   }
-  if (found.memory == nullptr) {
+  if (fitting.memory == nullptr) {
     std::free(outgrown.memory);
-    found.bytes = bytes + bytes / 8;
-    found.memory = allocate(found.bytes);
+    fitting.bytes = bytes + bytes / 8;
+    fitting.memory = allocate(fitting.bytes);
   }
-  bytes = found.bytes;
-  return found.memory;
+  bytes = fitting.bytes;
+  return fitting.memory;
 }
 
 void give_memory(void *memory, size_t bytes) {

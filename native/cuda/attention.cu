@@ -1,8 +1,8 @@
 // Temporal attention on CUDA: a warp a root forward and backward, then a row of threads a unique node. Deterministic.
+#include "cuda/launch.h"
 #include "hpcgnn/attention.h"
-#include "launch.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 constexpr int kRootsPerBlock = 4;
@@ -110,4 +110,4 @@ template void attention_backward(const AttentionInput<float> &, const float *, c
 template void attention_backward(const AttentionInput<double> &, const double *, const double *, const int64_t *,
                                  const int64_t *, double *, double *, double *, double *, Stream);
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -6,9 +6,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "hpcgnn/cuda.h"
+#include "hpcgnn/base/execution.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 
 constexpr int kBlockThreads = 256;
 constexpr int kWarpThreads = 32;
@@ -78,4 +78,4 @@ void launch_rows(void (*kernel)(Parameters...), int64_t rows, int64_t width, int
   }
 }
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -1,7 +1,8 @@
 // Static neighbour sampling on CUDA: one thread a row, which writes its positions directly.
-#include "launch.h"
+#include "cuda/launch.h"
+#include "hpcgnn/neighbors.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 __global__ void count_kernel(NeighborSampler sampler, const int64_t *nodes, int64_t n, int64_t *count) {
@@ -33,4 +34,4 @@ void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int6
   launch_entries(sample_kernel, n, stream, sampler, nodes, n, offsets, positions, keys);
 }
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -1,8 +1,8 @@
 // Keyed random integers and dropout masks on CUDA.
-#include "hpcgnn/dropout.h"
-#include "launch.h"
+#include "cuda/launch.h"
+#include "hpcgnn/random.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 __global__ void integers_kernel(RandomContext context, const int64_t *identity, int64_t n, int32_t slots,
@@ -44,4 +44,4 @@ void dropout_mask(const RandomContext &context, const int64_t *identity, int64_t
 template void dropout_mask<float>(const RandomContext &, const int64_t *, int64_t, int32_t, double, float *, Stream);
 template void dropout_mask<double>(const RandomContext &, const int64_t *, int64_t, int32_t, double, double *, Stream);
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -3,10 +3,10 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
+#include "cuda/launch.h"
 #include "hpcgnn/relabel.h"
-#include "launch.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 // Takes arrays one after another from the scratch; without memory it only counts the bytes.
@@ -42,7 +42,7 @@ int checked_entries(int64_t n) {
   return static_cast<int>(n);
 }
 
-void require_scratch(int64_t needed, const Scratch &scratch) {
+void require_scratch(int64_t needed, const DeviceScratch &scratch) {
   if (scratch.bytes < needed) {
     throw std::invalid_argument("scratch has " + std::to_string(scratch.bytes) + " bytes, needs " +
                                 std::to_string(needed));
@@ -192,8 +192,8 @@ int64_t transpose_index_scratch_bytes(int64_t n, int64_t targets) {
   return carver.bytes();
 }
 
-void unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse, int64_t *count, Scratch scratch,
-                    Stream stream) {
+void unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse, int64_t *count,
+                    DeviceScratch scratch, Stream stream) {
   if (n == 0) {
     check(cudaMemsetAsync(count, 0, sizeof(int64_t), handle_of(stream)));
     return;
@@ -209,7 +209,7 @@ void unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inv
   launch_entries(relabel_kernel, n, stream, own.table, entries, own.rank, n, unique, inverse, count);
 }
 
-void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner, Scratch scratch,
+void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner, DeviceScratch scratch,
                 Stream stream) {
   if (n == 0) {
     return;
@@ -225,8 +225,8 @@ void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t 
   launch_entries(first_kernel<uint8_t>, n, stream, own.table, entries, n, winner);
 }
 
-void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order, Scratch scratch,
-                     Stream stream) {
+void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order,
+                     DeviceScratch scratch, Stream stream) {
   if (n == 0) {
     check(cudaMemsetAsync(indptr, 0, (targets + 1) * sizeof(int64_t), handle_of(stream)));
     return;
@@ -239,4 +239,4 @@ void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *
   launch_entries(indptr_kernel, targets + 1, stream, own.sorted_key, n, targets, indptr);
 }
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -1,8 +1,9 @@
 // Gather, scatter and sums of rows on CUDA. Rows are copied in the widest words that their width and addresses allow;
 // sums are taken per target in the order of its index list: deterministic.
-#include "launch.h"
+#include "cuda/launch.h"
+#include "hpcgnn/rows.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 template <typename Word>
@@ -95,4 +96,4 @@ template void segment_sum_rows<float>(const float *, const int64_t *, const int6
 template void segment_sum_rows<double>(const double *, const int64_t *, const int64_t *, int64_t, int64_t, double *,
                                        Stream);
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

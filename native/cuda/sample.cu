@@ -1,7 +1,8 @@
 // Temporal samplers on CUDA: one thread a root, which writes its row of positions directly, or a slot.
-#include "launch.h"
+#include "cuda/launch.h"
+#include "hpcgnn/sample.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 __global__ void recent_kernel(TemporalGraph graph, TemporalRoots roots, int64_t n, int32_t fanout, int64_t *positions,
@@ -61,4 +62,4 @@ void temporal_reply(const HistoryColumns &history, const int64_t *positions, con
   launch_entries(reply_kernel, n * fanout, stream, history, positions, times, n * fanout, fanout, reply);
 }
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -1,8 +1,8 @@
 // Sums, maxima and attention over lists of edges on CUDA: threads of a row walk the columns of a segment, or its heads.
-#include "hpcgnn/segment_cuda.h"
-#include "launch.h"
+#include "cuda/launch.h"
+#include "hpcgnn/segment.h"
 
-namespace hpcgnn::cuda {
+namespace hpcgnn {
 namespace {
 
 template <typename Real>
@@ -131,4 +131,4 @@ HPCGNN_INSTANTIATE(float)
 HPCGNN_INSTANTIATE(double)
 #undef HPCGNN_INSTANTIATE
 
-} // namespace hpcgnn::cuda
+} // namespace hpcgnn

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.bench import epoch, neighbors, plot
+from hpcgnn.bench import epoch, neighbors
 from hpcgnn.bench.cost import Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
 from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
 from hpcgnn.bench.machine import open_alone
-from hpcgnn.bench.scale import Options, make_report
+from hpcgnn.bench.scale import ScaleOptions, make_report
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 
@@ -43,14 +44,15 @@ def epoch_bytes(comm, parts: Path, config) -> np.ndarray:
     """Collective. Bytes [R, 2] that Channel counted for each rank in one epoch's plans and in its execution."""
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
-    before = session.plan_channel.sent_bytes
-    session.negatives("train", 0)  # drawn once an epoch: no part of a step
-    drawn = session.plan_channel.sent_bytes - before
-    before = np.array([session.plan_channel.sent_bytes + drawn, session.data_channel.sent_bytes])
+    (planning,) = session.loaders["train"].channels()
+    before = planning.sent_bytes
+    session.loaders["train"].negatives(0)  # drawn once an epoch: no part of a step
+    drawn = planning.sent_bytes - before
+    before = np.array([planning.sent_bytes + drawn, session.graph.channel.sent_bytes])
     with session.plans("train", 0) as plans:
         for plan in plans:
             trainer.train_step(plan)
-    after = np.array([session.plan_channel.sent_bytes, session.data_channel.sent_bytes])
+    after = np.array([planning.sent_bytes, session.graph.channel.sent_bytes])
     trainer.close()
     return session.world.allgather_array(after - before)
 
@@ -121,7 +123,7 @@ def test_hot_nodes_are_counted_but_not_extrapolated(tmp_path):
     from mpi4py import MPI
 
     parts, config = make_case(MPI.COMM_SELF, tmp_path, "hot nodes")
-    options = Options("", "", max_ranks=64, steps=2, overlap=True, given={})
+    options = ScaleOptions("", "", max_ranks=64, steps=2, overlap=True, given={})
     machine = Machine(1e-6, 1e9, 1e9)
     sources = dict.fromkeys(asdict(machine), "given")
     report = make_report(open_alone(config, str(parts), threads=1), options, machine, sources)
@@ -155,7 +157,7 @@ SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memo
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
-    drawn = [f"--plot={picture}"] if plot.installed() else []
+    drawn = [f"--plot={picture}"] if find_spec("matplotlib") else []
     given = ["--flops=1e10", "--max_ranks=200", "--steps=4"]
     if ranks == 1:
         given += ["--efficiency=0.5", "--overhead=1e-3", "--plan_root=1e-6", "--plan_overhead=1e-3"]

@@ -10,11 +10,11 @@ from test_native_cuda import OPERATIONS
 
 from hpcgnn.bench import gpu
 from hpcgnn.bench.__main__ import main
-from hpcgnn.bench.kernels import Case, Problems, Sizes
+from hpcgnn.bench.kernels import Case, Problems, ProblemSizes
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native import dispatch
 
-SMALL = Sizes(nodes=300, entries=3000, roots=50, slots=4, unique=80, width=8)
+SMALL = ProblemSizes(nodes=300, entries=3000, roots=50, slots=4, unique=80, width=8)
 # Called only with others: what counts for them, what goes backward, the scratch that is asked for.
 WITHIN = {"count_neighbors", "edge_products", "decay_keep"}
 
@@ -23,7 +23,7 @@ WITHIN = {"count_neighbors", "edge_products", "decay_keep"}
 def emulated():
     """Meanwhile CPU tensors are a device's."""
     pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
-    with native_cuda.emulation():
+    with dispatch.emulation():
         yield
 
 

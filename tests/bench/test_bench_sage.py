@@ -6,7 +6,7 @@ import pytest
 from run_commands import run
 from static_runs import make_static_parts, plain, static_config
 
-from hpcgnn.bench.sage import Options, measure, table
+from hpcgnn.bench.sage import TimingOptions, measure, table
 from hpcgnn.comm.world import CommConfig, World
 
 
@@ -16,7 +16,7 @@ def test_rows_that_travel_are_those_expected(comm, mpi_tmp_path, ratio):
     config = static_config(features__cache_ratio=ratio)
     config.data.path = str(make_static_parts(comm, plain, mpi_tmp_path))
     world = World(CommConfig(device="cpu", threads=1), comm)
-    result = measure(config, mpi_tmp_path, Options(4, "", "none"), world)
+    result = measure(config, mpi_tmp_path, TimingOptions(4, "", "none"), world)
     assert result["ranks"] == comm.size
     assert result["row_bytes_sent"] == result["row_bytes_expected"]
     assert (result["row_bytes_sent"] > 0) == (comm.size > 1)

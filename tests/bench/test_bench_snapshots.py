@@ -12,7 +12,7 @@ def test_bytes_are_those_of_the_halo(comm, mpi_tmp_path, kind):
     parts = make_parts(comm, mpi_tmp_path)
     config = make_config(data__path=str(parts), inputs__lags=2, model__kind=kind, model__layers=3, train__batch_size=4)
     config.comm.threads = 1
-    options = snapshots.Options(2, "", "none")
+    options = snapshots.TimingOptions(2, "", "none")
     result = snapshots.measure(config, mpi_tmp_path, options, one_thread(comm))
     assert result["row_bytes_sent"] == result["row_bytes_expected"]
     assert (result["row_bytes_sent"] > 0) == (comm.size > 1)
@@ -29,7 +29,7 @@ def test_routes_made_for_a_step_are_let_go(comm, mpi_tmp_path):
         with session.plans("train", 0) as plans:
             for plan in plans:
                 session.task.train(plan)
-        held[routes] = len(session._planner._kept)
+        held[routes] = len(session.loaders["train"].planner._kept)
     assert held["fresh"] == 0
     assert held["kept"] > 2
 

@@ -171,12 +171,6 @@ def test_push_sum_is_the_adjoint_of_pull(world, seed):
     assert torch.allclose(x.grad, pushed)
 
 
-def test_push_mean_divides_by_the_users(world):
-    _, ids, route = random_route(world, 3)
-    ones = torch.ones(len(ids), 1, dtype=torch.float64)
-    assert torch.allclose(route.push_mean(ones), torch.ones(len(route.served), 1, dtype=torch.float64))
-
-
 def test_restrict_keeps_a_subset_without_exchange(world):
     ownership, ids, route = random_route(world, 4)
     start = int(ownership.starts[world.rank])

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcgnn import config as configuration
-from hpcgnn.temporal.config import EvalConfig, RunConfig
+from hpcgnn.temporal.config import EvalConfig, RunConfig, SamplingConfig
 
 pytestmark = pytest.mark.serial
 
@@ -39,6 +39,15 @@ def test_mistakes_are_named(parser, arguments, capsys):
     key = arguments[0].split("=")[0].removeprefix("--").split(".")[-1]
     assert key.rstrip("s") in str(caught.value) or "nowhere" in str(caught.value)
     assert capsys.readouterr().err == ""
+
+
+def test_a_wrong_word_is_refused_alike_everywhere(parser):
+    """On the command line, where jsonargparse knows the words, and in Python."""
+    message = r"^sampling\.strategy must be one of recent, uniform, window, got 'newest'$"
+    with pytest.raises(ValueError, match=message):
+        configuration.parse(parser, ["--sampling.strategy=newest"])
+    with pytest.raises(ValueError, match=message):
+        SamplingConfig(strategy="newest")
 
 
 @pytest.mark.parametrize("text", ["trian:\n  epochs: 3\n", "train:\n  epoch: 3\n", "train: [1, 2\n"])

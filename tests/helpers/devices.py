@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native import dispatch
 
 ON_DEVICE, EMULATED = "cuda", "emulated"
 
@@ -33,7 +33,7 @@ class Device:
         return [self.put(array) for array in arrays]
 
     def __enter__(self) -> Device:
-        self._context = native_cuda.emulation() if self.name == EMULATED else nullcontext()
+        self._context = dispatch.emulation() if self.name == EMULATED else nullcontext()
         self._context.__enter__()
         return self
 

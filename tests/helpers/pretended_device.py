@@ -1,7 +1,7 @@
 """A device that is not there: tensors that were brought to "cuda" lie on the host and are told apart from the host's.
 
 What a GPU refuses is refused: operations of tensors of both sides, NumPy's view of a device's tensor, kernels of the
-device on the host's tensors. The CUDA build's kernels run on host threads (`native_cuda.emulation`). Streams are not
+device on the host's tensors. The CUDA build's kernels run on host threads (`dispatch.emulation`). Streams are not
 imitated: all work is done as it comes.
 """
 
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from hpcgnn.comm.world import World
 from hpcgnn.graph import columns as input_rows
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native import dispatch
 
 DEVICE = torch.device("cuda", 0)
 ACROSS = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::detach")  # may have tensors of both sides
@@ -257,7 +257,7 @@ def pretended_device() -> Iterator[None]:
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
         patch.setattr(input_rows, "seen_from", lambda device, table: table.to(device))
         patch.setattr(World, "_bind_device", lambda _: DEVICE)
-        patch.setattr(native_cuda, "backend", _backend)
+        patch.setattr(dispatch, "backend", _backend)
         patch.setattr(threading.Thread, "run", run)
         with _Operations(), _Calls():
             yield

@@ -9,7 +9,7 @@ from training_runs import describe, gather_by_row
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal.session import open_session
 
 
 def main(world: World, arguments: list[str]) -> int:
@@ -18,7 +18,7 @@ def main(world: World, arguments: list[str]) -> int:
     parts, strategy = arguments
     config = RunConfig()
     config.sampling.strategy, config.train.precision, config.model.embed_dim = strategy, "float64", 8
-    session = Session(config, parts, world, Watchdog(world, 0))
+    session = open_session(config, parts, world, Watchdog(world, 0))
     digest = hashlib.sha256()
     with session.plans("train", 0) as plans:
         for plan in plans:

@@ -14,9 +14,9 @@ from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.snapshots import session as sessions
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.session import SnapshotSession
 
 PARTS = 8
 
@@ -52,10 +52,10 @@ def make_config(**changes) -> SnapshotConfig:
     return SnapshotConfig.from_dict(values)
 
 
-def open_session(comm, parts, config, groups=1) -> SnapshotSession:
+def open_session(comm, parts, config, groups=1) -> Session:
     """Collective. ``groups`` of ranks split time."""
     world = one_thread(comm).split(groups)
-    return SnapshotSession(config, str(parts), world, Watchdog(world, 0))
+    return sessions.open_session(config, str(parts), world, Watchdog(world, 0))
 
 
 def random_graph(seed: int, nodes: int, snapshots: int, edges: int, weighted=True, empty=()) -> SnapshotGraph:

@@ -14,9 +14,9 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.kinds import open_session
 from hpcgnn.loop.launch import EXIT_REQUEUE, StopRequest
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.static.session import StaticSession
 
 
 def typed(path, seed: int = 3):
@@ -102,7 +102,7 @@ def static_config(**changes) -> StaticConfig:
     return StaticConfig.from_dict(sections)
 
 
-def open_graph_session(comm, parts: Path, config: StaticConfig) -> StaticSession:
+def open_graph_session(comm, parts: Path, config: StaticConfig) -> Session:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1), comm)
     return open_session(config, str(parts), world, Watchdog(world, 0))

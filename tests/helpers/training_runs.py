@@ -16,11 +16,12 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream
 from hpcgnn.task.collect import concatenate
+from hpcgnn.temporal import session as sessions
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.session import Session
 
 ROW_SCALE = 1024  # column 0 of the event features is the event's row id divided by this: exact in float32
 
@@ -113,7 +114,7 @@ def make_config(**changes) -> RunConfig:
 def open_session(comm, parts: Path, config: RunConfig) -> Session:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1), comm)
-    return Session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
+    return sessions.open_session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
 
 
 def train_steps(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
@@ -158,7 +159,7 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
                 break
     table = session.memory.owned()
     memory = {name: by_flat_row(session, _one_slot(getattr(table, name).cpu().numpy())) for name in table.__slots__}
-    hidden = session.world.gather(session.partition.flat_row[session.splits.hidden])
+    hidden = session.world.gather(session.partition.flat_row[session.graph.splits.hidden])
     events, scores = gather_by_row(session.world, pieces), _validate(session)
     trainer.close()
     if session.world.rank > 0:
@@ -198,7 +199,7 @@ def describe(session: Session, plan) -> dict[str, np.ndarray]:
 def _flat_rows(session: Session) -> torch.Tensor:
     """Collective. Flat row ids of the node memory's rows."""
     flat, layout = torch.from_numpy(session.partition.flat_row), session.memory.layout
-    return flat if layout is None else layout.spread(flat, session.data_channel)
+    return flat if layout is None else layout.spread(flat, session.graph.channel)
 
 
 def _mask(session: Session, plan) -> np.ndarray:

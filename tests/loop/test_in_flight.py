@@ -32,9 +32,9 @@ def test_plans_in_flight_change_nothing(comm, mpi_tmp_path, case):
             folder.mkdir()
         comm.Barrier()
         trainer = open_graph_trainer(comm, parts, folder, config)
-        assert len(trainer.session.samplers) == in_flight
+        assert len(trainer.session.loaders["train"].samplers) == in_flight
         trainer.run()
-        found.append((trainer.flat.parameter.detach().clone(), trainer.session.tables.hit_rate()))
+        found.append((trainer.flat.parameter.detach().clone(), trainer.session.graph.tables.hit_rate()))
     for parameter, hit_rate in found[1:]:
         assert torch.equal(parameter, found[0][0])
         assert hit_rate == found[0][1]

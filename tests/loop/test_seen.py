@@ -21,7 +21,7 @@ from hpcgnn.loop.logs import RunLog, read_lines
 from hpcgnn.loop.records import ERASE, StepProgress
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.session import Session
+from hpcgnn.temporal import session as sessions
 from hpcgnn.train import PROFILED, _parse
 
 
@@ -129,7 +129,7 @@ def test_stages_are_marked():
 @pytest.mark.gpu
 def test_stages_are_nvtx_ranges_with_a_gpu(comm, parts):
     world = World(CommConfig(device="cuda", threads=1), comm)
-    session = Session(make_config(), str(parts), world, Watchdog(world, 0))
+    session = sessions.open_session(make_config(), str(parts), world, Watchdog(world, 0))
     assert session.timers.mark is session.plan_timers.mark is torch.cuda.nvtx.range
     assert open_session(comm, parts, make_config()).timers.mark is contextlib.nullcontext
 

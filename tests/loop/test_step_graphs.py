@@ -156,7 +156,9 @@ def test_graphs_of_a_device_are_the_steps(tmp_path, graphs, case):
     parts = make_set(tmp_path, **{"num_events": 300} | options)
     world = World(CommConfig(device="cuda", threads=1), MPI.COMM_SELF)
     (losses, weights), (found, others) = (
-        train(session_module.Session(small(**changes, train__cuda_graphs=use), str(parts), world, Watchdog(world, 0)))
+        train(
+            session_module.open_session(small(**changes, train__cuda_graphs=use), str(parts), world, Watchdog(world, 0))
+        )
         for use in (False, True)
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
@@ -193,7 +195,7 @@ def test_recorded_static_steps_are_the_steps(tmp_path, emulated, graphs, case): 
 def train_static(parts, config, device="cpu"):
     """Losses of two epochs, and the weights."""
     world = World(CommConfig(device=device, threads=1), MPI.COMM_SELF)
-    return train(graph_session.GraphSession(config, str(parts), world, Watchdog(world, 0)))
+    return train(graph_session.open_session(config, str(parts), world, Watchdog(world, 0)))
 
 
 def train(session):

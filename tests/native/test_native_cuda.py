@@ -7,8 +7,8 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.native import Random, Stream
-from hpcgnn.native import cuda as native_cuda
-from hpcgnn.native.dispatch import download, upload
+from hpcgnn.native.dispatch import compute_backend, download, upload
+from hpcgnn.native.relabel import Scratch, unique_on_device
 
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep temporal_reply count_neighbors sample_neighbors random_integers "
@@ -45,7 +45,7 @@ def test_cuda_build_has_all_operations():
 
 def test_tensors_without_kernels_are_refused():
     with pytest.raises(ValueError, match="no kernels for device meta"):
-        native_cuda.backend(torch.empty(3, device="meta"))
+        compute_backend(torch.empty(3, device="meta"))
 
 
 # ------------------------------------------------------------------------------------------- on a device and emulated
@@ -213,7 +213,7 @@ def test_segment_sum_rows(device, size, segments, width, dtype):
 def test_too_small_scratch_is_refused(device):
     ids, memory = device.put(np.arange(100)), device.put(torch.empty(10, dtype=torch.uint8))
     with device:
-        kernels, stream = native_cuda.backend(ids)
+        kernels, stream = compute_backend(ids)
     with pytest.raises(ValueError, match="scratch has 10 bytes"):
         kernels.last_event(ids, ids, memory.new_empty(100), memory, stream)
 
@@ -234,13 +234,13 @@ def test_kernels_follow_the_current_stream():
     rng = np.random.default_rng(9)
     ids = random_ids(rng, 300_000, 50_000)
     expected, winners = native.unique_relabel(ids), native.last_event(ids, np.zeros_like(ids))
-    scratch, stream = native_cuda.Scratch(), torch.cuda.Stream()
+    scratch, stream = Scratch(), torch.cuda.Stream()
     source = torch.from_numpy(ids).cuda()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for _ in range(3):
             torch.cuda._sleep(20_000_000)
-            unique, inverse, count = native_cuda.unique_relabel(source.clone(), scratch)
-            winner = native_cuda.last_event(source.clone(), torch.zeros_like(source), scratch)
+            unique, inverse, count = unique_on_device(source.clone(), scratch)
+            winner = native.last_event(source.clone(), torch.zeros_like(source), scratch)
             found = unique[: int(count)].cpu().numpy(), inverse.cpu().numpy(), winner.cpu().numpy()
             assert all(map(np.array_equal, found, (*expected, winners)))

@@ -2,14 +2,12 @@
 
 import ctypes
 import itertools
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hpcgnn.bench.neighbors import power_law_graph
-from hpcgnn.native import Random, Relabel, Stream, sample_layers, sample_neighbors
+from hpcgnn.native import Random, Stream, sample_neighbors
 
 pytestmark = pytest.mark.serial
 
@@ -20,7 +18,7 @@ LOW = 0xFFFFFFFF
 
 
 def philox(random: Random, identity: int, block: int, attempt: int = 0) -> list[int]:
-    """The four words of a block, by the layout that philox.h documents."""
+    """The four words of a block, by the layout that random.h documents."""
     c = [identity & LOW, identity >> 32 & 0xFFFF | block << 16, random.step,
          random.epoch | random.hop << 16 | random.relation << 20]  # fmt: skip
     k = [random.seed & LOW, ((random.seed >> 32) << 8 | random.stream) + attempt * 0x9E3779B9 & LOW]
@@ -281,112 +279,6 @@ def test_wrong_arguments(change, message):
     }
     with pytest.raises(ValueError, match=message):
         sample_neighbors(**given | change)
-
-
-# --------------------------------------------------------------------------------------------- relabelling and batches
-
-
-@pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize(("num_nodes", "size"), [(1, 5), (50, 200), (5000, 3000), (100_000, 3000)])
-def test_relabel_equals_a_dictionary(num_nodes, size, dense):
-    rng, relabel = np.random.default_rng(num_nodes), Relabel(num_nodes, dense)
-    for _ in range(4):
-        relabel.begin()
-        places: dict[int, int] = {}
-        for length in (0, 1, size // 3, size):
-            ids = np.where(rng.random(length) < 0.1, -1, rng.integers(0, num_nodes, length))
-            position = relabel.add(ids)
-            expected = [-1 if i < 0 else places.setdefault(int(i), len(places)) for i in ids]
-            assert position.dtype == np.int32
-            assert position.tolist() == expected
-            assert relabel.unique.tolist() == list(places)
-
-
-@pytest.mark.parametrize("dense", [False, True])
-def test_relabel_views_outlive_growth_and_ids_are_checked(dense):
-    relabel = Relabel(1000, dense)
-    relabel.add(np.array([7, 3]))
-    early = relabel.unique
-    relabel.add(np.arange(1000))
-    assert early.tolist() == [7, 3]
-    with pytest.raises(ValueError, match="id 1000 is not below 1000"):
-        relabel.add(np.array([2, 1000]))
-    del relabel
-    assert early.tolist() == [7, 3]
-
-
-def hop_by_hop(indptr, src, seeds, identity, fanouts, relabel, mode, weight):
-    relabel.begin()
-    relabel.add(seeds)
-    layers = []
-    for hop, fanout in enumerate(fanouts):
-        offsets, positions = sample_neighbors(
-            indptr, relabel.unique.copy(), identity, fanout, replace(KEY, hop=KEY.hop + hop),
-            mode=mode, weight=weight, source_identity=identity[src],
-        )  # fmt: skip
-        layers.append((offsets, relabel.add(src[positions]), positions))
-    return layers
-
-
-@pytest.mark.parametrize(("mode", "weighted"), MODES_AND_WEIGHTS)
-@pytest.mark.parametrize("fanouts", [[], [15, 10, 5], [3, -1], [70, 2]])
-def test_layers_equal_hop_by_hop_calls(fanouts, mode, weighted):
-    rng = np.random.default_rng(11)
-    indptr, src, identity, weight = random_graph(rng, num_nodes=3000)
-    weight = weight if weighted else None
-    reference = Relabel(3000)
-    for dense, threads in itertools.product([False, True], [1, 3]):
-        relabel = Relabel(3000, dense)
-        for seeds in (rng.integers(0, 3000, 400), np.empty(0, np.int64), rng.integers(0, 3000, 30)):
-            expected = hop_by_hop(indptr, src, seeds, identity, fanouts, reference, mode, weight)
-            options = {"mode": mode, "weight": weight, "threads": threads}
-            layers = sample_layers(indptr, src, seeds, identity, fanouts, KEY, relabel, with_positions=True, **options)
-            assert [[a.dtype for a in layer] for layer in layers] == [[np.int64, np.int32, np.int64]] * len(fanouts)
-            for mine, theirs in zip(layers, expected, strict=True):
-                assert all(map(np.array_equal, mine, theirs))
-            assert np.array_equal(relabel.unique, reference.unique)
-            bare = sample_layers(indptr, src, seeds, identity, fanouts, KEY, relabel, **options)
-            for mine, theirs in zip(bare, expected, strict=True):
-                assert mine[2] is None
-                assert all(map(np.array_equal, mine[:2], theirs[:2]))
-
-
-def test_python_threads_sample_batches_of_their_own():
-    rng = np.random.default_rng(12)
-    indptr, src, identity, _ = random_graph(rng, num_nodes=3000)
-    seeds = [rng.choice(3000, 100, replace=False) for _ in range(24)]
-
-    def sample(numbers):
-        relabel = Relabel(3000)
-        return [sample_layers(indptr, src, seeds[i], identity, [5, 5], replace(KEY, step=i), relabel) for i in numbers]
-
-    alone = sample(range(24))
-    with ThreadPoolExecutor(3) as pool:
-        shared = list(pool.map(sample, [range(i, 24, 3) for i in range(3)]))
-    for i in range(24):
-        for mine, theirs in zip(shared[i % 3][i // 3], alone[i], strict=True):
-            assert all(map(np.array_equal, mine[:2], theirs[:2]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seeds": np.array([4])}, r"seed 4 is not in \[0, 4\)"),
-        ({"seeds": np.array([0, -1])}, "seed -1 is not in"),
-        ({"src": np.array([0, 1, 2, 9])}, "source 9 is not in"),
-        ({"relabel": Relabel(5)}, "a relabelling of n nodes"),
-        ({"fanouts": [2, 0]}, "fanout must be in"),
-        ({"fanouts": [1] * 16}, "random hop"),
-        ({"weight": np.ones(3, np.uint32)}, "weights must be as many"),
-    ],
-)
-def test_wrong_batches(change, message):
-    given = {
-        "indptr": np.arange(5), "src": np.arange(4), "seeds": np.arange(4), "identity": np.arange(4),
-        "fanouts": [2, 2], "random": KEY, "relabel": Relabel(4),
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=message):
-        sample_layers(**given | change)
 
 
 # ----------------------------------------------------------------------------------------------------------------- CUDA

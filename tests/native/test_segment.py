@@ -1,10 +1,9 @@
-"""Operations over lists of edges against plain torch: values, gradients, threads; the fused layer of GraphSAGE; the
-element functions of the CUDA build on the host."""
+"""Operations over lists of edges against plain torch: values, gradients, threads, CUDA."""
 
 import numpy as np
 import pytest
 import torch
-from test_native_layers import assert_alike, gradients, leaf
+from layer_checks import PRECISIONS, assert_alike, assert_same_on_any_threads, gradients, leaf
 
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
@@ -15,7 +14,6 @@ pytestmark = pytest.mark.serial
 SHAPES = pytest.mark.parametrize(
     "shape", [(300, 500, 6, 64, 4), (17, 40, 3, 9, 3), (5, 1, 2, 130, 1), (0, 3, 0, 4, 2), (40, 50, 0, 6, 1)]
 )
-PRECISIONS = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-10)])
 
 
 def random_lists(destinations, sources, mean_degree, seed=0):
@@ -43,17 +41,6 @@ def plain_attention(rows, source, target, lists, slope=0.2):
 def plain_max(rows, lists):
     pieces = rows[lists.source].split(lists.degree.tolist())
     return torch.stack([piece.max(0).values if len(piece) else 0 * rows[0] for piece in pieces])
-
-
-def assert_same_on_any_threads(compute):
-    """compute() returns tensors."""
-    before, results = torch.get_num_threads(), []
-    for count in (1, 2, 3):
-        torch.set_num_threads(count)
-        results.append(compute())
-    torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(map(torch.equal, results[0], other))
 
 
 def test_transpose_leads_back():
@@ -119,77 +106,6 @@ def test_attention_of_large_scores_is_finite():
     assert all(torch.isfinite(gradient).all() for gradient in gradients(out, [rows, source, target]))
 
 
-def grouped_case(counts, in_width, out_width, dtype):
-    torch.manual_seed(len(counts))
-    begin = torch.tensor([0, *np.cumsum(counts)])
-    return leaf(int(begin[-1]), in_width, dtype=dtype), begin, leaf(len(counts), in_width, out_width, dtype=dtype)
-
-
-@PRECISIONS
-@pytest.mark.parametrize(
-    ("counts", "in_width", "out_width"),
-    [([300, 0, 1, 700], 100, 47), ([5], 3, 130), ([0, 0], 7, 5), ([9] * 40, 33, 16)],
-)
-def test_grouped_linear_equals_a_product_a_group(counts, in_width, out_width, dtype, tolerance):
-    rows, begin, weight = grouped_case(counts, in_width, out_width, dtype)
-    ours, theirs = native.grouped_linear(rows, begin, weight), native.grouped_linear_reference(rows, begin, weight)
-    assert_alike([ours], [theirs], tolerance)
-    assert_alike(gradients(ours, [rows, weight]), gradients(theirs, [rows, weight]), tolerance)
-
-
-def test_grouped_linear_refuses_groups_that_do_not_cover_the_rows():
-    rows, begin, weight = grouped_case([3, 4], 2, 2, torch.float32)
-    with pytest.raises(ValueError, match="cover"):
-        native.grouped_linear(rows, begin - 1, weight)
-
-
-# (destinations, sources, mean degree, input width, output width)
-SAGE = pytest.mark.parametrize(
-    "shape", [(700, 1500, 5, 100, 256), (37, 40, 3, 7, 12), (9, 9, 0, 33, 5), (0, 6, 0, 4, 3), (130, 200, 9, 64, 47)]
-)
-
-
-def sage_case(shape, dtype):
-    destinations, sources, degree, in_width, out_width = shape
-    torch.manual_seed(destinations)
-    lists = random_lists(destinations, sources, degree)
-    weight, bias = leaf(out_width, 2 * in_width, dtype=dtype), leaf(out_width, dtype=dtype)
-    return leaf(sources, in_width, dtype=dtype), lists, weight, bias
-
-
-def plain_sage(rows, lists, weight, bias, mean, relu):
-    around = plain_sum(rows, lists)
-    around = around / lists.degree.clamp(min=1).unsqueeze(1) if mean else around
-    out = torch.nn.functional.linear(torch.cat([rows[: len(lists)], around], dim=1), weight, bias)
-    return torch.relu(out) if relu else out
-
-
-@PRECISIONS
-@pytest.mark.parametrize("flags", [(True, True), (False, False)])
-@SAGE
-def test_sage_layer_equals_composition(shape, flags, dtype, tolerance):
-    rows, lists, weight, bias = sage_case(shape, dtype)
-    inputs = [rows, weight, bias]
-    ours, theirs = (
-        native.sage_layer(rows, None, lists, weight, bias, *flags),
-        plain_sage(rows, lists, *inputs[1:], *flags),
-    )
-    assert_alike([ours], [theirs], tolerance)
-    assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
-
-
-@SAGE
-def test_sage_layer_reads_rows_by_index(shape):
-    rows, lists, weight, bias = sage_case(shape, torch.float32)
-    table, index = rows.detach().flip(0), torch.arange(len(rows)).flip(0)
-    ours = native.sage_layer(table, index, lists, weight, bias, True, True)
-    theirs = native.sage_layer(rows.detach(), None, lists, weight, bias, True, True)
-    assert torch.equal(ours, theirs)
-    assert all(map(torch.equal, gradients(ours, [weight, bias]), gradients(theirs, [weight, bias])))
-    with pytest.raises(ValueError, match="gather"):
-        native.sage_layer(rows, index, lists, weight, bias, True, True)
-
-
 def test_gradcheck():
     """Of every operation, in all its inputs."""
     lists, rows, weight = sum_case((5, 7, 3, 4, 2), torch.float64)
@@ -199,26 +115,18 @@ def test_gradcheck():
     assert check(lambda given: native.segment_max(given, lists), (rows,))
     source, target = leaf(7, 2, dtype=torch.float64), leaf(5, 2, dtype=torch.float64)
     assert check(lambda *given: native.graph_attention(*given, lists), (rows, source, target))
-    grouped, begin, matrices = grouped_case([3, 0, 4], 3, 2, torch.float64)
-    assert check(lambda a, b: native.grouped_linear(a, begin, b), (grouped, matrices))
-    inputs, lists, weight, bias = sage_case((5, 7, 3, 4, 3), torch.float64)
-    for relu in (False, True):
-        assert check(lambda a, b, c: native.sage_layer(a, None, lists, b, c, True, relu), (inputs, weight, bias))  # noqa: B023
 
 
 def test_results_do_not_depend_on_threads():
     lists, rows, weight = sum_case((3000, 2000, 6, 48, 4), torch.float32)
     source, target = leaf(2000, 4, dtype=torch.float32), leaf(3000, 4, dtype=torch.float32)
-    grouped, begin, matrices = grouped_case([900, 5, 700], 100, 30, torch.float32)
-    inputs, sage_lists, sage_weight, bias = sage_case((3000, 5000, 5, 40, 30), torch.float32)
 
     def compute():
         pairs = [
-            (native.segment_sum(rows, lists, weight), [rows, weight]), (native.segment_max(rows, lists), [rows]),
+            (native.segment_sum(rows, lists, weight), [rows, weight]),
+            (native.segment_max(rows, lists), [rows]),
             (native.graph_attention(rows, source, target, lists), [rows, source, target]),
-            (native.grouped_linear(grouped, begin, matrices), [grouped, matrices]),
-            (native.sage_layer(inputs, None, sage_lists, sage_weight, bias, True, True), [inputs, sage_weight, bias]),
-        ]  # fmt: skip
+        ]
         return [tensor for out, leaves in pairs for tensor in (out, *gradients(out, leaves))]
 
     assert_same_on_any_threads(compute)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import snapshot_runs
 import torch
 from docs_sources import block
 from link_graphs import friends
@@ -29,7 +30,7 @@ from hpcgnn.temporal.config import SamplingConfig
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = REPOSITORY / "docs"
-BLOCKS = {"library": 3, "own_model": 1, "partition": 1, "data": 1}  # of Python, by page; each has a test here
+BLOCKS = {"library": 4, "own_model": 1, "partition": 1, "data": 1}  # of Python, by page; each has a test here
 
 
 @pytest.mark.serial
@@ -86,6 +87,16 @@ def test_edges_as_seeds(comm, mpi_tmp_path):
     found = {"graph": graph, "model": make_model(config, GraphSizes(graph.widths, ((0, 0),), 4)).to(torch.float64)}
     exec(block("python", "library", 2), found)
     assert np.isfinite(found["loss"].item())
+
+
+def test_own_loop_on_snapshots(comm, mpi_tmp_path, tmp_path):
+    """Losses fall, and are those of one rank."""
+    loop, parts = program("library", tmp_path, 3), snapshot_runs.make_parts(comm, mpi_tmp_path)
+    losses = loop.train(parts, world=world_of(comm))
+    assert len(losses) == 5 * 5
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    if comm.rank == 0:
+        np.testing.assert_allclose(losses, loop.train(parts, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
 
 
 @pytest.mark.serial

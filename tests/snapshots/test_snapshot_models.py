@@ -52,17 +52,17 @@ class Ran:
 
     def __init__(self, comm, session):
         task, self.world = session.task, session.world
-        plan = session._planner.plan(session.batches["train"], 0, 0)
+        plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
         session.model.train()
         chain, self.leaf = HaloChain(), task._learnt()
-        before = session.data_channel.sent_bytes
+        before = session.graph.channel.sent_bytes
         frames = task._frames(plan, chain, self.leaf)
         outputs, _ = session.model(frames, session.model.begin(frames[0].inputs))
         windowed = session.config.sampling.history > 0
         outputs = torch.stack(outputs[-1].unbind(1) if windowed else [rows.squeeze(1) for rows in outputs])
         self.targets, self.rows, self.comm = plan.targets, session.partition.flat_row, comm
         chain.tie((outputs * weights(outputs.shape)[:, self.rows]).sum()).backward()
-        self.sent = session.data_channel.sent_bytes - before
+        self.sent = session.graph.channel.sent_bytes - before
         self.outputs = self.by_row(outputs.detach().transpose(0, 1)).transpose(0, 1)
         if self.leaf is not None:
             self.learnt, self.learnt_gradient = self.by_row(self.leaf.detach()), self.by_row(self.leaf.grad)
@@ -137,7 +137,7 @@ def test_model_is_the_dense_one(comm, parts, kind, changes, history):
 def scores(session, steps):
     """Outputs of the first steps' targets, [. n, C]."""
     session.memory.reset()
-    plans = [session._planner.plan(session.batches["train"], 0, step) for step in range(steps)]
+    plans = [session.loaders["train"].planner.plan(session.batches["train"], 0, step) for step in range(steps)]
     return torch.cat([session.task.score(plan).output for plan in plans])
 
 

@@ -13,7 +13,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.snapshots.predict import forecast_nodes
+from hpcgnn.snapshots.predict import forecast, forecast_nodes
 
 KINDS = {"carried": {}, "windows": {"sampling__history": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
 
@@ -54,8 +54,8 @@ def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
         *epochs, last = lines
         assert last["val_mse"] == pytest.approx(epochs[last["epoch"]]["val_mse"], rel=1e-9)
     errors = []
-    for number, rows in opened(comm, parts, config, best).forecast():
-        if number in session.splits["test"]:
+    for number, rows in forecast(opened(comm, parts, config, best)):
+        if number in session.loaders["test"].snapshots:
             errors.append(rows[:, 0].numpy() - session.partition.series["target"][:, number + 1])
     squares = comm.allreduce(sum(float((error.astype(np.float64) ** 2).sum()) for error in errors))
     count = comm.allreduce(sum(len(error) for error in errors))

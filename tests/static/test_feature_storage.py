@@ -95,7 +95,7 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
         trainer.start_epoch(0)
         with trainer.session.plans("train", 0) as plans:
             losses = [trainer.train_step(plan)[0] for plan in plans]
-        found.append((torch.tensor(losses), infer(trainer.session), trainer.session.tables.hit_rate()))
+        found.append((torch.tensor(losses), infer(trainer.session), trainer.session.graph.tables.hit_rate()))
     for other in found[1:]:
         for one, another in zip(found[0], other, strict=True):
             torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-12)
@@ -139,12 +139,12 @@ def test_a_rank_holds_its_share_and_its_copies(comm, mpi_tmp_path, storage):
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     config = static_config(features__cache_ratio=0.2, features__storage=storage, train__precision="float32")
     session = open_graph_session(comm, parts, config)
-    held, nodes = session.tables.held_bytes(), session.partition.num_nodes
-    copies = session.rows[0].num_copies
+    held, nodes = session.graph.tables.held_bytes(), session.partition.num_nodes
+    copies = session.graph.rows[0].num_copies
     row = 8 + 8 + 6 * 4
     own = row if storage == "memory" else 16
     assert held == own * nodes + row * copies
-    assert session.world.total(held) == own * 150 + row * session.tables.num_copies()
+    assert session.world.total(held) == own * 150 + row * session.graph.tables.num_copies()
     assert any("MiB" in line for line in session.describe())
 
 
@@ -206,15 +206,15 @@ def test_only_what_the_model_uses_of_its_nodes_is_fetched(comm, mpi_tmp_path, ch
     assert config.model.node_columns == columns
     trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
     session, losses = trainer.session, []
-    sampler = session.sampler
+    sampler = session.loaders["train"].samplers[0]
     for step in range(3):
         plan = sampler.plan(session.batches["train"], 0, step)
         for name in NODE_COLUMNS:
             assert (len(getattr(plan.batch, name)[0]) > 0) == (name in columns and plan.batch.blocks[0].num_src[0] > 0)
-        neighbors = NeighborSampler(session.partition, config.sampling.mode, session.plan_channel)
+        neighbors = NeighborSampler(session.partition, config.sampling.mode, session.graph.channel)
         everything = GraphSampler(
-            session.rows, BlockSampler(neighbors, config.sampling, config.train.seed), session.goal.roots,
-            config.train.seed, session.plan_channel, session.data_channel, session.world.device,
+            session.graph.rows, BlockSampler(neighbors, config.sampling, config.train.seed), session.goal.roots,
+            config.train.seed, session.graph.channel, session.graph.channel, session.world.device,
         ).plan(session.batches["train"], 0, step)  # fmt: skip
         losses += [(session.task.train(plan), session.task.train(everything))]
     assert all(torch.equal(one, other) for one, other in losses)

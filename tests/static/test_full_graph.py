@@ -180,7 +180,7 @@ def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
     """Both halves together have every edge once, the inner one none from a ghost; outer nodes see the border."""
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
     session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
-    graph, (share,) = session.graph, [open_graph_partition(parts, comm.rank, comm.size)]
+    graph, (share,) = session.loaders["train"].whole, [open_graph_partition(parts, comm.rank, comm.size)]
     (deep, border, outer), n = graph.counts[0], share.num_nodes
     assert (deep + border, outer) == (graph.inner.num_nodes, graph.outer.num_nodes)
     assert comm.size == 1 or min(deep, border, outer) > 0
@@ -207,7 +207,9 @@ def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
 def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
     parts = make_static_parts(comm, typed, mpi_tmp_path)
     session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
-    for rows, table, ghosts in zip(session.rows, session.task.features, session.graph.num_ghosts, strict=True):
+    for rows, table, ghosts in zip(
+        session.graph.rows, session.task.features, session.loaders["train"].whole.num_ghosts, strict=True
+    ):
         if table is None:
             assert "feature" not in rows.tables
             continue
@@ -294,7 +296,7 @@ def test_inner_nodes_are_computed_while_rows_travel(comm, mpi_tmp_path, monkeypa
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
     trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(sampling__mode="whole", model__layers=3))
     session, events = trainer.session, []
-    step, inner_block = session.model.step, session.graph.inner.block
+    step, inner_block = session.model.step, session.loaders["train"].whole.inner.block
 
     def noted(name, function):
         def call(*arguments):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from graph_batches import input_rows, random_graph, sample_batch
-from test_native_layers import assert_alike, gradients
+from layer_checks import assert_alike, gradients
 
 from hpcgnn.static.config import GraphModelConfig
 from hpcgnn.static.model.blocks import Adjacency, Block, IndexedRows

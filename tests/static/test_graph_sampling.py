@@ -62,7 +62,7 @@ def test_blocks_hold_edges_of_the_graph_and_as_many_as_asked_for(comm, session, 
     graph = read_graph(mpi_tmp_path / "graph.h5")
     base = session.partition.book.type_base()
     for step in range(session.batches["train"].num_steps):
-        plan = session.sampler.plan(session.batches["train"], 0, step)
+        plan = session.loaders["train"].samplers[0].plan(session.batches["train"], 0, step)
         rows = [identity.numpy() - base[kind] for kind, identity in enumerate(plan.batch.identity)]
         for block, fanout in zip(plan.batch.blocks, (2, 3), strict=True):
             for adjacency in block.relations:
@@ -82,9 +82,9 @@ def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
     for relation in session.partition.relations:
         np.add.at(degree, graph[relation.name][1] + base[relation.dst_type], 1)
     sampling, seed = session.config.sampling, session.config.train.seed
-    draw = BlockSampler(NeighborSampler(session.partition, sampling.mode, session.plan_channel), sampling, seed)
-    channels = session.plan_channel, session.data_channel
-    sampler = GraphSampler(session.rows, draw, session.goal.roots, seed, *channels, session.world.device)
+    draw = BlockSampler(NeighborSampler(session.partition, sampling.mode, session.graph.channel), sampling, seed)
+    channels = session.graph.channel, session.graph.channel
+    sampler = GraphSampler(session.graph.rows, draw, session.goal.roots, seed, *channels, session.world.device)
     plan = sampler.plan(session.batches["train"], 0, 0)
     for identity, found in zip(plan.batch.identity, plan.batch.degree, strict=True):
         assert np.array_equal(found.numpy(), degree[identity.numpy()])

@@ -143,10 +143,10 @@ def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_
             losses.append([trainer.train_step(plan)[0] for plan in plans])
     assert losses[0] == losses[1]
     session = cached.session
-    assert session.rows[0].num_copies == 30  # a fifth of 150 nodes
-    assert 0 < session.tables.hit_rate() < 1
+    assert session.graph.rows[0].num_copies == 30  # a fifth of 150 nodes
+    assert 0 < session.graph.tables.hit_rate() < 1
     if cache == "presample":
-        assert session.tables.hit_rate() == pytest.approx(session.tables.predicted_hits, abs=1e-6)
+        assert session.graph.tables.hit_rate() == pytest.approx(session.graph.tables.predicted_hits, abs=1e-6)
 
 
 @pytest.mark.several_ranks
@@ -156,8 +156,8 @@ def test_rows_travel_narrow(comm, plain_parts):
     narrow = open_graph_session(
         comm, plain_parts, static_config(train__precision="float32", features__wire="float16")
     )  # fmt: skip
-    plans = [session.sampler.plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
-    rows = [s.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
+    plans = [session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
+    rows = [s.graph.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
     torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
     if comm.size > 2 and len(rows[0]):
         assert not torch.equal(*rows)

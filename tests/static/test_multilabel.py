@@ -62,7 +62,7 @@ def test_the_loss_is_a_mean_over_nodes_and_classes(comm, mpi_tmp_path):
     place = pool.columns["id"] - session.partition.book.of_type(0).starts[comm.rank]
     label = torch.from_numpy(pool.columns["label"]).double()
     expected = binary_cross_entropy_with_logits(output[place], label, reduction="sum") / CLASSES / pool.total
-    plan = session.sampler.plan(session.batches["train"], 0, 0)
+    plan = session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0)
     found = session.world.total(float(session.task.train(plan)))
     assert found == pytest.approx(session.world.total(float(expected)), rel=1e-9)
 

@@ -57,7 +57,7 @@ def test_samples_are_those_of_the_owners(comm, mpi_tmp_path, case):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     sharded = open_graph_session(comm, parts, static_config(**changes))
     replicated = open_graph_session(comm, parts, static_config(**changes, sampling__topology="replicated"))
-    assert replicated.replica is not None
+    assert replicated.loaders["train"].replica is not None
     for epoch in (0, 1):
         for session in (sharded, replicated):
             session.start_epoch(epoch)
@@ -73,7 +73,7 @@ def test_no_hop_exchanges_anything(comm, mpi_tmp_path):
         comm, make_static_parts(comm, typed, mpi_tmp_path), static_config(sampling__topology="replicated")
     )
     before = session.sent_bytes()
-    session.sampler.wanted(session.batches["train"], 0, 0)
+    session.loaders["train"].samplers[0].wanted(session.batches["train"], 0, 0)
     assert session.sent_bytes() == before
     session.close()
 

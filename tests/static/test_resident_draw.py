@@ -10,7 +10,6 @@ from static_runs import make_static_parts, open_graph_session, plain, static_con
 from test_resident import compare_plans, emulated  # noqa: F401
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.static.draw import BlockSampler, ResidentDraw
 
 pytestmark = pytest.mark.serial
 CASES = {name: (typed, changes) for name, changes in test_graph_training.TYPED.items()}
@@ -29,8 +28,8 @@ def test_plans_are_those_of_the_host(tmp_path, emulated, case):  # noqa: F811
         open_graph_session(MPI.COMM_SELF, parts, static_config(**changes, sampling__planner=planner))
         for planner in ("device", "host")
     )
-    assert isinstance(on_device.sampler._draw, ResidentDraw)
-    assert isinstance(on_host.sampler._draw, BlockSampler)
+    assert on_device.loaders["train"].draw.on_device
+    assert not on_host.loaders["train"].draw.on_device
     assert compare_plans(on_device, on_host, (("train", 0), ("train", 1), ("val", 0))) > 5
 
 
@@ -38,7 +37,7 @@ def test_auto_takes_the_host_where_the_device_cannot(tmp_path, emulated):  # noq
     make, changes = test_graph_links.CASES["friends"]
     parts = make_static_parts(MPI.COMM_SELF, make, tmp_path)
     session = open_graph_session(MPI.COMM_SELF, parts, test_graph_links.link_config(**changes))
-    assert isinstance(session.sampler._draw, BlockSampler)
+    assert not session.loaders["train"].draw.on_device
     session.close()
     with pytest.raises((ValueError, DistributedError), match="a batch's own edges are left out"):
         open_graph_session(

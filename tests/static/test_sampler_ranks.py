@@ -17,6 +17,7 @@ from test_graph_training import assert_same_records
 from hpcgnn.comm.crew import Crew, Lane, Mapping
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.reopen import command_parser, parse
@@ -31,7 +32,7 @@ from hpcgnn.static.sampler_ranks import (
     read_drawn,
     read_request,
 )
-from hpcgnn.static.session import GraphSession
+from hpcgnn.static.session import open_session
 from hpcgnn.temporal.config import RunConfig
 
 SIDES = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # samplers, trainers
@@ -62,7 +63,7 @@ def run_crew(comm, samplers: int, parts: Path, folder: Path, config, work=None, 
     found = []
 
     def train(part: World, remote) -> int:
-        session = GraphSession(config, str(parts), part, watchdog, remote)
+        session = open_session(config, str(parts), part, watchdog, remote)
         trainer = Trainer(session, folder, lambda *_, **__: None, StopRequest())
         found.append(trainer)
         return (work or Trainer.run)(trainer)
@@ -149,7 +150,7 @@ def test_what_waits_is_bounded(comm, side, mpi_tmp_path, monkeypatch):
                     time.sleep(0.01)
                 time.sleep(0.1)
                 assert [_size(path) for path in drawn] == [taken + 2 + 4] * samplers
-        assert sum(draw.num_asked for draw in session._remote.draws) <= 4
+        assert sum(draw.num_asked for draw in session.loaders["train"].remote.draws) <= 4
         return 0
 
     monkeypatch.setattr(SamplerRank, "_draw", count)
@@ -244,10 +245,12 @@ def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp
     part, samplers = side
     parts = make_static_parts(comm, plain, mpi_tmp_path)
 
-    def fail(*_, **__):
-        raise OSError("part-3.h5: cannot be read")
+    def fail_without_columns(*arguments, **options):
+        if not arguments[5]:  # columns, which trainers alone read
+            raise OSError("part-3.h5: cannot be read")
+        return open_graph_partition(*arguments, **options)
 
-    monkeypatch.setattr("hpcgnn.static.sampler_ranks.open_graph_partition", fail)
+    monkeypatch.setattr("hpcgnn.static.graph.open_graph_partition", fail_without_columns)
     with pytest.raises(DistributedError, match=r"part-3\.h5: cannot be read"):
         run_crew(part, samplers, parts, mpi_tmp_path, static_config())
 

@@ -7,8 +7,8 @@ import pytest
 from evaluation_setup import Evaluation, graph_and_parts, module_folder
 from training_runs import bipartite, homogeneous, on_rank_0, read_plain
 
-from hpcgnn.temporal.config import BASELINES
 from hpcgnn.temporal.edgebank import EdgeBank
+from hpcgnn.temporal.eval_config import BASELINES
 from hpcgnn.temporal.eval_negatives import eval_negatives
 
 BATCH = 40

@@ -23,10 +23,10 @@ from training_runs import (
 
 from hpcgnn.config import check_resumable
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.memory import hottest
-from hpcgnn.temporal.session import Session
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -86,8 +86,8 @@ def test_the_hottest_are_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, sha
     """Those with most training events, the smaller row id first among equals; none without an event."""
     parts = make_case(comm, mpi_tmp_path, homogeneous, num_nodes=90)
     session = open_session(comm, parts, make_config())
-    hot = hottest(share, session.splits.degree(), session.partition, session.data_channel)
-    plain, end = read_plain(mpi_tmp_path / "graph.h5"), session.splits.bounds[1]
+    hot = hottest(share, session.graph.splits.degree(), session.partition, session.graph.channel)
+    plain, end = read_plain(mpi_tmp_path / "graph.h5"), session.graph.splits.bounds[1]
     loop = plain.src[:end] == plain.dst[:end]
     count = np.bincount(np.append(plain.src[:end], plain.dst[:end][~loop]), minlength=plain.num_nodes)
     expected = np.lexsort((np.arange(plain.num_nodes), -count))[: round(share * plain.num_nodes)]
@@ -101,7 +101,7 @@ def test_the_hottest_are_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, sha
 
 def test_no_hot_node_where_the_share_is_less_than_one(comm, mpi_tmp_path):
     parts = make_case(comm, mpi_tmp_path)
-    assert open_session(comm, parts, make_config(memory__hot_nodes=1e-3)).hot is None
+    assert open_session(comm, parts, make_config(memory__hot_nodes=1e-3)).memory.layout is None
 
 
 def make_trainer(comm, parts: Path, folder: Path, hot_nodes: float) -> Trainer:
@@ -112,10 +112,11 @@ def make_trainer(comm, parts: Path, folder: Path, hot_nodes: float) -> Trainer:
 
 def assert_copies_agree(session: Session) -> None:
     """Collective. The rows of hot nodes are the same on all ranks, bit for bit."""
-    if session.hot is None:
+    layout = session.memory.layout
+    if layout is None:
         return
     for table in session.memory.table.tensors():
-        first, *others = session.world.allgather(table[session.hot.first :].numpy())
+        first, *others = session.world.allgather(table[layout.first_copy :].numpy())
         assert all(np.array_equal(first, other) for other in others)
 
 

@@ -14,7 +14,7 @@ from training_runs import bipartite, homogeneous, make_config, open_session
 
 from data_tools.partition.command import partition
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.native import cuda as native_cuda
+from hpcgnn.native import dispatch
 from hpcgnn.native.dispatch import Uploads
 from hpcgnn.temporal.plan import Level
 
@@ -42,7 +42,7 @@ CASES = {
 def emulated():
     """Meanwhile CPU tensors are a device's."""
     pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
-    with native_cuda.emulation():
+    with dispatch.emulation():
         yield
 
 
@@ -115,8 +115,8 @@ def sessions(folder, graph, options, changes):
 @pytest.mark.parametrize("case", CASES)
 def test_plans_are_those_of_the_host(tmp_path, emulated, case, graph):
     on_device, on_host = sessions(tmp_path, graph, *CASES[case])
-    assert on_device.eval_sampler.on_device
-    assert not on_host.eval_sampler.on_device
+    assert on_device.loaders["test"].sampler.on_device
+    assert not on_host.loaders["test"].sampler.on_device
     assert compare_plans(on_device, on_host, (("train", 0), ("train", 1), ("val", 0), ("test", 0))) > 10
 
 
@@ -124,10 +124,10 @@ def test_auto_takes_the_device(tmp_path, emulated):
     bipartite(tmp_path / "graph.h5")
     partition(tmp_path / "graph.h5", tmp_path / "parts", 4, "random")
     with closing(open_session(MPI.COMM_SELF, tmp_path / "parts", make_config())) as session:
-        assert session.eval_sampler.on_device
+        assert session.loaders["test"].sampler.on_device
     apan = test_temporal_models.APAN
     with closing(open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan))) as session:
-        assert not session.eval_sampler.on_device
+        assert not session.loaders["test"].sampler.on_device
     with pytest.raises((ValueError, DistributedError), match="mails go to neighbours"):
         open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan, sampling__planner="device"))
 

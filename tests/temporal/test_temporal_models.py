@@ -108,8 +108,8 @@ def test_time_scale(comm, mpi_tmp_path, graph, hidden):
     on_rank_0(comm, lambda: graph(path) and None)
     parts = make_parts(comm, path, mpi_tmp_path / "parts")
     session = open_session(comm, parts, make_config(data__new_node_fraction=hidden))
-    hides = set(np.concatenate(comm.allgather(session.partition.flat_row[session.splits.hidden])).tolist())
-    plain, end, times = read_plain(path), int(session.splits.bounds[1]), {}
+    hides = set(np.concatenate(comm.allgather(session.partition.flat_row[session.graph.splits.hidden])).tolist())
+    plain, end, times = read_plain(path), int(session.graph.splits.bounds[1]), {}
     for source, destination, time in zip(plain.src[:end], plain.dst[:end], plain.time[:end], strict=True):
         for node in {source, destination} if hides.isdisjoint((source, destination)) else ():
             times.setdefault(node, []).append(time)

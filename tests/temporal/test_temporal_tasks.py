@@ -18,11 +18,10 @@ from training_runs import bipartite, homogeneous, make_config, make_parts, on_ra
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig, TaskConfig
 from hpcgnn.temporal.predict import Pairs, embed_nodes, read_nodes, score_pairs, write_embeddings
-from hpcgnn.temporal.session import Session
 
 RICH = {"edge_width": 3, "node_width": 4}
 

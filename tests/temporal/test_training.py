@@ -344,9 +344,9 @@ def test_negatives_are_uniform_over_the_pool(comm, mpi_tmp_path, pool):
     parts = make_parts(comm, graph, mpi_tmp_path / "parts")
     session = open_session(comm, parts, make_config(sampling__negatives=40, sampling__negative_pool=pool))
     partition, world = session.partition, session.world
-    drawn = [session.negatives("train", epoch).dst for epoch in (0, 1)]
+    drawn = [session.loaders["train"].negatives(epoch).dst for epoch in (0, 1)]
     assert not np.array_equal(*drawn) or len(drawn[0]) == 0
-    assert np.array_equal(session.negatives("val", 0).dst, session.negatives("val", 1).dst)
+    assert np.array_equal(session.loaders["val"].negatives(0).dst, session.loaders["val"].negatives(1).dst)
     flat = world.gather_rows(partition.flat_row), world.gather_rows(partition.book.local_to_global(comm.rank))
     ids = world.gather_rows(np.concatenate(drawn).ravel())
     if comm.rank > 0:
@@ -384,5 +384,9 @@ def test_a_closed_session_has_no_communicators(comm, mpi_tmp_path):
     trainer = Trainer(session, mpi_tmp_path, lambda *_, **__: None, StopRequest())
     trainer.close()
     session.close()
-    left = [session.data_channel._comm, session.plan_channel._comm, trainer.optimizer._sum._comm]
+    left = [
+        session.graph.channel._comm,
+        *(channel._comm for channel in session.loaders["train"].channels()),
+        trainer.optimizer._sum._comm,
+    ]
     assert left == [MPI.COMM_NULL] * 3

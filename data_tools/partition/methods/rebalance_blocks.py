@@ -149,7 +149,7 @@ def propose(
     names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
     kinds = [*names, ("share", "f8", (shares.shape[1],))]
     around, num_parts = ghosts.neighbor_parts(part), len(excess)
-    found = [np.empty(0, kinds)]
+    found, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
     for start in range(0, len(nodes), max(1, CELLS // num_parts)):
         some = nodes[start : start + max(1, CELLS // num_parts)]
         ties, here = part_ties_of(ghosts.graph, around, some, num_parts), np.arange(len(some))
@@ -158,18 +158,14 @@ def propose(
         cost = loss + penalty * change
         cost[change >= 0] = 0
         # The lightest part is the best for all: some take another, or it would be full at once.
-        goal = np.argmin(np.minimum(cost, 0) * preferences(some + ghosts.first, num_parts), axis=1)
+        keys = splitmix64((some + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
+        preference = 0.5 + (keys >> np.uint64(40)) * 2.0**-25  # from 0.5 to 1, the same on any rank
+        goal = np.argmin(np.minimum(cost, 0) * preference, axis=1)
         moves = np.zeros(len(some), kinds)
         moves["node"], moves["heavy"], moves["goal"] = some + ghosts.first, part[some], goal
         moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[some]
         found.append(moves[moves["cost"] < 0])
     return best(np.concatenate(found))[:CANDIDATES]
-
-
-def preferences(nodes: np.ndarray, num_parts: int) -> np.ndarray:
-    """How much every node [k] likes every part [k, P], from 0.5 to 1, the same on any rank."""
-    keys = splitmix64(nodes.astype(np.uint64))[:, None] ^ splitmix64(np.arange(num_parts, dtype=np.uint64))
-    return 0.5 + (keys >> np.uint64(40)) * 2.0**-25
 
 
 def added_overload(excess: np.ndarray, share: np.ndarray, part: np.ndarray) -> np.ndarray:

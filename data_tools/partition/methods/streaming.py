@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -50,20 +50,17 @@ class Slab:
             self.part[low:high] = part[self.rows[low:high] - begin]
 
 
-def slabs_by_round(graph: RowGraph, part: np.ndarray, step: int = 1) -> Iterator[tuple[int, Slab]]:
-    """Collective. This rank's slab of every round, with the round's number; step -1: the last first. Of one process the
-    slabs share ``part`` [m] of its rows."""
+def open_slab(graph: RowGraph, number: int, part: np.ndarray) -> Slab:
+    """Collective. This rank's slab in a round; part [m] of its rows, which the slab of one process shares."""
     slabs, starts = graph.slabs, graph.slabs.local_starts
-    for number in range(slabs.num_rounds)[::step]:
-        first, stop = (int(starts[min(number + side, len(starts) - 1)]) for side in (0, 1))
-        indptr, neighbor, tie = graph.slab(first, stop)
-        if slabs.team.size == 1:
-            yield number, Slab(first, stop, None, part, np.arange(first, stop), (indptr, neighbor, tie))
-            continue
-        begin = slabs.starts[min(slabs.team.rank + number * slabs.team.size, slabs.num_slabs)]
-        rows, place = np.unique(np.r_[begin + np.arange(stop - first), neighbor], return_inverse=True)
-        own, neighbor = np.split(place, [stop - first])
-        yield number, Slab(first, stop, rows, slabs.lookup(part, rows), own, (indptr, neighbor, tie))
+    first, stop = (int(starts[min(number + side, len(starts) - 1)]) for side in (0, 1))
+    indptr, neighbor, tie = graph.slab(first, stop)
+    if slabs.team.size == 1:
+        return Slab(first, stop, None, part, np.arange(first, stop), (indptr, neighbor, tie))
+    begin = slabs.starts[min(slabs.team.rank + number * slabs.team.size, slabs.num_slabs)]
+    rows, place = np.unique(np.r_[begin + np.arange(stop - first), neighbor], return_inverse=True)
+    own, neighbor = np.split(place, [stop - first])
+    return Slab(first, stop, rows, slabs.lookup(part, rows), own, (indptr, neighbor, tie))
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,10 +77,12 @@ class Stream:
         what it returned, which may be nothing."""
         slabs, total = self.graph.slabs, 0
         size = slabs.team.size
-        for number, slab in slabs_by_round(self.graph, self.part, step):
+        for number in range(slabs.num_rounds)[::step]:
+            slab = open_slab(self.graph, number, self.part)
             for rank in range(size)[::step]:
                 if rank + number * size < slabs.num_slabs:
                     total += self.take_turn(kernel, slab, rank, int(slabs.starts[rank + number * size]))
+            del slab  # before the next one is there
         return total
 
     def take_turn(self, kernel: Callable, slab: Slab, rank: int, begin: int) -> int:
@@ -98,10 +97,6 @@ class Stream:
         self.loads.loads[:] = loads
         slab.set_parts(begin, part)
         return moves
-
-    def is_even(self) -> bool:
-        """Whether no part is above its capacity."""
-        return bool((self.loads.loads / self.loads.capacity <= 1).all())
 
 
 def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, passes: int) -> np.ndarray:
@@ -124,7 +119,8 @@ def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, pass
         under_way.run(native_parts.stream_parts)
     under_way.loads = dataclasses.replace(loads, capacity=LIMIT / CAPACITY * capacity)
     for _ in range(EVENING_PASSES):
-        if under_way.is_even() or under_way.run(native_parts.even_parts, -1) == 0:
+        is_even = (loads.loads / under_way.loads.capacity <= 1).all()
+        if is_even or under_way.run(native_parts.even_parts, -1) == 0:
             break
     return under_way.part
 
@@ -132,8 +128,10 @@ def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, pass
 def ties_of_parts(graph: RowGraph, part: np.ndarray, num_parts: int) -> np.ndarray:
     """Collective. Weight [P, P] of the ties between parts; part [m] of this rank's rows."""
     ties = np.zeros((num_parts, num_parts), np.int64)
-    for _, slab in slabs_by_round(graph, part):
+    for number in range(graph.slabs.num_rounds):
+        slab = open_slab(graph, number, part)
         indptr, neighbor, tie = slab.adjacency
         own = np.repeat(slab.part[slab.own], np.diff(indptr))
         ties += part_ties(own, slab.part[neighbor], tie, num_parts)
+        del slab, indptr, neighbor, tie, own  # before the next one is there
     return graph.slabs.team.sum(ties)

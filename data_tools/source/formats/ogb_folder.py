@@ -51,7 +51,13 @@ def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
         read = typed if (folder / "raw" / "triplet-type-list.csv.gz").is_file() else homogeneous
         nodes, edges = read(folder / "raw", files)
         for node in nodes:
-            add_split(node, split, files)
+            sets = split / node["type"] if (split / node["type"]).is_dir() else split
+            if (sets / "train.csv.gz").is_file():
+                rows = {
+                    role: {"file": put(files, f"{node['type']}.split.{name}", sets / f"{name}.csv.gz"), "column": 0}
+                    for name, role in SETS.items()
+                }
+                node["columns"]["split"] = {"file": rows["train"]["file"], "sets": rows}
     for edge in edges:
         edge["undirected"] = undirected == "true"
     return build_spec({"kind": "static", "files": files, "nodes": nodes, "edges": edges}, pathlib.Path(), {})
@@ -132,18 +138,6 @@ def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
         if name not in used and all(name in array for array in arrays.values()) and first[name].ndim == 1
     }
     return {"relation": "node.to.node", "file": tables, "src": ends[0], "dst": ends[1], "columns": link_columns}
-
-
-def add_split(node: dict[str, Any], split: pathlib.Path, files: dict[str, Any]) -> None:
-    """Add the column ``split`` to a type of nodes, if it has one."""
-    folder = split / node["type"] if (split / node["type"]).is_dir() else split
-    if not (folder / "train.csv.gz").is_file():
-        return
-    sets = {}
-    for name, role in SETS.items():
-        file = put(files, f"{node['type']}.split.{name}", folder / f"{name}.csv.gz")
-        sets[role] = {"file": file, "column": 0}
-    node["columns"]["split"] = {"file": sets["train"]["file"], "sets": sets}
 
 
 def columns(folder: pathlib.Path, kind: str, where: str, files: dict[str, Any]) -> dict[str, Any]:

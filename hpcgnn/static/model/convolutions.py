@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
-from hpcgnn.native import layers as native_layers
+from hpcgnn.native.layers import can_multiply
 from hpcgnn.nn.aggregation import attend, edge_factors, product, score_columns
 from hpcgnn.nn.linear import glorot, linear
 from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, rows_of
@@ -53,7 +53,7 @@ class SageConv(nn.Module):
         """Convolve rows, which may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = self.aggregator != "max" and edge_weight is None and native_layers.can_multiply(table, weight)
+        fused = self.aggregator != "max" and edge_weight is None and can_multiply(table, weight)
         if fused:
             return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
         return self._compose(block, rows_of(rows), edge_weight, rectify)

@@ -8,8 +8,8 @@ from torch import nn
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan
-from hpcgnn.native import layers as native_layers
-from hpcgnn.native.layers import AttentionCall, KeyedDropout
+from hpcgnn.native.attention_layer import AttentionCall, attention_layer
+from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
 
@@ -40,14 +40,14 @@ class TemporalAttentionLayer(nn.Module):
     ) -> torch.Tensor:
         """node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one native call
         on the CPU."""
-        if self.time.learnable or not native_layers.can_multiply(node, edge, self.norm.weight):
+        if self.time.learnable or not can_multiply(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, self._mask(dropout))
         call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, self.norm.eps, dropout)
-        return native_layers.attention_layer(node, self.time.phase, self.weights(), call)
+        return attention_layer(node, self.time.phase, self.weights(), call)
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `hpcgnn.native.layers` takes them."""
+        """The weights in the order in which `attention_layer` takes them."""
         query, merge, norm = self.query, self.merge, self.norm
         return [self.key, self.value, query.weight, query.bias, merge.weight, merge.bias, norm.weight, norm.bias]
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
-from hpcgnn.native import layers as native_layers
-from hpcgnn.native.layers import AttentionCall, AttentionPass, KeyedDropout, LinkDecoderPass, RecurrentPass
+from hpcgnn.native.attention_layer import AttentionCall, AttentionPass
+from hpcgnn.native.layers import KeyedDropout, can_multiply
+from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss
+from hpcgnn.native.recurrent import RecurrentPass
 from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.temporal.model.embedding import AttentionEmbedding
 from hpcgnn.temporal.model.model import TemporalModel
@@ -40,7 +42,7 @@ def _is_supported(model: Any) -> bool:
     return (
         not (time.learnable or time.phase.requires_grad)
         and all(weight.requires_grad for weight in weights)
-        and native_layers.can_multiply(*weights)
+        and can_multiply(*weights)
     )
 
 
@@ -77,7 +79,7 @@ class LinkStep:
             below = passes[-1].forward()
         decoder = LinkDecoderPass(below.view(roles, len(below) // roles, below.shape[1]), self._decoder.parameters)
         logits = decoder.forward()
-        loss, gradient = native_layers.link_loss(logits, batch_size)
+        loss, gradient = link_loss(logits, batch_size)
         with self._decoder.gradient() as flat:
             gradient = decoder.backward(gradient, flat)
         for weights, layer in zip(self._layers[::-1], passes[::-1], strict=True):

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from hpcgnn import native
-from hpcgnn.native import layers as native_layers
 from hpcgnn.native.dispatch import on_cuda
-from hpcgnn.native.layers import RecurrentCall
+from hpcgnn.native.layers import can_multiply
+from hpcgnn.native.recurrent import RecurrentCall, recurrent_update
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
 
@@ -65,17 +65,13 @@ class RecurrentUpdater(nn.Module):
 
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
-        return (
-            not differentiable
-            and not self.time.learnable
-            and native_layers.can_multiply(state, mail, self.cell.weight_ih)
-        )
+        return not differentiable and not self.time.learnable and can_multiply(state, mail, self.cell.weight_ih)
 
     def _native(self, call: RecurrentCall) -> torch.Tensor:
-        return native_layers.recurrent_update(self.weights(), self.time.phase, call)
+        return recurrent_update(self.weights(), self.time.phase, call)
 
     def call(self, state, mail, mailed, updated, delivered, index) -> RecurrentCall:
-        """``update_rows`` as native_layers takes it."""
+        """``update_rows`` as `RecurrentPass` takes it."""
         return self._call(state, mail, mailed, updated, delivered, index, self.state_first)
 
     def _call(self, state, mail, mailed, updated, delivered, index, state_first: bool = False) -> RecurrentCall:
@@ -83,7 +79,7 @@ class RecurrentUpdater(nn.Module):
         return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `hpcgnn.native.layers` takes them."""
+        """The weights in the order in which `recurrent_update` takes them."""
         return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 
     def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "hpcgnn/base/execution.h"
 #include "hpcgnn/base/platform.h"
 #include "hpcgnn/base/trig.h"
 
@@ -125,16 +126,16 @@ HPCGNN_HD void attend(const AttentionInput<Real> &in, int64_t root, const Lanes 
   const int32_t count = in.count[root];
   dot_keys(in, root, in.query + root * row, lanes, score);
   for (int32_t h = lanes.index(); h < in.heads; h += lanes.count()) {
-    Real *mine = score + h * in.slots, largest = Real(-1e30), sum = 0;
+    Real *of_head = score + h * in.slots, largest = Real(-1e30), sum = 0;
     for (int32_t k = 0; k < count; ++k) {
-      largest = mine[k] > largest ? mine[k] : largest;
+      largest = of_head[k] > largest ? of_head[k] : largest;
     }
     for (int32_t k = 0; k < count; ++k) {
-      mine[k] = exp(mine[k] - largest);
-      sum += mine[k];
+      of_head[k] = exp(of_head[k] - largest);
+      sum += of_head[k];
     }
     for (int32_t k = 0; k < count; ++k) {
-      mine[k] /= sum;
+      of_head[k] /= sum;
     }
   }
   lanes.sync();
@@ -149,13 +150,13 @@ HPCGNN_HD void attend_backward(const AttentionInput<Real> &in, int64_t root, con
   const int64_t row = int64_t(in.heads) * in.width();
   dot_keys(in, root, gradient + root * row, lanes, score);
   for (int32_t h = lanes.index(); h < in.heads; h += lanes.count()) {
-    Real *mine = score + h * in.slots, mean = 0;
+    Real *of_head = score + h * in.slots, mean = 0;
     const Real *a = weight + root * in.scores() + h * in.slots;
     for (int32_t k = 0; k < in.count[root]; ++k) {
-      mean += a[k] * mine[k];
+      mean += a[k] * of_head[k];
     }
     for (int32_t k = 0; k < in.count[root]; ++k) {
-      mine[k] = a[k] * (mine[k] - mean);
+      of_head[k] = a[k] * (of_head[k] - mean);
     }
   }
   lanes.sync();
@@ -200,5 +201,17 @@ HPCGNN_HD double phase_gradient(const AttentionInput<Real> &in, int64_t begin, i
   }
   return sum;
 }
+
+// On CUDA: aggregate [N, H, W] and weight [N, H, K].
+template <typename Real>
+void attention_forward(const AttentionInput<Real> &in, Real *aggregate, Real *weight, Stream stream);
+// From the gradient [N, H, W] of the aggregate, with slot_indptr [U + 1] and slot_order, the transpose of slot:
+// grad_score [N, H, K], grad_query [N, H, W], grad_node [U, D] and, unless null, grad_phase [groups, T], a group being
+// kPhaseRoots roots, to be summed.
+constexpr int64_t kPhaseRoots = 32;
+template <typename Real>
+void attention_backward(const AttentionInput<Real> &in, const Real *weight, const Real *gradient,
+                        const int64_t *slot_indptr, const int64_t *slot_order, Real *grad_score, Real *grad_query,
+                        Real *grad_node, double *grad_phase, Stream stream);
 
 } // namespace hpcgnn

@@ -79,4 +79,9 @@ private:
   Buffer<double> table_;
 };
 
+// cosine [n, width] of dt * frequency + phase; sine likewise unless null. Exact to rounding for large times.
+template <typename Real>
+void time_encode(const int64_t *dt, int64_t n, const double *frequency, const double *phase, int64_t width,
+                 Real *cosine, Real *sine, int threads);
+
 } // namespace hpcgnn

@@ -44,8 +44,8 @@ HPCGNN_HD int64_t count_positive(const uint32_t *weight, const NeighborRow &row,
 HPCGNN_HD int64_t neighbor_count(const NeighborSampler &sampler, const NeighborRow &row) {
   const bool replace = sampler.mode == NeighborMode::kReplace;
   const int64_t enough = replace ? 1 : sampler.fanout;
-  const int64_t known = row.degree < enough ? row.degree : enough;
-  const int64_t count = sampler.weight == nullptr ? known : count_positive(sampler.weight, row, enough);
+  const int64_t most = row.degree < enough ? row.degree : enough;
+  const int64_t count = sampler.weight == nullptr ? most : count_positive(sampler.weight, row, enough);
   return replace && count > 0 ? sampler.fanout : count;
 }
 
@@ -181,5 +181,19 @@ HPCGNN_HD void sample_neighbors_one(const NeighborSampler &sampler, int64_t node
     draw_distinct(sampler.context, static_cast<uint64_t>(sampler.identity[node]), row, slots, out);
   }
 }
+
+// count [n]: how many positions each node's row gets, in a CSC of so many rows.
+void count_neighbors(const NeighborSampler &sampler, int64_t rows, const int64_t *nodes, int64_t n, int64_t *count,
+                     Execution execution);
+// offsets [n + 1]: sums of those counts; positions [offsets[n]]; keys, as long: scratch of LABOR.
+void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
+                      int64_t *positions, uint64_t *keys, Execution execution);
+
+constexpr int64_t kSampleRows = 256; // rows that one thread samples at a time
+
+// sample_neighbors on the CPU for one thread's rows, several at once in the lanes of a register where the draws allow
+// it. Row i's positions are written at offsets[i] - offsets[0].
+void sample_rows(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
+                 int64_t *positions, uint64_t *keys);
 
 } // namespace hpcgnn

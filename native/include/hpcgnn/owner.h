@@ -23,4 +23,14 @@ HPCGNN_HD int64_t block_of(const Blocks &blocks, int64_t id) {
   return block - blocks.start;
 }
 
+// Owner and local row of every id [n]; or in stable order by owner: the ids' positions, their local rows, counts
+// [size].
+void locate(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t *owner, int64_t *local);
+void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *order, int64_t *local,
+                     int64_t *counts);
+// The unique ids, sorted by owner, within an owner in order of first occurrence, and the inverse [n], -1 for a negative
+// id: local [<= n] rows and counts [size] of the owners. Returns the number of unique ids.
+int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
+                        int32_t *inverse, int64_t *local, int64_t *counts);
+
 } // namespace hpcgnn

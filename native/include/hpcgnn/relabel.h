@@ -9,7 +9,12 @@
 // Negative ids are padding: they enter no table and are never first.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "hpcgnn/base/atomics.h"
+#include "hpcgnn/base/execution.h"
 #include "hpcgnn/base/hash.h"
 
 namespace hpcgnn {
@@ -31,11 +36,11 @@ struct PlacedEntries {
 HPCGNN_HD uint32_t claim_place(const PlaceTable &table, int64_t key) {
   uint64_t place = mix64(static_cast<uint64_t>(key)) & table.mask;
   for (;;) {
-    int64_t found = atomic_load(table.key + place);
-    if (found == -1) {
-      found = atomic_exchange_if(table.key + place, -1, key);
+    int64_t present = atomic_load(table.key + place);
+    if (present == -1) {
+      present = atomic_exchange_if(table.key + place, -1, key);
     }
-    if (found == -1 || found == key) {
+    if (present == -1 || present == key) {
       return static_cast<uint32_t>(place);
     }
     place = (place + 1) & table.mask;
@@ -112,5 +117,91 @@ HPCGNN_HD int64_t first_of_target(const uint32_t *keys, int64_t n, int64_t targe
   }
   return begin;
 }
+
+// On the CPU. unique [<= n] in order of first occurrence, inverse [n]; returns the number of unique ids.
+int64_t unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse);
+// winner [n]: 1 for the first entry among those of its node with the largest event; negative nodes never win.
+void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner);
+// For every target the positions that point at it, in order. indptr [targets + 1], order [entries >= 0].
+void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order);
+
+// Device memory for intermediate results, the caller's; its content before and after a call means nothing.
+struct DeviceScratch {
+  uint8_t *data;
+  int64_t bytes;
+};
+
+// The same on CUDA, with fewer than 2^31 entries and a scratch of at least so many bytes. The sizes of unique_relabel
+// and transpose_index are asked of the current device.
+int64_t unique_relabel_scratch_bytes(int64_t n);
+int64_t last_event_scratch_bytes(int64_t n);
+int64_t transpose_index_scratch_bytes(int64_t n, int64_t targets);
+
+// unique [n], of which count [1] are written.
+void unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *inverse, int64_t *count,
+                    DeviceScratch scratch, Stream stream);
+void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t *winner, DeviceScratch scratch,
+                Stream stream);
+// order [n]: entries that point nowhere last.
+void transpose_index(const int32_t *index, int64_t n, int64_t targets, int64_t *indptr, int64_t *order,
+                     DeviceScratch scratch, Stream stream);
+
+// Memory of a Relabeler's table, in huge pages where the system grants them; all zero at first.
+class HugeArray {
+public:
+  explicit HugeArray(int64_t size);
+  uint32_t *data() const { return data_.get(); }
+
+private:
+  struct Free {
+    void operator()(uint32_t *data) const;
+  };
+  std::unique_ptr<uint32_t, Free> data_;
+};
+
+// Positions of ids among the unique ones so far, over several calls, in order of first occurrence, on the CPU. Dense: a
+// stamp for every possible id. Else open addressing, which grows with the number of unique ids. For one thread at a
+// time.
+class Relabeler {
+public:
+  Relabeler(int64_t num_nodes, bool dense);
+
+  int64_t num_nodes() const { return num_nodes_; }
+  int64_t size() const { return size_; }
+  // The unique ids so far [size]; the memory outlives growth for those who share it.
+  const std::shared_ptr<int64_t[]> &unique() const { return unique_; }
+
+  // Forgets all ids.
+  void begin();
+  // Starts to load what add will read for the id.
+  void fetch(int64_t id) const {
+    if (stamps_) {
+      __builtin_prefetch(stamps_->data() + id, 1);
+    }
+  }
+  // Makes room for so many unique ids; add does it by itself.
+  void reserve(int64_t unique);
+  // position [n] of every id; a negative id gets -1. `position` may overlap with ids if it does not begin behind them.
+  // Returns the first id that is not below num_nodes, where it stops, else -1.
+  template <typename Id> int64_t add(const Id *ids, int64_t n, int32_t *position);
+
+private:
+  struct Entry {
+    int64_t key;
+    uint32_t round; // the entry is empty unless it is of the current round
+    int32_t position;
+  };
+
+  template <typename Id> int64_t add_dense(const Id *ids, int64_t n, int32_t *position);
+  template <typename Id> int64_t add_hashed(const Id *ids, int64_t n, int32_t *position);
+  Entry &find(int64_t key);
+  void grow_table(int64_t unique);
+
+  int64_t num_nodes_, size_ = 0, capacity_ = 0;
+  std::shared_ptr<int64_t[]> unique_;
+  std::unique_ptr<HugeArray> stamps_; // [num_nodes]: base_ + position, of an earlier round where below base_
+  uint32_t base_ = 1, round_ = 1;
+  std::vector<Entry> table_;
+};
 
 } // namespace hpcgnn

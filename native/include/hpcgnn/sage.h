@@ -4,9 +4,11 @@
 // edges, I input width, O output width.
 #pragma once
 
-#include "hpcgnn/layers.h"
+#include <memory>
 
-namespace hpcgnn::cpu {
+#include "hpcgnn/workspace.h"
+
+namespace hpcgnn {
 
 template <typename Real> struct SageLayer {
   int64_t destinations, sources;
@@ -45,4 +47,4 @@ template <typename Real>
 void sage_backward(const SageLayer<Real> &layer, const SageSaved<Real> &saved, const Real *out, const Real *gradient,
                    const SageTranspose &transpose, Real *grad_rows, Real *grad_weights, int threads);
 
-} // namespace hpcgnn::cpu
+} // namespace hpcgnn

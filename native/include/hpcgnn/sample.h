@@ -2,7 +2,8 @@
 // row id, hence by time), the positions of the chosen entries in increasing order; and of what thins them out.
 #pragma once
 
-#include "hpcgnn/philox.h"
+#include "hpcgnn/base/execution.h"
+#include "hpcgnn/random.h"
 
 namespace hpcgnn {
 
@@ -188,5 +189,18 @@ HPCGNN_HD int32_t decay_keep_one(const Decay &decay, const RandomContext &contex
   }
   return kept;
 }
+
+// Positions [n, fanout] in the T-CSR (-1 pads), count [n].
+void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64_t n, int32_t fanout,
+                   int64_t *positions, int32_t *count, Execution execution);
+void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, const int64_t *identity, int64_t n,
+                    int32_t fanout, bool replace, const RandomContext &context, int64_t *positions, int32_t *count,
+                    Execution execution);
+// Drops decayed neighbours of positions [n, fanout] in place, lowers count [n].
+void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
+                int32_t *count, Execution execution);
+// Gathers the reply for positions [n, fanout] of roots with these times [n].
+void temporal_reply(const HistoryColumns &history, const int64_t *positions, const int64_t *times, int64_t n,
+                    int32_t fanout, const ReplyColumns &reply, Execution execution);
 
 } // namespace hpcgnn

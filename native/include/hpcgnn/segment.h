@@ -5,6 +5,7 @@
 #pragma once
 
 #include "hpcgnn/base/activation.h"
+#include "hpcgnn/base/execution.h"
 
 namespace hpcgnn {
 
@@ -117,5 +118,29 @@ HPCGNN_HD Real edge_softmax_backward(const EdgeLists &lists, int64_t segment, co
   }
   return total;
 }
+
+// W columns, E edges. out [segments, W]: weighted sums of rows.
+template <typename Real>
+void segment_sum(const EdgeLists &lists, const Real *rows, int64_t width, const EdgeWeights<Real> &weights, Real *out,
+                 Execution execution);
+// out, winner [segments, W].
+template <typename Real>
+void segment_max(const EdgeLists &lists, const Real *rows, int64_t width, Real *out, int64_t *winner,
+                 Execution execution);
+// grad_rows [sources, W] from the gradient [segments, W], by the transposed lists.
+template <typename Real>
+void segment_max_backward(const EdgeLists &transposed, const Real *gradient, const int64_t *winner, int64_t width,
+                          Real *grad_rows, Execution execution);
+// product [E, H] of a segment's row [segments, W] with the rows of its entries, head by head.
+template <typename Real>
+void edge_products(const EdgeLists &lists, const Real *segment_rows, const Real *rows, int64_t width, int32_t heads,
+                   Real *product, Execution execution);
+// weight [E, H].
+template <typename Real>
+void edge_attention(const EdgeLists &lists, const EdgeScores<Real> &scores, Real *weight, Execution execution);
+// grad_score [E, H]: given the weights' gradient, becomes the scores'; grad_target [segments, H].
+template <typename Real>
+void edge_attention_backward(const EdgeLists &lists, const EdgeScores<Real> &scores, const Real *weight,
+                             Real *grad_score, Real *grad_target, Execution execution);
 
 } // namespace hpcgnn

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "hpcgnn/base/gemm.h"
+
 namespace hpcgnn {
 
 // Thread-safe. The memory is at least `bytes` long, aligned to cache lines, its contents arbitrary; 256 bytes behind
@@ -34,6 +36,18 @@ public:
 private:
   size_t bytes_ = 0;
   T *data_ = nullptr;
+};
+
+// Rows in memory of the workspace, each padded to whole registers; by one more where many rows would share few sets of
+// the first cache.
+template <typename Real> struct RowBuffer {
+  int64_t stride = 0;
+  Buffer<Real> memory;
+  RowBuffer() = default;
+  RowBuffer(int64_t rows, int64_t width)
+      : stride(simd::padded<Real>(width) + (simd::padded<Real>(width) * sizeof(Real) % 1024 ? 0 : simd::kLanes<Real>)),
+        memory(rows * stride) {}
+  gemm::Rows<Real> rows() const { return {memory.data(), stride}; }
 };
 
 } // namespace hpcgnn

@@ -45,10 +45,11 @@ def measured(mpirun, ranks: int, *arguments) -> tuple[int, int | None, int]:
     return predicted, found["limit"], found["peak"]
 
 
+KEPT = [("static", "parmetis", 0), ("temporal", "ldg", 150), ("static", "metis", 0)]
+
+
 @pytest.mark.launcher
-@pytest.mark.parametrize(("kind", "method", "more"), [
-    ("static", "parmetis", 0), ("temporal", "ldg", 150), ("static", "metis", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(("kind", "method", "more"), KEPT)
 def test_the_prediction_holds_and_is_not_far_off(mpirun, tmp_path, kind, method, more):
     if method == "parmetis":
         parmetis_library()

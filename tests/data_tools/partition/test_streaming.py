@@ -1,4 +1,4 @@
-"""Streaming partitioners: the kernel against plain loops, the graph on disk, balance, and sets made by them."""
+"""Streaming partitioners: the graph on disk, balance, and sets made by them."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from partition_sets import assert_same_content, content
 from random_graphs import random_graph, random_static
+from test_parts import rows_of
 
 from data_tools.partition import source as partition_source
 from data_tools.partition import spool
@@ -21,95 +22,9 @@ from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
 from data_tools.team import Team
 from data_tools.verify.command import main as verify
-from hpcgnn.native import parts as native_parts
+from hpcgnn.native.parts import StreamNodes
 
 pytestmark = pytest.mark.serial
-
-
-def random_nodes(rng, num_nodes: int, num_constraints: int):
-    """All nodes of a random graph in random order, as the kernel takes them."""
-    degree = rng.integers(0, 9, num_nodes)
-    indptr = np.r_[0, np.cumsum(degree)]
-    neighbor, tie = rng.integers(0, num_nodes, indptr[-1]), rng.integers(1, 4, indptr[-1])
-    weight = rng.integers(0, 3, (num_nodes, num_constraints))
-    return native_parts.StreamNodes(rng.permutation(num_nodes), weight, (indptr, neighbor, tie))
-
-
-def rows_of(nodes: native_parts.StreamNodes):
-    """(node, weight, ties by neighbour) of every row."""
-    indptr, neighbor, tie = nodes.adjacency
-    for row, node in enumerate(nodes.node):
-        own = slice(indptr[row], indptr[row + 1])
-        yield node, nodes.weight[row], list(zip(neighbor[own], tie[own], strict=True))
-
-
-def plain_stream(nodes: native_parts.StreamNodes, loads: native_parts.PartLoads, part: np.ndarray) -> None:
-    """What stream_parts does, in plain Python."""
-    for node, weight, adjacent in rows_of(nodes):
-        held = weight > 0
-        ties = np.zeros(len(loads.loads))
-        for other, tie in adjacent:
-            if part[other] >= 0:
-                ties[part[other]] += tie
-        before = np.max(np.where(held, loads.loads / loads.capacity, 0), axis=1)
-        after = np.max(np.where(held, (loads.loads + weight) / loads.capacity, 0), axis=1)
-        score = ties * (1 - before) if loads.rule == "ldg" else ties - loads.price * np.sqrt(before)
-        room = np.flatnonzero(after <= 1)
-        order = np.lexsort((room, before[room], -score[room]))
-        part[node] = room[order[0]] if len(room) else np.argmin(after)
-        loads.loads[part[node]] += weight
-
-
-@pytest.mark.parametrize("rule", ["ldg", "fennel"])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_kernel_equals_plain_loops(rule, seed):
-    rng = np.random.default_rng(seed)
-    nodes = random_nodes(rng, 200, 1 + seed)
-    capacity = (0.98 + 0.03 * seed) * nodes.weight.sum(axis=0) / 7  # with and without room for all
-    found, expected = np.full(200, -1, np.int32), np.full(200, -1, np.int32)
-    for _ in range(3):
-        loads = [native_parts.PartLoads(np.zeros((7, 1 + seed)), capacity, rule, 1.7) for _ in range(2)]
-        native_parts.stream_parts(nodes, loads[0], found)
-        plain_stream(nodes, loads[1], expected)
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_array_equal(loads[0].loads, loads[1].loads)
-
-
-def excess(loads: native_parts.PartLoads) -> float:
-    """Sum of the squared excesses over all capacities."""
-    return float((np.maximum(loads.loads / loads.capacity - 1, 0) ** 2).sum())
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_evening_lowers_the_excess_until_all_fit(seed):
-    rng = np.random.default_rng(seed)
-    nodes = random_nodes(rng, 2000, 2)
-    part = np.minimum(rng.integers(0, 9, 2000), 4).astype(np.int32)  # the last part has half of all
-    weight = np.empty_like(nodes.weight)
-    weight[nodes.node] = nodes.weight
-    loads = native_parts.PartLoads(np.zeros((5, 2)), 1.02 * weight.sum(axis=0) / 5)
-    np.add.at(loads.loads, part, weight)
-    while True:
-        before, old = excess(loads), part.copy()
-        moved = native_parts.even_parts(nodes, loads, part)
-        assert moved >= (part != old).sum()
-        if not moved:
-            break
-        assert excess(loads) < before
-    expected = np.zeros((5, 2))
-    np.add.at(expected, part, weight)
-    np.testing.assert_array_equal(loads.loads, expected)
-    assert excess(loads) == 0
-    assert native_parts.even_parts(nodes, loads, part) == 0
-
-
-def test_indices_out_of_range_are_refused():
-    part, loads = np.zeros(3, np.int32), native_parts.PartLoads(np.zeros((2, 1)), np.ones(1))
-    nodes = native_parts.StreamNodes(
-        np.arange(3), np.ones((3, 1)), (np.array([0, 1, 1, 1]), np.array([3]), np.array([1]))
-    )
-    with pytest.raises(ValueError, match="out of range"):
-        native_parts.stream_parts(nodes, loads, part)
 
 
 def row_graph(source, folder, memory):
@@ -125,7 +40,7 @@ def spooled(path, tmp_path):
     tables = [{}, {}]
     node_of = np.argsort(graph.row)
     for first, stop in itertools.pairwise(graph.slabs.starts.tolist()):
-        nodes = native_parts.StreamNodes(node_of[first:stop], np.zeros(stop - first), graph.slab(first, stop))
+        nodes = StreamNodes(node_of[first:stop], np.zeros(stop - first), graph.slab(first, stop))
         for node, _, adjacent in rows_of(nodes):
             tables[0][int(node)] = sorted((node_of[other], tie) for other, tie in adjacent)
     for node in range(expected.num_nodes):

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "hpcgnn/base/simd.h"
-#include "hpcgnn/philox.h"
+#include "hpcgnn/random.h"
 
 namespace hpcgnn::simd {
 

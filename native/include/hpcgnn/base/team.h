@@ -106,8 +106,8 @@ private:
 
   // A multiple of four, so that up to four threads get equal shares.
   static int64_t number(int64_t rows) {
-    const int64_t wanted = (rows + kGroupRows - 1) / kGroupRows;
-    return std::clamp<int64_t>((wanted + kFewest - 1) / kFewest * kFewest, kFewest, kMost);
+    const int64_t groups = (rows + kGroupRows - 1) / kGroupRows;
+    return std::clamp<int64_t>((groups + kFewest - 1) / kFewest * kFewest, kFewest, kMost);
   }
 
   int64_t rows_;
@@ -117,14 +117,14 @@ private:
 // sum [size] = (+ sum) the groups' sums [groups, size], in order of the groups; this thread's share of it.
 template <typename Real>
 void sum_groups(const Team &team, const Real *groups, int64_t count, int64_t size, bool add, Real *sum) {
-  const Range mine = team.share(size, 16);
+  const Range part = team.share(size, 16);
   if (!add) {
-    std::copy(groups + mine.begin, groups + mine.end, sum + mine.begin);
+    std::copy(groups + part.begin, groups + part.end, sum + part.begin);
   }
   for (int64_t group = add ? 0 : 1; group < count; ++group) {
     const Real *from = groups + group * size;
 #pragma omp simd
-    for (int64_t j = mine.begin; j < mine.end; ++j) {
+    for (int64_t j = part.begin; j < part.end; ++j) {
       sum[j] += from[j];
     }
   }

@@ -1,0 +1,116 @@
+"""A partitioned sequence of snapshots and planned steps on them, for runs and for training loops of one's own.
+
+``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order. S
+snapshots.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.timers import Timers
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph.directory import epoch_shuffle
+from hpcgnn.loop.prefetch import Prefetcher
+from hpcgnn.snapshots.config import SnapshotSamplingConfig
+from hpcgnn.snapshots.graph import open_snapshot_partition
+from hpcgnn.snapshots.neighborhood import Boundary, Builder
+from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
+
+
+class SnapshotSequence:
+    """Collective to create. This rank's part of a partition set (``partition``)."""
+
+    def __init__(self, path: str | os.PathLike, world: World, check_hash: bool = True, degrees: bool = False):
+        """degrees: whether the nodes have a column ``degree`` of every snapshot: the log of 1 + their in-degree.
+
+        Raises DistributedError for a partition set that cannot be used.
+        """
+        self.world, self.channel = world, world.channel()
+        with together(world, "open the partition set"):
+            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash)
+            if degrees:
+                self.partition.add_degrees()
+
+    def close(self) -> None:
+        """Collective. Free the channel; neither graph nor loaders may be used any more."""
+        self.channel.close()
+
+
+class SnapshotLoader:
+    """Collective to create and to iterate. The steps of one split, planned ahead in the background: which snapshots are
+    followed, and how rows of neighbours in other ranks are reached.
+
+    snapshots: those that predictions are made from; batches: the steps of the current epoch; planner: makes the plans.
+    """
+
+    def __init__(
+        self, graph: SnapshotSequence, split: str, snapshots: range, batch_size: int,
+        want: Callable[[str, int, int], Any], roots: np.ndarray | None = None, *,
+        sampling: SnapshotSamplingConfig | None = None, with_out: bool = False, drop_last: bool = False, seed: int = 0,
+        dtype: torch.dtype = torch.float32, channel: Channel | None = None, timers: Timers | None = None,
+    ):  # fmt: skip
+        """split: "train" for steps that may be shuffled, sampled and repeated as ``sampling`` says; batch_size:
+        snapshots of a step, 0: all; want(split, epoch, number): what the loss needs of a snapshot that a prediction is
+        made from, collective; roots [S]: what every snapshot predicts on all ranks, by default one number a node;
+        with_out: whether the model sees out-neighbours too; channel: of planning."""
+        world, partition = graph.world, graph.partition
+        self._graph, self._split, self.snapshots, self._size = graph, split, snapshots, batch_size
+        self._roots = np.full(partition.num_snapshots, partition.book.num_nodes) if roots is None else roots
+        self._sampling, self._drop_last, self._seed = sampling or SnapshotSamplingConfig(), drop_last, seed
+        self.prefetch = world.plans_ahead(self._sampling.prefetch)
+        self._channel = channel or world.channel(polite=self.prefetch > 0)
+        self._timers = timers or Timers()
+        boundary = None
+        if self._sampling.boundary < 1:
+            boundary = Boundary(self._sampling.boundary, seed, partition.flat_row)
+        builder = Builder(
+            partition, self._channel, dtype, world.device, self._sampling.weighted, self._sampling.by_part
+        )
+        changed = world.reduce_array(partition.changes().astype(np.int64)) > 0
+        share = (world.group, world.num_groups)
+        self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, share, boundary)
+        self.start_epoch(0)
+
+    def beside(self, split: str, snapshots: range, batch_size: int) -> SnapshotLoader:
+        """A loader of another split, which shares neighbourhoods and routes with this one."""
+        other = copy.copy(self)
+        other._split, other.snapshots, other._size = split, snapshots, batch_size
+        other.start_epoch(0)
+        return other
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on all ranks."""
+        return self.batches.num_steps
+
+    def start_epoch(self, epoch: int) -> None:
+        """The steps of an epoch: of training in an order of their own with ``sampling.shuffle``."""
+        sampling, training = self._sampling, self._split == "train"
+        shuffle = epoch_shuffle(self._seed, epoch) if training and sampling.shuffle else None
+        self.batches: SnapshotBatches = make_batches(
+            self._split, self.snapshots, self._size, self._roots, shuffle, training and self._drop_last,
+            sampling.updates if training else 1,
+        )  # fmt: skip
+
+    def plans(self, epoch: int = 0, start: int = 0) -> Prefetcher[SnapshotPlan]:
+        """Collective. The plans of an epoch's steps from ``start`` on, to be used as a context manager: ``with
+        loader.plans(epoch) as plans``."""
+        batches = self.batches
+
+        def make(step: int) -> SnapshotPlan:
+            with self._timers("plan"):
+                return self.planner.plan(batches, epoch, step)
+
+        return Prefetcher(make, start, batches.num_steps, self.prefetch)
+
+    def channels(self) -> list[Channel]:
+        """What planning goes through."""
+        return [self._channel]

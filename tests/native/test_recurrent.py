@@ -1,0 +1,131 @@
+"""The recurrent update of node memory against its composition in plain torch, and against torch's cells."""
+
+import pytest
+import torch
+from layer_checks import PRECISIONS, assert_alike, assert_same_on_any_threads, gradients
+from torch import nn
+
+from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.temporal.model.updater import GruUpdater, RnnUpdater
+
+pytestmark = pytest.mark.serial
+
+
+# (table rows, updated rows or None, state width, mail width, time width)
+RECURRENT = [
+    (600, 500, 100, 200, 100),
+    (40, None, 5, 7, 3),
+    (30, 70, 1, 0, 17),
+    (9, 0, 4, 3, 2),
+    (300, None, 33, 50, 1),
+]
+UPDATERS = pytest.mark.parametrize("updater_type", [GruUpdater, RnnUpdater])
+
+
+def recurrent_case(updater_type, shape, dtype):
+    total, rows, width, mail_width, time_width = shape
+    torch.manual_seed(total)
+    updater = updater_type(mail_width, width, TimeEncoding(time_width, True)).to(dtype)
+    for parameter in updater.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    mailed, updated = torch.randint(0, 3_000_000, (2, total))
+    tables = [torch.randn((total, width), dtype=dtype), torch.randn((total, mail_width), dtype=dtype), mailed, updated]
+    index = None if rows is None else torch.randint(0, total, (rows,))
+    return updater, tables, torch.rand(total) < 0.7, index
+
+
+def update_plainly(updater, tables, has_mail, index):
+    """Every row through the torch path, which a state that wants a gradient asks for."""
+    state, mail, mailed, updated = tables if index is None else [table[index] for table in tables]
+    return updater(
+        state.clone().requires_grad_(), mail, mailed - updated, has_mail if index is None else has_mail[index]
+    )
+
+
+def update(updater, tables, has_mail, index):
+    if index is not None:
+        return updater.update_rows(index, *tables, has_mail.long())
+    state, mail, mailed, updated = tables
+    return updater(state, mail, mailed - updated, has_mail)
+
+
+@PRECISIONS
+@UPDATERS
+@pytest.mark.parametrize("shape", RECURRENT)
+def test_recurrent_update_equals_composition(updater_type, shape, dtype, tolerance):
+    case = recurrent_case(updater_type, shape, dtype)
+    ours, theirs = update(*case), update_plainly(*case)
+    assert_alike([ours], [theirs], tolerance)
+    inputs = list(case[0].parameters())
+    if theirs.numel():
+        assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+@PRECISIONS
+@UPDATERS
+@pytest.mark.parametrize("shape", [RECURRENT[0], (300, None, 33, 50, 1), (30, 70, 4, 4, 17)])
+def test_recurrent_update_where_mails_begin_with_the_state(updater_type, shape, dtype, tolerance):
+    updater, (state, mail, *times), has_mail, index = recurrent_case(updater_type, shape, dtype)
+    mail[:, : state.shape[1]] = state
+    tables, updater.state_first = (state, mail, *times), True
+    ours = updater.update_rows(index, *tables, has_mail.long())
+    theirs = update_plainly(updater, tables, has_mail, index)
+    assert_alike([ours], [theirs], tolerance)
+    inputs = list(updater.parameters())
+    assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+@UPDATERS
+def test_recurrent_update_equals_cell(updater_type):
+    """And so does torch's own cell."""
+    updater, (state, mail, mailed, updated), _, _ = recurrent_case(updater_type, RECURRENT[4], torch.float64)
+    everyone = torch.ones(len(state), dtype=torch.bool)
+    ours = updater(state, mail, mailed - updated, everyone)
+    theirs = updater.cell(torch.cat([mail, updater.time(mailed - updated)], dim=1), state)
+    assert_alike([ours], [theirs], 1e-10)
+
+
+@UPDATERS
+def test_recurrent_update_without_any_mail_keeps_states(updater_type):
+    updater, tables, _, index = recurrent_case(updater_type, RECURRENT[0], torch.float32)
+    nobody = torch.zeros(len(tables[0]), dtype=torch.int64)
+    out = updater.update_rows(index, *tables, nobody)
+    assert torch.equal(out, tables[0][index])
+    assert all((g == 0).all() for g in gradients(out, list(updater.parameters())))
+
+
+@UPDATERS
+def test_recurrent_update_with_a_gradient_to_the_mail(updater_type):
+    """Mail that a message function made: the torch path, differentiable in the mail of rows that have some."""
+    updater, (state, mail, mailed, updated), has_mail, _ = recurrent_case(updater_type, RECURRENT[1], torch.float64)
+    mail.requires_grad_()
+    out = updater(state, mail, mailed - updated, has_mail)
+    assert_alike([out], [updater(state, mail.detach(), mailed - updated, has_mail)], 1e-10)
+    (gradient,) = gradients(out, [mail])
+    assert torch.equal(gradient.abs().sum(1) > 0, has_mail)
+
+
+@UPDATERS
+def test_recurrent_update_gradcheck(updater_type):
+    updater, tables, has_mail, index = recurrent_case(updater_type, (5, 7, 2, 3, 4), torch.float64)
+    tables[2] = tables[3] + torch.arange(5)
+    names, values = zip(*updater.named_parameters(), strict=True)
+    updater.forward = lambda: updater.update_rows(index, *tables, has_mail.long())
+    call = lambda *given: torch.func.functional_call(updater, dict(zip(names, given, strict=True)), ())  # noqa: E731
+    assert torch.autograd.gradcheck(call, values)
+
+
+def test_recurrent_update_does_not_depend_on_threads():
+    case = recurrent_case(GruUpdater, (2000, 1700, 40, 60, 20), torch.float32)
+
+    def compute():
+        state = update(*case)
+        return [state, *gradients(state, list(case[0].parameters()))]
+
+    assert_same_on_any_threads(compute)
+
+
+def test_recurrent_update_refuses_wrong_arrays():
+    updater, (state, mail, mailed, updated), has_mail, index = recurrent_case(GruUpdater, RECURRENT[0], torch.float32)
+    with pytest.raises(ValueError, match="int64"):
+        updater.update_rows(index.int(), state, mail, mailed, updated, has_mail.long())

@@ -1,0 +1,31 @@
+"""Gather and scatter of rows against plain torch."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn import native
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+@pytest.mark.parametrize("tail", [(), (1,), (5,), (3, 2)])
+def test_gather_and_scatter_rows(dtype, tail):
+    table = torch.randint(0, 2, (30, *tail)).to(dtype)
+    index = torch.tensor([3, -1, 7, 29])
+    rows = native.gather_rows(table, index)
+    assert torch.equal(rows[[0, 2, 3]], table[[3, 7, 29]])
+    assert not rows[1].any()
+    target = torch.zeros_like(table)
+    native.scatter_rows(target, index, rows)
+    assert torch.equal(target[[3, 7, 29]], table[[3, 7, 29]])
+    assert torch.equal(native.gather_rows(table, index[:0]), table[:0])
+
+
+def test_gather_rows_gradient():
+    index = np.array([0, 3, 3, 1], np.int32)
+    transpose = [torch.from_numpy(a) for a in native.transpose_index(index, 5)]
+    table = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    gather = lambda t: native.GatherRows.apply(t, torch.from_numpy(index).long(), *transpose)  # noqa: E731
+    assert torch.autograd.gradcheck(gather, table)
