@@ -49,9 +49,8 @@ def score_columns(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the matrix [W, 2 H] by which values become scores: of each head at the source of an edge, then at its
     target; source, target [H, W / H]."""
     vectors = torch.stack([source, target], dim=2)
-    heads = torch.eye(
-        len(source), dtype=source.dtype, device=source.device
-    )  # made there: a graph's capture allows no copy
+    # Made where the vectors lie: the capture of a CUDA graph allows no copy to the device.
+    heads = torch.eye(len(source), dtype=source.dtype, device=source.device)
     return (vectors.unsqueeze(3) * heads[:, None, None]).flatten(0, 1).flatten(1)
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from hpcgnn import native
+from hpcgnn.native import Random, Stream
+
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
@@ -13,3 +18,8 @@ class StepKey:
     epoch: int = 0
     step: int = 0
     training: bool = False
+
+    def dropout_mask(self, identity: torch.Tensor, site: int, p: float, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Make the factors [n, width] of keyed dropout for the nodes with row ids [n], at a site of the model."""
+        random = Random(self.seed, Stream.DROPOUT, self.step, self.epoch, relation=site)
+        return native.dropout_mask(random, identity, width, p, dtype)

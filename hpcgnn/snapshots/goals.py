@@ -29,10 +29,11 @@ from hpcgnn.task.metrics import REGRESSION_NAMES, UNIT_NAMES, regression_metrics
 
 
 class SnapshotGoal(Goal):
-    """Collective to create; planning: the channel of ``want``, channel: that of ``score``.
+    """What a run on snapshots learns: says what a step needs, and makes its loss. Collective to create; planning: the
+    channel of ``want``, channel: that of ``score``.
 
-    Kinds of tasks fill in: roots [S] int64: what is predicted in training from every snapshot on all ranks; last: the
-    last snapshot that predictions can be made from; restarts: every split begins without state.
+    Kinds of tasks fill in: roots [S] int64: how many predictions of training are made from every snapshot on all ranks;
+    last: the last snapshot that predictions can be made from; restarts: every split begins without state.
     """
 
     roots: np.ndarray
@@ -40,121 +41,43 @@ class SnapshotGoal(Goal):
     restarts = False
 
     def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
-        """The snapshots from ``first`` on that predictions are made from, by split. Raises ValueError."""
+        """Split the snapshots from ``first`` on that predictions are made from. Raises ValueError."""
         return data.split(first, self.last)
 
     @abstractmethod
     def want(self, split: str, epoch: int, number: int):
-        """Collective. What a step needs of one target."""
+        """Collective. Plan what a step needs of one target."""
 
     @abstractmethod
     def score(self, outputs: torch.Tensor, wanted, chain: HaloChain):
-        """Collective. Scores from the outputs [n, C] at one target."""
+        """Collective. Make scores from the outputs [n, C] at one target."""
 
     @abstractmethod
     def loss(self, scores) -> torch.Tensor:
-        """The sum over this rank's predictions."""
+        """Sum the losses of this rank's predictions."""
 
     @abstractmethod
     def join(self, scores: list, training: bool):
-        """Scores of several targets, or of none, as those of one step."""
+        """Join scores of several targets, or of none, to those of one step."""
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Outputs [n, C] as the source's numbers, where they are numbers that were scaled."""
+        """Turn outputs [n, C] back into the source's numbers, where these were scaled."""
         return outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """value [r, C] of the nodes row [r] that have any."""
+    """What is to be predicted for some nodes: values [r, C] of the rows [r] that have any."""
 
     row: torch.Tensor
     value: torch.Tensor
 
 
-class RegressionGoal(SnapshotGoal):
-    """Numbers of nodes in later snapshots; where one of a node's is NaN, the node is left out."""
-
-    def __init__(
-        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
-    ):  # fmt: skip
-        """Raises ValueError, on all ranks alike, for a graph without the column."""
-        task, self._first = config.task, config.sampling.horizon
-        if task.target not in partition.series:
-            known = ", ".join(partition.series) or "none"
-            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {known}")
-        series = partition.series[task.target]
-        width = int(np.prod(series.shape[2:], dtype=np.int64))
-        self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
-        self._mae, self._world = task.loss == "mae", world
-        self._kept: dict[int, Targets] | None = {} if config.sampling.routes == KEPT else None
-        self._scale = partition.scales.get(task.target, 1.0)
-        self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
-        self.num_outputs = task.steps * self._series.shape[2]
-        self._dtype = torch.float64 if config.train.precision == "float64" else torch.float32
-        mine = [len(self._values(number)[0]) if number <= self.last else 0 for number in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(mine, np.int64)) * self.num_outputs
-
-    def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [r] and their values [r, C]."""
-        begin = number + self._first
-        values = self._series[:, begin : begin + self._steps].reshape(len(self._series), self.num_outputs)
-        rows = np.flatnonzero(np.isfinite(values).all(axis=1))
-        return rows, values[rows]
-
-    def want(self, split: str, epoch: int, number: int) -> Targets:
-        if self._kept is None:
-            return self._targets(number)
-        if number not in self._kept:
-            self._kept[number] = self._targets(number)
-        return self._kept[number]
-
-    def _targets(self, number: int) -> Targets:
-        rows, values = self._values(number)
-        device = self._world.device
-        return Targets(torch.from_numpy(rows).to(device), torch.from_numpy(values).to(device, self._dtype))
-
-    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        rows = outputs if len(wanted.row) == len(outputs) else outputs[wanted.row]
-        return LabelScores(rows, wanted.value)
-
-    def loss(self, scores: LabelScores) -> torch.Tensor:
-        measure = functional.l1_loss if self._mae else functional.mse_loss
-        return measure(scores.output, scores.label, reduction="sum")
-
-    def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
-        none = torch.empty((0, self.num_outputs), dtype=self._dtype, device=self._world.device)
-        return LabelScores(
-            torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
-        )
-
-    def collector(self) -> Collected:
-        return Collected(lambda scores, batches, world: self._measure(scores, world))
-
-    def metric_names(self) -> tuple[str, ...]:
-        """Mean squared and absolute errors, also of the source's numbers where the graph tells their scale."""
-        return REGRESSION_NAMES if self._scale == 1 else UNIT_NAMES
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """All metrics."""
-        return self.metric_names(), self._measure
-
-    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        return self._scale * outputs
-
-    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective."""
-        return regression_metrics(scores["output"], scores["label"], world, self._scale)
-
-    def describe(self) -> str:
-        return f"{self.num_outputs} numbers of every node, {self._first} snapshots later"
-
-
 class LabelGoal(SnapshotGoal):
-    """What classes and numbers have in common. Kinds fill in classes: C, or 0: they are numbers; weights [C] of the
-    classes or None."""
+    """What goals of classes and of numbers have in common. Kinds fill in classes: C, or 0: labels are numbers; weights
+    [C] of the classes or None; absolute: the loss of numbers is the absolute error, not the squared one."""
 
-    classes: int
+    classes = 0
     weights: torch.Tensor | None = None
     absolute = False
 
@@ -174,13 +97,13 @@ class LabelGoal(SnapshotGoal):
         return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
-        """Accuracy and macro_f1, of two classes auc and ap too; of numbers errors."""
+        """Names of the metrics: accuracy and macro_f1, for two classes auc and ap too; for numbers the errors."""
         if not self.classes:
             return REGRESSION_NAMES
         return (*metrics.MULTICLASS_NAMES, *(metrics.BINARY_NAMES if self.classes == 2 else ()))
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """All metrics."""
+        """Measure training as a split is measured."""
         return self.metric_names(), self._measure
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
@@ -191,15 +114,86 @@ class LabelGoal(SnapshotGoal):
         return regression_metrics(output[:, 0], label, world)
 
     def _set_classes(self, label: np.ndarray, config: SnapshotConfig, world: World) -> None:
-        """Collective. From all labels of this rank."""
+        """Collective. Count the classes, and weigh them, from all labels of this rank."""
         self.classes = count_classes(label.ravel(), config.task.classes, world)
         with together(world, "read task.class_weights"):
             dtype = torch.float64 if config.train.precision == "float64" else torch.float32
             self.weights = class_weights(config.task.class_weights, self.classes, dtype, world.device)
 
 
+class RegressionGoal(LabelGoal):
+    """Predicts numbers of nodes in later snapshots; where one of a node's is NaN, the node is left out."""
+
+    def __init__(
+        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
+    ):  # fmt: skip
+        """Raises ValueError, on all ranks alike, for a graph without the column."""
+        task, self._first = config.task, config.sampling.horizon
+        if task.target not in partition.series:
+            known = ", ".join(partition.series) or "none"
+            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {known}")
+        series = partition.series[task.target]
+        width = int(np.prod(series.shape[2:], dtype=np.int64))
+        self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
+        self.absolute, self._world = task.loss == "mae", world
+        self._keeps, self._targets = config.sampling.routes == KEPT, dict[int, Targets]()
+        self._scale = partition.scales.get(task.target, 1.0)
+        self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
+        self.num_outputs = task.steps * self._series.shape[2]
+        self._dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+        counts = [
+            len(self._values(number)[0]) if number <= self.last else 0 for number in range(partition.num_snapshots)
+        ]
+        self.roots = world.reduce_array(np.array(counts, np.int64)) * self.num_outputs
+
+    def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [r] with known values, and these [r, C]."""
+        begin = number + self._first
+        values = self._series[:, begin : begin + self._steps].reshape(len(self._series), self.num_outputs)
+        rows = np.flatnonzero(np.isfinite(values).all(axis=1))
+        return rows, values[rows]
+
+    def want(self, split: str, epoch: int, number: int) -> Targets:
+        if number in self._targets:
+            return self._targets[number]
+        rows, values = (torch.from_numpy(array).to(self._world.device) for array in self._values(number))
+        targets = Targets(rows, values.to(self._dtype))
+        if self._keeps:
+            self._targets[number] = targets
+        return targets
+
+    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
+        rows = outputs if len(wanted.row) == len(outputs) else outputs[wanted.row]
+        return LabelScores(rows, wanted.value)
+
+    def loss(self, scores: LabelScores) -> torch.Tensor:
+        measure = functional.l1_loss if self.absolute else functional.mse_loss
+        return measure(scores.output, scores.label, reduction="sum")
+
+    def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
+        none = torch.empty((0, self.num_outputs), dtype=self._dtype, device=self._world.device)
+        return LabelScores(
+            torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
+        )
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of mean squared and absolute errors, also of the source's numbers where the graph has their scale."""
+        return REGRESSION_NAMES if self._scale == 1 else UNIT_NAMES
+
+    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self._scale * outputs
+
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+        """Collective."""
+        return regression_metrics(scores["output"], scores["label"], world, self._scale)
+
+    def describe(self) -> str:
+        return f"{self.num_outputs} numbers of every node, {self._first} snapshots later"
+
+
 class NodeLabelGoal(LabelGoal):
-    """Classes of nodes, which may differ by snapshot; every snapshot has its own, or the nodes' column ``split``."""
+    """Predicts classes of nodes, which may differ by snapshot. Snapshots are split, or nodes, by their column
+    ``split``."""
 
     def __init__(
         self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
@@ -211,22 +205,22 @@ class NodeLabelGoal(LabelGoal):
         self._set_classes(self._label, config, world)
         self.num_outputs, self.restarts = self.classes, self._split is not None
         self.last = partition.num_snapshots - 1 - self._horizon
-        mine = [self._rows(SPLITS[0], n).size if n <= self.last else 0 for n in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(mine, np.int64))
+        counts = [self._rows(SPLITS[0], n).size if n <= self.last else 0 for n in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(counts, np.int64))
 
     def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
-        """The snapshots of every split; all of them where nodes are split."""
+        """Split the snapshots; every split has all of them where nodes are split."""
         if self._split is None:
             return super().splits(data, first)
         return {name: range(first, self.last + 1) for name in SPLITS}
 
     def _rows(self, split: str, number: int) -> np.ndarray:
-        """Local rows [r] with a label that the split may see."""
+        """Find the local rows [r] with a label that the split may see."""
         known = self._at(number) >= 0
         return np.flatnonzero(known if self._split is None else known & (self._split == SPLITS.index(split)))
 
     def _at(self, number: int) -> np.ndarray:
-        """Labels [n] that are predicted from a snapshot."""
+        """Return the labels [n] that are predicted from a snapshot."""
         return self._label if self._label.ndim == 1 else self._label[:, number + self._horizon]
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
@@ -242,7 +236,8 @@ class NodeLabelGoal(LabelGoal):
 
 @dataclass(frozen=True, slots=True)
 class EdgeTargets:
-    """value [r] of edges; source, destination [r]: places of their ends in what ``reach`` brings."""
+    """What is to be predicted for some edges: value [r]; source, destination [r]: places of their ends in what
+    ``reach`` brings."""
 
     reach: Reach
     source: torch.Tensor
@@ -251,7 +246,7 @@ class EdgeTargets:
 
 
 class EdgeLabelGoal(LabelGoal):
-    """Classes or numbers of the edges ``sampling.horizon`` snapshots later, from the outputs at both ends."""
+    """Predicts classes or numbers of the edges ``sampling.horizon`` snapshots later, from the outputs at both ends."""
 
     def __init__(
         self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
@@ -259,22 +254,22 @@ class EdgeLabelGoal(LabelGoal):
         self._horizon, self._world, self._partition = config.sampling.horizon, world, partition
         self._planning, self._channel = planning, channel
         self._column, self._read = config.task.target, read_classes if config.task.kind == EDGE else read_numbers
-        self._most, self.absolute, self.classes = config.task.classes, config.task.loss == "mae", 0
+        self._most, self.absolute = config.task.classes, config.task.loss == "mae"
         with together(world, "read the labels"):
             label = self._read(partition.edge_column(self._column), f"edge column {self._column}", self._most)
         if config.task.kind == EDGE:
             self._set_classes(label, config, world)
         self.num_outputs, self.last = config.model.hidden, partition.num_snapshots - 1 - self._horizon
-        mine = [len(self._edges(n)[2]) if n <= self.last else 0 for n in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(mine, np.int64))
+        counts = [len(self._edges(n)[2]) if n <= self.last else 0 for n in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(counts, np.int64))
 
     def extend(self, model: nn.Module) -> nn.Module:
-        """The model with the head that labels edges."""
+        """Add the head that labels edges to the model."""
         self._head = model.head = Head(2 * self.num_outputs, self.num_outputs, self.classes or 1)
         return model
 
     def _edges(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sources, destinations (global ids) and labels [r] of the edges whose label is known."""
+        """Find the edges whose label is known: sources, destinations (global ids) and labels [r]."""
         edges = self._partition.edges_at(number + self._horizon, (self._column,))
         label = self._read(edges.columns[self._column], self._column, self._most)
         known = is_known(label)
@@ -283,8 +278,8 @@ class EdgeLabelGoal(LabelGoal):
     def want(self, split: str, epoch: int, number: int) -> EdgeTargets:
         source, destination, label = self._edges(number)
         device = self._world.device
-        found, ends = reach([source, destination], self._partition.book, self._planning, device)
-        return EdgeTargets(found, ends[0], ends[1], torch.from_numpy(label).to(device))
+        to_ends, ends = reach([source, destination], self._partition.book, self._planning, device)
+        return EdgeTargets(to_ends, ends[0], ends[1], torch.from_numpy(label).to(device))
 
     def score(self, outputs: torch.Tensor, wanted: EdgeTargets, chain: HaloChain) -> LabelScores:
         rows = wanted.reach.bring(outputs, chain, self._channel)
@@ -297,20 +292,20 @@ class EdgeLabelGoal(LabelGoal):
 
 
 def _node_labels(partition: SnapshotPartition, task: SnapshotTaskConfig) -> np.ndarray:
-    """[n, S], or [n] where all snapshots have the same. Raises ValueError."""
-    found = {**partition.columns, **partition.series}
-    if task.target not in found:
+    """Read the nodes' labels [n, S], or [n] where all snapshots have the same. Raises ValueError."""
+    columns = {**partition.columns, **partition.series}
+    if task.target not in columns:
         raise ValueError(
-            f"task.target {task.target}: no such column of nodes; the graph has {', '.join(found) or 'none'}"
+            f"task.target {task.target}: no such column of nodes; the graph has {', '.join(columns) or 'none'}"
         )
-    label = read_classes(found[task.target], f"column {task.target} of nodes", task.classes)
+    label = read_classes(columns[task.target], f"column {task.target} of nodes", task.classes)
     if label.ndim > 1 + (task.target in partition.series):
         raise ValueError(f"column {task.target} of nodes must be one class each, got {label.shape[1:]}")
     return label
 
 
 def _node_split(partition: SnapshotPartition) -> np.ndarray:
-    """[n]: 0 train, 1 val, 2 test. Raises ValueError."""
+    """Read the nodes' split [n]: 0 train, 1 val, 2 test. Raises ValueError."""
     if "split" not in partition.columns:
         raise ValueError("task.split nodes needs a column split of the nodes: write the graph with one, or use time")
     return partition.columns["split"].astype(np.int64)

@@ -31,8 +31,8 @@ class SnapshotEdges:
 
 
 class SnapshotPartition:
-    """series: columns [n, S, ...] of the nodes by name; columns: those [n, ...] that are the same in all snapshots,
-    features among them. scales: by what the source's numbers were divided, of series where that is told."""
+    """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: those [n, ...]
+    that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float]
@@ -55,11 +55,11 @@ class SnapshotPartition:
 
     @property
     def edge_columns(self) -> tuple[str, ...]:
-        """Names of the edges' columns besides when they are there."""
+        """Names of the edges' columns, without those that say in which snapshots they are."""
         return tuple(name for name in self._edges.columns if name not in STAMPS)
 
     def edge_column(self, name: str) -> np.ndarray:
-        """A column of all rows of edges [m, ...]. Raises ValueError where there is none."""
+        """Return a column of all rows of edges [m, ...]. Raises ValueError where there is none."""
         if name not in self.edge_columns:
             raise ValueError(f"{name}: no such column of edges; the graph has {', '.join(self.edge_columns) or 'none'}")
         return self._edges.columns[name]
@@ -74,42 +74,43 @@ class SnapshotPartition:
         """Global id of local row 0."""
         return int(self.global_ids[0]) if self.num_nodes else 0
 
+    @property
+    def _ends(self) -> np.ndarray:
+        """The first snapshot that each row of edges is no longer in [m]."""
+        return (self._first if self._last is None else self._last) + 1
+
     def edges_at(self, number: int, columns: tuple[str, ...] = ()) -> SnapshotEdges:
-        """The edges of one snapshot, with some of their columns."""
-        place = self._places(number)
-        found = {name: self._edges.columns[name][place] for name in columns}
-        return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], found)
+        """Return the edges of one snapshot, with some of their columns."""
+        if self._last is None:  # stable: increasing within a snapshot
+            place = self._by_first[self._starts[number] : self._starts[number + 1]]
+        else:
+            begun = self._by_first[: self._starts[number + 1]]
+            place = np.sort(begun[self._last[begun] >= number])
+        taken = {name: self._edges.columns[name][place] for name in columns}
+        return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], taken)
 
     def count_edges(self) -> np.ndarray:
-        """Edges into this rank's nodes in every snapshot, int64 [S]."""
+        """Count the edges into this rank's nodes in every snapshot, int64 [S]."""
         change = np.zeros(self.num_snapshots + 1, np.int64)
         np.add.at(change, self._first, 1)
-        np.add.at(change, (self._first if self._last is None else self._last) + 1, -1)
+        np.add.at(change, self._ends, -1)
         return np.cumsum(change)[:-1]
 
     def add_degrees(self) -> None:
-        """A series ``degree`` [n, S] float32 where there is none of that name: log of 1 + in-degree."""
+        """Add a series ``degree`` [n, S] float32 where there is none of that name: log of 1 + in-degree."""
         if DEGREE not in self.series:
-            last = self._first if self._last is None else self._last
             change = np.zeros((self.num_nodes, self.num_snapshots + 1), np.int64)
             np.add.at(change, (self._dst, self._first), 1)
-            np.add.at(change, (self._dst, last + 1), -1)
+            np.add.at(change, (self._dst, self._ends), -1)
             self.series[DEGREE] = np.log1p(np.cumsum(change, axis=1)[:, :-1]).astype(np.float32)
 
     def changes(self) -> np.ndarray:
-        """Whether edges into this rank's nodes begin with a snapshot, or ended with the one before, bool [S]."""
+        """Tell whether edges into this rank's nodes begin with a snapshot, or ended with the one before, bool [S]."""
         changed = np.zeros(self.num_snapshots + 1, bool)
         changed[0] = True
         changed[self._first] = True
-        changed[(self._first if self._last is None else self._last) + 1] = True
+        changed[self._ends] = True
         return changed[:-1]
-
-    def _places(self, number: int) -> np.ndarray:
-        """Rows of the table that are in a snapshot, increasing."""
-        if self._last is None:  # stable: increasing within a snapshot
-            return self._by_first[self._starts[number] : self._starts[number + 1]]
-        begun = self._by_first[: self._starts[number + 1]]
-        return np.sort(begun[self._last[begun] >= number])
 
 
 def open_snapshot_partition(
@@ -134,23 +135,23 @@ def open_snapshot_partition(
     with files.reading(files.part_path(path, 0), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
-        told = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
-    scales = {name: _checked_scale(scale, name) for name, scale in told.items()}
+        stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
+    scales = {name: _checked_scale(scale, name) for name, scale in stored.items()}
     return SnapshotPartition(partition, num_snapshots, series, scales)
 
 
 def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:
-    """The nodes' columns, features among them."""
-    columns, stored = dict(partition.columns[0]), partition.features[0]
-    if stored is not None:
+    """Read the nodes' columns, features among them."""
+    columns, features = dict(partition.columns[0]), partition.features[0]
+    if features is not None:
         columns[FEATURES] = np.concatenate(
-            [rows for _, rows in stored.slabs()] or [np.empty(stored.shape, stored.dtype)]
+            [rows for _, rows in features.slabs()] or [np.empty(features.shape, features.dtype)]
         )
     return columns
 
 
 def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.ndarray:
-    """[n, S, ...]; features come as matrices [n, S * F]."""
+    """Check a series, and return it as [n, S, ...]; features come as matrices [n, S * F]."""
     if name == FEATURES and column.ndim == 2 and column.shape[1] % num_snapshots == 0:
         return column.reshape(len(column), num_snapshots, column.shape[1] // num_snapshots)
     if column.shape[1:2] != (num_snapshots,):
@@ -162,10 +163,11 @@ def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.nda
 
 
 def _checked_stamps(column: np.ndarray | None, name: str) -> np.ndarray | Any:
+    """Check the column of the first or the last snapshot that edges are in."""
     if (column is None and name == "first") or (column is not None and (column.ndim, column.dtype.kind) != (1, "i")):
-        found = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
+        problem = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
         raise files.FileFormatError(
-            f"column {name} of edges is {found}, expected one signed integer an edge; partition the graph again"
+            f"column {name} of edges is {problem}, expected one signed integer an edge; partition the graph again"
         )
     return column
 

@@ -1,4 +1,4 @@
-"""What runs on snapshots learn of links: whether two nodes have an edge in a later snapshot, and how that is measured.
+"""The goal of links between snapshots: whether two nodes have an edge in a later one, and how that is measured.
 
 n nodes of this rank, C output columns.
 """
@@ -31,8 +31,8 @@ DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
 
 
 class SnapshotLinkGoal(SnapshotGoal):
-    """Whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of its
-    destination."""
+    """Predicts whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of
+    its destination."""
 
     def __init__(
         self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
@@ -44,14 +44,14 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.last = partition.num_snapshots - 1 - horizon
         self._types = _count_types(partition, world) if task.decoder in TYPED else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
-        counts = task.negatives, {DRAWN: task.eval_negatives, ALL: ALL_PAIRS, FILTERED: ANSWERS}[task.eval_pairs]
+        negatives = task.negatives, {DRAWN: task.eval_negatives, ALL: ALL_PAIRS, FILTERED: ANSWERS}[task.eval_pairs]
         seed, both_ends = config.train.seed, task.negative_ends == BOTH
-        self._pairs = PairPlanner(partition, edges, counts, both_ends, task.strict, seed, world, planning)
-        mine = [len(edges.at(number).row) if number <= self.last else 0 for number in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(mine, np.int64))
+        self._pairs = PairPlanner(partition, edges, negatives, both_ends, task.strict, seed, world, planning)
+        counts = [len(edges.at(n).row) if n <= self.last else 0 for n in range(partition.num_snapshots)]
+        self.roots = world.reduce_array(np.array(counts, np.int64))
 
     def extend(self, model: nn.Module) -> nn.Module:
-        """The model with the decoder that scores links."""
+        """Add the decoder that scores links to the model."""
         self._decoder = model.decoder = make_decoder(
             self._task.decoder, self.num_outputs, self._types, self._task.temperature
         )
@@ -89,8 +89,13 @@ class SnapshotLinkGoal(SnapshotGoal):
         return {DRAWN: DRAWN_NAMES, ALL: ALL_NAMES, FILTERED: FILTERED_NAMES}[self._task.eval_pairs]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """ap, auc and mrr."""
-        return TRAIN_NAMES, _measure_training
+        """Measure ap, auc and mrr of training."""
+
+        def measure(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+            ranks = ranks_of(scores["positive"], scores["negative"])
+            return measure_links(scores, world) | ranking_metrics(ranks, np.zeros(len(ranks), bool), world)
+
+        return TRAIN_NAMES, measure
 
     def describe(self) -> str:
         task = self._task
@@ -104,24 +109,24 @@ class SnapshotLinkGoal(SnapshotGoal):
 
 
 def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
-    """Collective. Average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
+    """Collective. Measure average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
     negatives, and means over snapshots of the first two, each of the snapshot's own pairs."""
     positive, negative, number = (scores[name] for name in ("positive", "negative", "number"))
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     levels = count_levels(positive, negative, world)
     values = [levels.average_precision(), levels.auc()]
     values.append(ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"])
-    counted = []
+    by_snapshot = []
     for target in sorted(t for targets in batches.targets for t in targets):
         here = number == target
         levels = count_levels(positive[here], negative[here], world)
-        counted.append((levels.average_precision(), levels.auc()))
-    values += [mean_known(column) for column in zip(*counted, strict=True)]
+        by_snapshot.append((levels.average_precision(), levels.auc()))
+    values += [mean_known(column) for column in zip(*by_snapshot, strict=True)]
     return dict(zip(DRAWN_NAMES, values, strict=True))
 
 
 def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Means over snapshots with edges, of what ranking made of each; all ranks of a group know the same."""
+    """Collective. Average over snapshots with edges what ranking made of each; all ranks of a group know the same."""
     values = np.column_stack([scores[name] for name in ALL_NAMES])
     check_finite(not np.isinf(values).any(), world)
     if world.size > 1:
@@ -133,7 +138,7 @@ MEASURES: dict[str, SplitMeasure] = {DRAWN: measure_drawn, ALL: measure_all_pair
 
 
 def _count_types(partition: SnapshotPartition, world: World) -> int:
-    """Collective. Of the edges' column type. Raises ValueError where it holds none, on all ranks."""
+    """Collective. Count the types in the edges' column. Raises ValueError where it holds none, on all ranks."""
     with together(world, "read the types of edges"):
         types = partition.edge_column(TYPE)
         if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
@@ -141,13 +146,7 @@ def _count_types(partition: SnapshotPartition, world: World) -> int:
     return 1 + max(world.allgather(int(types.max(initial=0))))
 
 
-def _measure_training(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Of positive [n] and negative [n, k] scores."""
-    ranks = ranks_of(scores["positive"], scores["negative"])
-    return measure_links(scores, world) | ranking_metrics(ranks, np.zeros(len(ranks), bool), world)
-
-
 def mean_known(values) -> float:
-    """Mean of those that are no NaN; NaN of none."""
-    known = [float(value) for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    """Average the values that are no NaN; NaN where all are."""
+    numbers = [float(value) for value in values if not math.isnan(value)]
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan

@@ -1,4 +1,4 @@
-"""What links of snapshots are learnt from: the edges of a target, and pairs drawn against them.
+"""Plans what links of snapshots are learnt from: the edges of a target, and pairs drawn against them.
 
 s edges of this rank, k negatives each, w different nodes wanted. All of it is a function of random key, edges and
 nodes: no number of ranks changes it.
@@ -29,19 +29,20 @@ from hpcgnn.task.links import LinkScores
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A route to the wanted nodes, None on one rank: then places are rows of the table itself."""
+    """Brings rows of the wanted nodes; route None on one rank: then places are rows of the table itself."""
 
     route: Route | None
 
     def bring(self, table: torch.Tensor, chain: HaloChain, channel: Channel) -> torch.Tensor:
-        """Collective. Rows [w, D] of the owners' tables [n, D], with their gradients."""
+        """Collective. Return rows [w, D] of the owners' tables [n, D], with their gradients."""
         return table if self.route is None else chain.pull(self.route.over(channel), table)
 
 
 def reach(
     wanted: list[np.ndarray], book: Book, channel: Channel, device: torch.device
 ) -> tuple[Reach, list[torch.Tensor]]:
-    """Collective. The reach to all nodes among arrays of global ids, and the places of each array in what it brings."""
+    """Collective. Plan the reach to all nodes among arrays of global ids; returns the places of each array in what it
+    brings, too."""
     if channel.size == 1:
         return Reach(None), [
             torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in wanted
@@ -61,7 +62,7 @@ TYPE = "type"  # column of the edges
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Edges whose ends are asked for among all nodes: source, destination (global ids) and type of those of all ranks
+    """Edges whose ends are ranked among all nodes: source, destination (global ids) and type of those of all ranks
     [S, 3], ``own`` those of this rank; rows: by the end that asks (source, destination) the reach to their nodes, and
     places [S] in what it brings; known: all edges of the snapshot, answers of sources, and of destinations."""
 
@@ -89,7 +90,7 @@ class Pairs:
 
 
 class TargetEdges:
-    """Collective to create. The edges of later snapshots that are learnt: every pair of nodes once. ``horizon``:
+    """Finds the edges of later snapshots that are learnt: every pair of nodes once. Collective to create. ``horizon``:
     predictions are for so many snapshots later; undirected: of both directions the one from the lower row id;
     new_only: none that the snapshot that predictions are made from has, too; types: of edges, 0: they have none."""
 
@@ -101,19 +102,19 @@ class TargetEdges:
         self._rows = _SourceRows(partition, channel) if undirected else None
 
     def at(self, number: int) -> SnapshotEdges:
-        """What predictions from a snapshot are about."""
+        """Return the edges that predictions from a snapshot are about."""
         edges = self.all_at(number)
-        kept = _first_of_each(self._key(edges))
+        place = np.sort(np.unique(self._key(edges), return_index=True)[1])  # the first of each of equal keys
         if self._rows is not None:
-            kept = kept[self._rows.of(edges.src[kept]) <= self._partition.flat_row[edges.dst[kept]]]
+            place = place[self._rows.of(edges.src[place]) <= self._partition.flat_row[edges.dst[place]]]
         if self._new_only:
             old = self._key(self.all_at(number - self._horizon))
-            kept = kept[~np.isin(self._key(edges)[kept], old)]
-        columns = {name: column[kept] for name, column in edges.columns.items()}
-        return SnapshotEdges(edges.src[kept], edges.dst[kept], edges.row[kept], columns)
+            place = place[~np.isin(self._key(edges)[place], old)]
+        columns = {name: column[place] for name, column in edges.columns.items()}
+        return SnapshotEdges(edges.src[place], edges.dst[place], edges.row[place], columns)
 
     def all_at(self, number: int) -> SnapshotEdges:
-        """All edges of the snapshot that predictions from ``number`` are for."""
+        """Return all edges of the snapshot that predictions from ``number`` are for."""
         return self._partition.edges_at(number + self._horizon, (TYPE,) if self._types else ())
 
     def _key(self, edges: SnapshotEdges) -> np.ndarray:
@@ -122,12 +123,11 @@ class TargetEdges:
 
 
 class PairPlanner:
-    """Collective to create and to call, over ``channel``.
+    """Plans the pairs of a target: its edges, and negatives. Collective to create and to call, over ``channel``.
 
     counts: negatives of an edge, in training and in evaluation (ALL_PAIRS, or ANSWERS: its ends are ranked among all
-    nodes); both_ends: negatives are pairs
-    of two drawn nodes, not of an edge's source and a drawn one; strict: none is an edge of the same snapshot, nor a
-    node with itself.
+    nodes); both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn one; strict: none is
+    an edge of the same snapshot, nor a node with itself.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PairPlanner:
         self._nodes = NodeDirectory(world, channel, partition.flat_row, self._ids, partition.book.num_nodes)
 
     def __call__(self, split: str, epoch: int, number: int) -> Pairs:
-        """Collective. In training others in every epoch."""
+        """Collective. Plan a target's pairs, with other negatives in every epoch of training."""
         edges, (training, evaluation) = self._targets.at(number), self._counts
         if split != TRAIN and evaluation <= 0:
             source, destination = (torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst))
@@ -153,15 +153,15 @@ class PairPlanner:
             random, count = Random(self._seed, Stream.EVAL_NEGATIVE, number), evaluation
         drawn = self._drawn(number, edges, count, random)
         wanted = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
-        found, places = reach(wanted, self._partition.book, self._channel, self._device)
+        to_nodes, places = reach(wanted, self._partition.book, self._channel, self._device)
         source, destination, negative, *others = places
         negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
-        return Pairs(number, found, source, destination, negative, negative_source, relation)
+        return Pairs(number, to_nodes, source, destination, negative, negative_source, relation)
 
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
-        """Collective. Global ids [1 or 2, s, count], destinations first: functions of seed, epoch, snapshot and edge
-        alone. Strict ones that are an edge are drawn again."""
+        """Collective. Draw global ids [1 or 2, s, count], destinations first, by seed, epoch, snapshot and edge alone.
+        Strict ones that are an edge are drawn again."""
         drawn = self._draw(edges.row, count, random, 0)
         if not self._strict:
             return drawn
@@ -169,7 +169,8 @@ class PairPlanner:
         edge, slot = (index.ravel() for index in np.indices(drawn.shape[1:]))
         for attempt in range(1, TRIES):
             destination, *source = drawn[:, edge, slot]
-            bad = self._is_edge(known, source[0] if source else edges.src[edge], _types_of(edges)[edge], destination)
+            sources = source[0] if source else edges.src[edge]
+            bad = known.hold(sources, _types_of(edges)[edge], destination, self._channel) | (sources == destination)
             if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
                 break
             edge, slot = edge[bad], slot[bad]
@@ -178,7 +179,7 @@ class PairPlanner:
         return drawn
 
     def _draw(self, rows: np.ndarray, count: int, random: Random, attempt: int) -> np.ndarray:
-        """Collective. Uniform over all nodes."""
+        """Collective. Draw uniformly from all nodes."""
         keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
         return self._nodes.lookup(np.stack([native.random_integers(k, rows, count, self._nodes.size) for k in keys]))
 
@@ -187,32 +188,28 @@ class PairPlanner:
         ownership = partition.book.of_type(0)
         return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
 
-    def _is_edge(self, known: KnownAnswers, source, types, destination) -> np.ndarray:
-        """Collective. Whether pairs [n] are edges of a type, or one node each."""
-        return known.hold(source, types, destination, self._channel) | (source == destination)
-
     def _answers(self, number: int, edges: SnapshotEdges) -> Answers:
-        """Collective."""
+        """Collective. Plan how both ends of the edges are ranked among all nodes."""
         partition, channel = self._partition, self._channel
         back = reversed_edges(self._targets.all_at(number), partition, channel)
         ownership = partition.book.of_type(0)
         sources = KnownAnswers(ownership, partition.rank, back.src, _types_of(back), self._ids[back.dst])
-        asked = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
-        counts = channel.counts(np.full(channel.size, len(asked)))
-        everyone = channel.everyone(torch.from_numpy(asked), counts).numpy()
+        own = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
+        counts = channel.counts(np.full(channel.size, len(own)))
+        everyone = channel.everyone(torch.from_numpy(own), counts).numpy()
         reached = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
-        rows = [(found, place) for found, (place,) in reached]
+        rows = [(to_nodes, place) for to_nodes, (place,) in reached]
         first = int(counts[: channel.rank].sum())
-        return Answers(everyone, slice(first, first + len(asked)), rows, (self._known(number), sources))
+        return Answers(everyone, slice(first, first + len(own)), rows, (self._known(number), sources))
 
 
 def _types_of(edges: SnapshotEdges) -> np.ndarray:
-    """[e] int64; 0 where edges have none."""
+    """Return the types of edges [e] int64; 0 where they have none."""
     return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
 
 
 class _SourceRows:
-    """Collective to create. Flat row ids of all sources of edges into this rank's nodes."""
+    """Knows the flat row ids of all sources of edges into this rank's nodes. Collective to create."""
 
     def __init__(self, partition: SnapshotPartition, channel: Channel):
         self._ids = np.unique(partition.all_sources)
@@ -220,17 +217,12 @@ class _SourceRows:
         self._rows = rows.numpy()
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """Of global ids [n]."""
+        """Return the row ids of global ids [n]."""
         return self._rows[np.searchsorted(self._ids, ids)]
 
 
-def _first_of_each(key: np.ndarray) -> np.ndarray:
-    """Places, increasing, of the first of each of equal keys."""
-    return np.sort(np.unique(key, return_index=True)[1])
-
-
 def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> LinkScores:
-    """Of the rows that the pairs' places are of [w, Z]."""
+    """Score pairs from the rows [w, Z] that their places point to."""
     source, destination = functional.embedding(pairs.source, rows), functional.embedding(pairs.destination, rows)
     assert pairs.negative is not None
     drawn = functional.embedding(pairs.negative, rows)

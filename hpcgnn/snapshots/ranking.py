@@ -1,4 +1,4 @@
-"""Edges of a snapshot ranked among all pairs of nodes (Pareja et al., EvolveGCN, 2020), or their ends among all nodes.
+"""Ranks edges of a snapshot among all pairs of nodes (Pareja et al., EvolveGCN, 2020), or their ends among all nodes.
 
 n nodes of this rank, N of all ranks, s edges into this rank's nodes, P of all ranks, Z width.
 """
@@ -26,52 +26,53 @@ SCORES = 1 << 18  # of pairs at once: they stay in a cache
 
 @dataclass(slots=True)
 class RankedPairs:
-    """values [t, 3] of t targets, the same on all ranks: average precision of edges against all other pairs; mean over
-    sources of the mean reciprocal rank of their edges among all destinations, other edges too; ROC AUC. Infinite where
-    a score is not finite."""
+    """How well edges rank among all pairs. values [t, 3] of t targets, the same on all ranks: average precision of
+    edges against all other pairs; mean over sources of the mean reciprocal rank of their edges among all destinations,
+    other edges too; ROC AUC. Infinite where a score is not finite."""
 
     values: np.ndarray
 
     @classmethod
     def join(cls, ranked: list[RankedPairs]) -> RankedPairs:
-        """Ranks of several targets as one."""
+        """Join the ranks of several targets."""
         return cls(np.concatenate([r.values for r in ranked]))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """By name [t]."""
+        """Return the values by name [t]."""
         return dict(zip(ALL_NAMES, self.values.T, strict=True))
 
 
 @dataclass(slots=True)
 class AnswerRanks:
-    """rank [r] of right answers among all nodes, those of this rank's edges."""
+    """Where right answers rank among all nodes: rank [r] for this rank's edges."""
 
     rank: np.ndarray
 
     @classmethod
     def join(cls, ranks: list[AnswerRanks]) -> AnswerRanks:
-        """Ranks of several targets as one."""
+        """Join the ranks of several targets."""
         return cls(np.concatenate([r.rank for r in ranks]))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """rank [r]."""
+        """Return the ranks [r] by name."""
         return {"rank": self.rank}
 
 
 def rank_answers(decoder: Any, outputs: torch.Tensor, answers: Answers, channel: Channel, world: World) -> AnswerRanks:
-    """Collective. Of both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
-    most, found = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), []
+    """Collective. Rank both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
+    most, ranks = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), []
     types = answers.edges[:, 2]
     for asks, ((reached, place), known) in enumerate(zip(answers.rows, answers.known, strict=True)):
         rows = reached.bring(outputs, HaloChain(), channel)[place]
         candidates = Candidates(known, most, reverse=asks == 1)
         query, answer = answers.edges[:, asks], answers.edges[:, 1 - asks]
-        found.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
-    return AnswerRanks(np.concatenate(found))
+        ranks.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
+    return AnswerRanks(np.concatenate(ranks))
 
 
 def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: Pairs, channel: Channel, world: World):
-    """Collective. From outputs [n, Z]; pairs: sources as global ids, destinations as local rows."""
+    """Collective. Rank edges among all pairs, from outputs [n, Z]; pairs: sources as global ids, destinations as local
+    rows."""
     everyone = channel.everyone(outputs)  # in order of global id
     score = score_matrix(decoder, everyone, outputs)
     positive = score[pairs.destination, pairs.source]
@@ -86,7 +87,7 @@ def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: Pairs, channel: C
 
 
 def score_matrix(decoder: Any, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-    """Scores [n, N] float32 of destinations [n, Z] with all sources [N, Z]."""
+    """Score destinations [n, Z] with all sources [N, Z]: [n, N] float32."""
     score = torch.empty((len(destination), len(source)), device=source.device)
     most = max(1, SCORES // max(1, len(source)))
     for at in range(0, len(destination), most):
@@ -95,8 +96,8 @@ def score_matrix(decoder: Any, source: torch.Tensor, destination: torch.Tensor) 
 
 
 def _mean_reciprocal_rank(score: torch.Tensor, source, positive, channel: Channel, world: World) -> float:
-    """Collective. Ranks of a source's edges among all destinations, ties counted half; their reciprocals' mean by
-    source, then over sources."""
+    """Collective. Rank a source's edges among all destinations, ties counted half; average the reciprocals by source,
+    then over sources."""
     source, positive = (channel.everyone(values.contiguous()) for values in (source, positive))
     if len(source) == 0:
         return math.nan

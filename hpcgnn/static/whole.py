@@ -147,14 +147,14 @@ def _make_half(
 ) -> Half:  # fmt: skip
     """One half of the graph; columns: by type, identity and degree of [own nodes | ghosts]."""
     rows, sources, positions = [], [], []
-    for order, (identity, _) in zip(orders, columns, strict=True):
+    for order, (flat_row, _) in zip(orders, columns, strict=True):
         num_inner, num_deep, num_own = sum(order.counts[:OUTER]), order.counts[DEEP], len(order.rows)
         inner_rows, outer_rows = np.split(order.rows, [num_inner])
         rows.append(outer_rows if outer else inner_rows)
-        ghost_rows = np.arange(num_own, len(identity))
+        ghost_rows = np.arange(num_own, len(flat_row))
         reached = [outer_rows, inner_rows[num_deep:], ghost_rows] if outer else [order.rows]
         sources.append(np.concatenate(reached))
-        positions.append(np.empty(len(identity), np.int64))
+        positions.append(np.empty(len(flat_row), np.int64))
         positions[-1][sources[-1]] = np.arange(len(sources[-1]))
     adjacencies = []
     for number, (relation, edges) in enumerate(zip(partition.relations, partition.edges, strict=True)):

@@ -21,21 +21,21 @@ NOBODY = torch.iinfo(torch.int64).max >> 11  # an id, exact in float64, that no 
 
 
 def best_rows(frames: list[Frame], rows: list[torch.Tensor], direction: torch.Tensor, num_best: int) -> list:
-    """Collective. Of every frame's rows [n, k, D] of all ranks the m with the largest products with a direction [D] of
-    length 1, each times tanh of its product: [k, m, D], the best first, of equal ones the lower row id; zeros where
-    there are fewer nodes. One exchange for all frames."""
-    pieces = [(frame, piece) for frame, some in zip(frames, rows, strict=True) for piece in some.unbind(1)]
+    """Collective. Choose of every frame's rows [n, k, D] of all ranks the m with the largest products with a direction
+    [D] of length 1, each times tanh of its product: [k, m, D], the best first, of equal ones the lower row id; zeros
+    where there are fewer nodes. One exchange for all frames."""
     keys, sent = [], []
-    for frame, piece in pieces:
-        key, found = _own_best(piece, frame.snapshots[0].identity, direction, num_best)
-        keys.append(key)
-        sent.append(found)
+    for frame, frame_rows in zip(frames, rows, strict=True):
+        for snapshot_rows in frame_rows.unbind(1):
+            key, weighed = _own_best(snapshot_rows, frame.snapshots[0].identity, direction, num_best)
+            keys.append(key)
+            sent.append(weighed)
     best = _choose(torch.stack(keys), torch.stack(sent), frames[0].everyone)
-    return list(best.split([some.shape[1] for some in rows]))
+    return list(best.split([frame_rows.shape[1] for frame_rows in rows]))
 
 
 def _own_best(rows, identity, direction, num_best: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys (product, row id) [m, 2] float64 and weighed rows [m, D] of this rank's best."""
+    """Choose this rank's best: keys (product, row id) [m, 2] float64, and weighed rows [m, D]."""
     with torch.no_grad():
         score = rows @ direction
         place = torch.arange(len(score), device=score.device)
@@ -45,26 +45,25 @@ def _own_best(rows, identity, direction, num_best: int) -> tuple[torch.Tensor, t
         place = place[score[place].argsort(descending=True, stable=True)][:num_best]
         key = score.new_tensor([-torch.inf, NOBODY], dtype=torch.float64).repeat(num_best, 1)
         key[: len(place), 0], key[: len(place), 1] = score[place].double(), identity[place].double()
-    found = rows[place]
-    found = found * torch.tanh(found @ direction).unsqueeze(1)
-    return key, torch.nn.functional.pad(found, (0, 0, 0, num_best - len(place)))
+    best = rows[place]
+    weighed = best * torch.tanh(best @ direction).unsqueeze(1)
+    return key, torch.nn.functional.pad(weighed, (0, 0, 0, num_best - len(place)))
 
 
 def _choose(keys: torch.Tensor, rows: torch.Tensor, everyone) -> torch.Tensor:
-    """Collective. The best [p, m, D] of all ranks for p problems: keys [p, m, 2] and rows [p, m, D] are this rank's."""
+    """Collective. Choose the best [p, m, D] of all ranks for p problems; keys [p, m, 2] and rows [p, m, D] are this
+    rank's."""
     if everyone is None:
         return rows
     exchanges = everyone.start(keys.flatten(0, 1)), everyone.start(rows.flatten(0, 1))
-    keys, found = (_by_problem(everyone.finish(e), some) for e, some in zip(exchanges, (keys, rows), strict=True))
+    keys, candidates = (
+        everyone.finish(exchange).view(-1, *sent.shape).transpose(0, 1).flatten(1, 2)  # [R p m, .] as [p, R m, .]
+        for exchange, sent in zip(exchanges, (keys, rows), strict=True)
+    )
     order = keys[..., 1].argsort(dim=1)
     order = order.gather(1, keys[..., 0].gather(1, order).argsort(dim=1, descending=True, stable=True))
     order = order[:, : rows.shape[1], None].expand(-1, -1, rows.shape[2])
-    return found.gather(1, order)
-
-
-def _by_problem(received: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
-    """What arrived of all ranks [R p m, D] as [p, R m, D]."""
-    return received.view(-1, *sent.shape).transpose(0, 1).flatten(1, 2)
+    return candidates.gather(1, order)
 
 
 class MatrixGRU(nn.Module):
@@ -90,8 +89,8 @@ def _squares(count: int, rows: int) -> torch.Tensor:
 
 
 class EvolveGCN(SequenceModel):
-    """Layers one behind the other: of each the matrices of all frames are formed, then the convolutions of all frames,
-    their exchanges under way together."""
+    """Layers one behind the other: each forms the matrices of all frames, then the convolutions of all frames, their
+    exchanges under way together."""
 
     def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
         super().__init__(config, sizes)
@@ -101,7 +100,7 @@ class EvolveGCN(SequenceModel):
         self.output = nn.Linear(config.hidden, sizes.outputs)
 
     def shared_state(self) -> State:
-        """The matrices."""
+        """Return the layers' matrices."""
         return {f"weight{number}": value for number, value in enumerate(self.initial)}
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
@@ -116,37 +115,39 @@ class EvolveGCN(SequenceModel):
         return rows, state
 
     def shown(self, frames: list[Frame]) -> list[Frame]:
-        """The frames whose hidden rows are needed, the last ones."""
+        """Return the frames whose hidden rows are needed, the last ones."""
         raise NotImplementedError
 
     def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
-        """Collective. A layer's matrices [k or 1, I, O] of all frames, from its rows [n, k, I] and the one before."""
+        """Collective. Form a layer's matrices [k or 1, I, O] of all frames, from its rows [n, k, I] and the matrix
+        before them."""
         raise NotImplementedError
 
     def _convolve(self, number: int, frames: list[Frame], rows: list, weights: list) -> list[torch.Tensor]:
-        """Collective. Hidden rows [n, k, H] of a layer, after the last one outputs [n, k, C]."""
+        """Collective. Form a layer's hidden rows [n, k, H], or, after the last one, outputs [n, k, C]."""
         is_last = number == len(self.evolve) - 1
         if number == 0:
             every = Distinct(frames)
             smoothed = every.spread(smooth_all(every.frames, "gcn"))
             last = self.output if is_last else None
-            return [_product(some, weight, True, last) for some, weight in zip(smoothed, weights, strict=True)]
-        trio = zip(frames, rows, weights, strict=True)
-        sent = [_product(frame.drop(some, number, self.config.dropout), weight) for frame, some, weight in trio]
-        found = [relu(some) for some in propagate_all(frames, "gcn", sent)]
-        return [self.output(some) for some in found] if is_last else found
+            return [_product(below, weight, True, last) for below, weight in zip(smoothed, weights, strict=True)]
+        trios = zip(frames, rows, weights, strict=True)
+        sent = [_product(frame.drop(below, number, self.config.dropout), weight) for frame, below, weight in trios]
+        hidden = [relu(sums) for sums in propagate_all(frames, "gcn", sent)]
+        return [self.output(frame_rows) for frame_rows in hidden] if is_last else hidden
 
 
 def _product(
     rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False, output: nn.Linear | None = None
 ) -> torch.Tensor:
-    """rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for, and given to ``output`` if there is one."""
+    """Compute rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for, and given to ``output`` if there is
+    one."""
     if len(weight) == 1:
         one = weight[0]
         return affine(rows, one, rectify=rectify) if output is None else perceptron(rows, one, output)
-    found = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
-    found = torch.relu(found) if rectify else found
-    return found if output is None else output(found)
+    products = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
+    products = torch.relu(products) if rectify else products
+    return products if output is None else output(products)
 
 
 class EvolveGCNO(EvolveGCN):
@@ -156,10 +157,10 @@ class EvolveGCNO(EvolveGCN):
         return self.asked(frames)
 
     def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
-        found = [weight[:1]]
+        matrices = [weight[:1]]
         for _ in frames:
-            found.append(self.evolve[number](found[-1], found[-1]))
-        return found[1:]
+            matrices.append(self.evolve[number](matrices[-1], matrices[-1]))
+        return matrices[1:]
 
 
 class EvolveGCNH(EvolveGCN):
@@ -174,7 +175,7 @@ class EvolveGCNH(EvolveGCN):
         return frames
 
     def matrices(self, number: int, frames: list[Frame], rows: list, weight: torch.Tensor) -> list[torch.Tensor]:
-        direction, found = self.score[number].flatten(), [weight]
+        direction, matrices = self.score[number].flatten(), [weight]
         for summary in best_rows(frames, rows, direction / direction.norm(), weight.shape[2]):
-            found.append(self.evolve[number](summary.transpose(1, 2), found[-1]))
-        return found[1:]
+            matrices.append(self.evolve[number](summary.transpose(1, 2), matrices[-1]))
+        return matrices[1:]

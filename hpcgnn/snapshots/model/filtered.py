@@ -17,7 +17,8 @@ from hpcgnn.snapshots.neighborhood import CHEBYSHEV
 
 
 class FilterGRU(nn.Module):
-    """A GRU, its products with hidden rows filtered: one exchange for both gates, one for the candidate, a term."""
+    """A GRU whose products with hidden rows are filtered: of every term, one exchange for both gates, one for the
+    candidate."""
 
     parts = ("hidden",)
     gates = 3
@@ -28,19 +29,17 @@ class FilterGRU(nn.Module):
         self.kept, self.candidate = (glorot(around.num_terms * hidden, width * hidden) for width in (2, 1))
 
     def forward(self, frame: Frame, given: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. given [n, k, 3 H] (update | reset | candidate); the new state."""
+        """Collective. Return the new state; given [n, k, 3 H] (update | reset | candidate)."""
         (hidden,), width = state, state[0].shape[2]
-        around = self._filtered(frame, hidden) @ self.kept
-        update, reset = torch.sigmoid(given[..., : 2 * width] + around).chunk(2, dim=2)
-        candidate = torch.tanh(given[..., 2 * width :] + self._filtered(frame, reset * hidden) @ self.candidate)
+        (around,) = self.around.of_rows([frame], [hidden])
+        update, reset = torch.sigmoid(given[..., : 2 * width] + around @ self.kept).chunk(2, dim=2)
+        (around,) = self.around.of_rows([frame], [reset * hidden])
+        candidate = torch.tanh(given[..., 2 * width :] + around @ self.candidate)
         return [torch.lerp(candidate, hidden, update)]
-
-    def _filtered(self, frame: Frame, rows: torch.Tensor) -> torch.Tensor:
-        return self.around.of_rows([frame], [rows])[0]
 
 
 class FilterLSTM(nn.Module):
-    """An LSTM with peepholes (Gers and Schmidhuber, 2000), its products with hidden rows filtered: one exchange a
+    """An LSTM with peepholes (Gers and Schmidhuber, 2000) whose products with hidden rows are filtered: one exchange a
     term."""
 
     parts = ("hidden", "cell")
@@ -52,7 +51,7 @@ class FilterLSTM(nn.Module):
         self.kept, self.peephole = glorot(around.num_terms * hidden, 4 * hidden), glorot(3, hidden)
 
     def forward(self, frame: Frame, given: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. given [n, k, 4 H] (input | forget | output | candidate); the new state."""
+        """Collective. Return the new state; given [n, k, 4 H] (input | forget | output | candidate)."""
         hidden, memory = state
         (around,) = self.around.of_rows([frame], [hidden])
         take, keep, show, candidate = (given + around @ self.kept).chunk(4, dim=2)
@@ -79,7 +78,7 @@ class FilteredModel(SequenceModel):
 
     @staticmethod
     def make_filter(order: int) -> Filter | Convolution:
-        """What the model makes of rows before it multiplies them."""
+        """Make what the model filters rows with before it multiplies them."""
         return Filter(CHEBYSHEV, order)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
@@ -87,14 +86,14 @@ class FilteredModel(SequenceModel):
         every, after = Distinct(frames), dict[str, torch.Tensor]()
         for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
             around = self.around.of_rows(frames, rows) if number else self.around.of_inputs(every.frames)
-            given = [affine(some, weight, bias) for some in around]
+            given = [affine(filtered, weight, bias) for filtered in around]
             names = [f"{part}{number}" for part in self.cell.parts]
             parts, rows = [state[name] for name in names], []
-            for frame, some in zip(frames, given if number else every.spread(given), strict=True):
-                parts = cell(frame, some, parts)
+            for frame, of_frame in zip(frames, given if number else every.spread(given), strict=True):
+                parts = cell(frame, of_frame, parts)
                 rows.append(frame.drop(parts[0], number, self.config.dropout))
             after.update(zip(names, parts, strict=True))
-        return [self.output(torch.relu(some)) for some in self.asked(rows)], after
+        return [self.output(torch.relu(hidden)) for hidden in self.asked(rows)], after
 
 
 class GConvGRU(FilteredModel):
@@ -118,7 +117,7 @@ class DCRNN(FilteredModel):
 
     @staticmethod
     def make_filter(order: int) -> Filter:
-        """Walks of 0 to order - 1 steps."""
+        """Make walks of 0 to order - 1 steps."""
         return Filter("walk", order, both=True)
 
 
@@ -129,5 +128,5 @@ class JointTGCN(FilteredModel):
 
     @staticmethod
     def make_filter(order: int) -> Convolution:
-        """Neighbourhoods' sums, without a term of a node's own."""
+        """Make sums over neighbours, without a term of a node's own."""
         return Convolution()

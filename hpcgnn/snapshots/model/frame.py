@@ -1,4 +1,4 @@
-"""What models of snapshots get, and what each of them offers the run: tensors only.
+"""Frames, which models of snapshots compute on, and what each of these models offers the run: tensors only.
 
 A *frame* is one place in k sequences of snapshots that a step follows at once: k windows that end at different targets,
 or k = 1 where state is carried on. *State* is what a model remembers from snapshot to snapshot: rows of nodes
@@ -9,15 +9,13 @@ output columns; rows are [n, k, D].
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from hpcgnn import native
 from hpcgnn.comm.halo import RankHalo, RankRows
-from hpcgnn.native import Random, Stream
 from hpcgnn.nn.aggregation import attend, product, score_columns
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.snapshots.config import SnapshotModelConfig
@@ -35,12 +33,12 @@ class Graph:
     out_halo: RankHalo | None = None
 
     def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
-        """Collective. Sums over neighbours [n, D] of rows [n, D]."""
+        """Collective. Sum rows [n, D] over neighbours."""
         side, halo = (self.out, self.out_halo) if out else (self.into, self.halo)
         return propagate(side, halo, name, rows, exchange)
 
     def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Collective. Sums over neighbours of rows [n, k, H], of an exchange that was started."""
+        """Collective. Sum rows [n, k, H], whose exchange was started, over neighbours by attention."""
         if self.halo is not None:
             ghosts = self.halo.finish(exchange)
             rows = torch.cat([rows, ghosts.view(len(ghosts), *rows.shape[1:])])
@@ -92,7 +90,7 @@ class Frame:
 
     @property
     def learnt(self) -> bool:
-        """Whether the inputs are, so that nothing of them is kept."""
+        """Whether inputs are learnt, so that nothing of them is kept."""
         return self.snapshots[0].smoothed is None
 
     @property
@@ -112,16 +110,15 @@ class Frame:
         return [s.graph.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
 
     def propagate(self, name: str, rows: torch.Tensor, exchanges: list | None = None, out: bool = False):
-        """Collective. operator @ rows of every snapshot [n, k, D]; see ``make_operator``."""
+        """Collective. Return operator (``make_operator``) @ rows of every snapshot [n, k, D]."""
         if len(self.graphs) == 1:
-            found = self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out)
-            return found.view(rows.shape)
+            return self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out).view(rows.shape)
         exchanges = exchanges or [None] * len(self.snapshots)
         pieces = zip(self.snapshots, rows.unbind(1), exchanges, strict=True)
         return side_by_side([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
 
     def attend(self, rows: torch.Tensor, exchanges: list, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Collective. Of every snapshot the sums [n, k, H] of neighbours' and own rows [n, k, H], weighed by attention
+        """Collective. Sum neighbours' and own rows [n, k, H] of every snapshot, weighed by attention
         (``attend``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
         rows, started before."""
         if len(self.graphs) == 1:
@@ -130,36 +127,35 @@ class Frame:
         return torch.cat([s.graph.attend(piece, ahead, source, target) for s, piece, ahead in pieces], dim=1)
 
     def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
-        """Collective. A term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
+        """Collective. Return a term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
         operator @ inputs: formed once in a run where inputs are not learnt."""
         return side_by_side([self._smooth(snapshot, name, out, power) for snapshot in self.snapshots])
 
     def drop(self, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
-        """Keyed dropout of rows [n, k, D]; every place in a model has its own site."""
+        """Drop entries of rows [n, k, D] by their keys; every place in a model has its own site."""
         if not self.key.training or p == 0 or rows.numel() == 0:
             return rows
-        return rows * torch.stack([self._mask(s, rows, site, p) for s in self.snapshots], dim=1)
+        keys = [replace(self.key, step=(self.key.step << 16) + snapshot.number) for snapshot in self.snapshots]
+        masks = [
+            key.dropout_mask(snapshot.identity, site, p, rows.shape[2], rows.dtype)
+            for key, snapshot in zip(keys, self.snapshots, strict=True)
+        ]
+        return rows * torch.stack(masks, dim=1)
 
     def _smooth(self, snapshot: Snapshot, name: str, out: bool, power: int) -> torch.Tensor:
         if power <= 0:
             return snapshot.inputs
         learnt = snapshot.smoothed is None
-        kept, graph = ({}, snapshot.graph) if learnt else (snapshot.smoothed, snapshot.whole or snapshot.graph)
-        if (name, out, power) not in kept:
+        terms, graph = ({}, snapshot.graph) if learnt else (snapshot.smoothed, snapshot.whole or snapshot.graph)
+        if (name, out, power) not in terms:
             last = self._smooth(snapshot, name, out, power - 1)
             before = self._smooth(snapshot, name, out, power - 2) if power > 1 else None
-            kept[name, out, power] = next_term(name, graph.propagate(name, last, out=out), before)
-        return kept[name, out, power]
-
-    def _mask(self, snapshot: Snapshot, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
-        key = self.key
-        step = (key.step << 16) + snapshot.number
-        random = Random(key.seed, Stream.DROPOUT, step, key.epoch, relation=site)
-        return native.dropout_mask(random, snapshot.identity, rows.shape[2], p, rows.dtype)
+            terms[name, out, power] = next_term(name, graph.propagate(name, last, out=out), before)
+        return terms[name, out, power]
 
 
 def side_by_side(rows: list[torch.Tensor]) -> torch.Tensor:
-    """k times [n, D] as [n, k, D]; one of them is not copied."""
+    """Stack k times [n, D] to [n, k, D]; a single one is not copied."""
     return rows[0].unsqueeze(1) if len(rows) == 1 else torch.stack(rows, dim=1)
 
 
@@ -176,7 +172,8 @@ class SequenceSizes:
 
 
 class SequenceModel(nn.Module):
-    """A model of one's own is made as Class(config, sizes) and has these attributes and methods.
+    """Base of the models of snapshots. A model of one's own is made as Class(config, sizes) and has these attributes
+    and methods.
 
     node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; weighs_edges:
     it does so itself, with no regard to a column weight.
@@ -191,20 +188,20 @@ class SequenceModel(nn.Module):
         self.config, self.sizes = config, sizes
 
     def begin(self, inputs: torch.Tensor) -> State:
-        """The state before the first snapshot, for inputs [n, k, I]."""
+        """Return the state before the first snapshot, for inputs [n, k, I]."""
         nodes, sequences = inputs.shape[:2]
         state = {name: inputs.new_zeros(nodes, sequences, width) for name, width in self.node_state.items()}
         return state | {name: value.expand(sequences, *value.shape) for name, value in self.shared_state().items()}
 
     def asked(self, sequence: list) -> list:
-        """What outputs are formed of, out of one thing a frame: the last of a window, else all."""
+        """Choose what outputs are formed of, out of one thing a frame: the last of a window, else all."""
         return sequence[-1:] if self.sizes.history else sequence
 
     def shared_state(self) -> State:
-        """State that is the same for all nodes, as a sequence begins [...]: learnt, or zeros."""
+        """Return the state that is the same for all nodes, as a sequence begins [...]: learnt, or zeros."""
         return {}
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        """Collective. Snapshots that follow each other; returns the outputs [n, k, C] of all of them, or of the last
-        ones, and the state after the last."""
+        """Collective. Compute the outputs [n, k, C] of snapshots that follow each other, all of them or the last ones,
+        and the state after the last."""
         raise NotImplementedError

@@ -51,18 +51,18 @@ class _Relu(torch.autograd.Function):
 
 
 def _relu_backward(gradient: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    found = empty_rows(out, *out.shape)
-    return torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=found)
+    memory = empty_rows(out, *out.shape)
+    return torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=memory)
 
 
 def affine(rows: torch.Tensor, weight: torch.Tensor, bias=None, rectify: bool = False) -> torch.Tensor:
-    """rows [..., I] @ weight [I, O] + bias [O], rectified if asked for: [..., O]."""
+    """Compute rows [..., I] @ weight [I, O] + bias [O], rectified if asked for: [..., O]."""
     flat = rows.reshape(-1, rows.shape[-1])
     return _Affine.apply(flat, weight, bias, rectify).view(*rows.shape[:-1], weight.shape[1])
 
 
 def relu(rows: torch.Tensor) -> torch.Tensor:
-    """Rows [..., I], rectified."""
+    """Rectify rows [..., I]."""
     return _Relu.apply(rows.reshape(-1, rows.shape[-1])).view(rows.shape)
 
 
@@ -71,8 +71,8 @@ class _Perceptron(torch.autograd.Function):
     def forward(ctx, rows, weight, out_weight, out_bias):
         ctx.save_for_backward(rows, weight, out_weight)
         out = rows.new_empty(len(rows), len(out_weight))
-        for begin, some, hidden in _hidden_pieces(rows, weight):
-            multiply_into(out[begin : begin + len(some)], hidden, out_weight.t(), out_bias)
+        for begin, piece, hidden in _hidden_pieces(rows, weight):
+            multiply_into(out[begin : begin + len(piece)], hidden, out_weight.t(), out_bias)
         return out
 
     @staticmethod
@@ -80,34 +80,34 @@ class _Perceptron(torch.autograd.Function):
         rows, weight, out_weight = ctx.saved_tensors
         grad_rows = empty_rows(rows, *rows.shape) if ctx.needs_input_grad[0] else None
         grad_weight, grad_out = torch.zeros_like(weight), torch.zeros_like(out_weight)
-        for begin, some, hidden in _hidden_pieces(rows, weight):
-            given = gradient[begin : begin + len(some)]
-            grad_out.addmm_(given.t(), hidden)
+        for begin, piece, hidden in _hidden_pieces(rows, weight):
+            grad_piece = gradient[begin : begin + len(piece)]
+            grad_out.addmm_(grad_piece.t(), hidden)
             # A product of one column with one row is a product of elements, and faster as one.
-            behind = given * out_weight if len(out_weight) == 1 else given @ out_weight
+            behind = grad_piece * out_weight if len(out_weight) == 1 else grad_piece @ out_weight
             torch.ops.aten.threshold_backward.grad_input(behind, hidden, 0, grad_input=behind)
-            grad_weight.addmm_(some.t(), behind)
+            grad_weight.addmm_(piece.t(), behind)
             if grad_rows is not None:
-                multiply_into(grad_rows[begin : begin + len(some)], behind, weight.t())
+                multiply_into(grad_rows[begin : begin + len(piece)], behind, weight.t())
         return grad_rows, grad_weight, grad_out, gradient.sum(0)
 
 
 def _hidden_pieces(rows: torch.Tensor, weight: torch.Tensor):
-    """Per piece of rows [n, I]: the first one, the piece [p, I], and relu(piece @ weight) [p, H], in memory that the
-    next piece takes."""
+    """Cut rows [n, I] into pieces; yields the number of the first row, the piece [p, I], and relu(piece @ weight)
+    [p, H], in memory that the next piece takes."""
     width = weight.shape[1]
     at_once = max(1, _PIECE_BYTES // (width * weight.element_size()))
     memory = weight.new_empty(min(at_once, len(rows)), width)
     for begin in range(0, len(rows), at_once):
-        some = rows[begin : begin + at_once]
-        hidden = memory[: len(some)]
-        multiply_into(hidden, some, weight)
-        yield begin, some, hidden.clamp_(min=0)
+        piece = rows[begin : begin + at_once]
+        hidden = memory[: len(piece)]
+        multiply_into(hidden, piece, weight)
+        yield begin, piece, hidden.clamp_(min=0)
 
 
 def perceptron(rows: torch.Tensor, weight: torch.Tensor, output: torch.nn.Linear) -> torch.Tensor:
-    """output(relu(rows [..., I] @ weight [I, H])) [..., O]; hidden rows are never in memory all together: the backward
-    pass forms them again."""
+    """Compute output(relu(rows [..., I] @ weight [I, H])) [..., O]; hidden rows are never in memory all together: the
+    backward pass forms them again."""
     flat = rows.reshape(-1, rows.shape[-1])
     return _Perceptron.apply(flat, weight, output.weight, output.bias).view(*rows.shape[:-1], output.out_features)
 
@@ -120,7 +120,7 @@ class GatedStep(torch.autograd.Function):
         """given [n, 3 H] (update | reset | candidate), hidden [n, H], gates [H, 2 H], candidate [H, H]; returns [n,
         H]."""
         width = hidden.shape[1]
-        open_gates, shown, new, out = (empty_rows(hidden, len(hidden), some * width) for some in (2, 1, 1, 1))
+        open_gates, shown, new, out = (empty_rows(hidden, len(hidden), parts * width) for parts in (2, 1, 1, 1))
         multiply_into(open_gates, hidden, gates, given[:, : 2 * width]).sigmoid_()
         torch.mul(open_gates[:, width:], hidden, out=shown)
         multiply_into(new, shown, candidate, given[:, 2 * width :]).tanh_()
@@ -132,7 +132,7 @@ class GatedStep(torch.autograd.Function):
         hidden, open_gates, shown, new, gates, candidate = ctx.saved_tensors
         width = hidden.shape[1]
         update, reset = open_gates[:, :width], open_gates[:, width:]
-        grad_given, grad_hidden, work, grad_shown = (empty_rows(new, len(new), some * width) for some in (3, 1, 1, 1))
+        grad_given, grad_hidden, work, grad_shown = (empty_rows(new, len(new), parts * width) for parts in (3, 1, 1, 1))
         to_gates, to_new = grad_given[:, : 2 * width], grad_given[:, 2 * width :]
         torch.mul(gradient, update, out=grad_hidden)
         _tanh_backward(torch.sub(gradient, grad_hidden, out=work), new, to_new)
@@ -159,13 +159,13 @@ class GatedCell(nn.Module):
         self.gates, self.candidate = glorot(hidden, 2 * hidden), glorot(hidden, hidden)
 
     def forward(self, given: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """given [..., 3 H] (update | reset | candidate), hidden [..., H]."""
+        """Return the new hidden rows; given [..., 3 H] (update | reset | candidate), hidden [..., H]."""
         width = hidden.shape[-1]
         rows = given.reshape(-1, 3 * width), hidden.reshape(-1, width)
         return GatedStep.apply(*rows, self.gates, self.candidate).view(hidden.shape)
 
     def reference(self, given: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """The step in plain torch, operation by operation."""
+        """Do the step in plain torch, operation by operation."""
         width = hidden.shape[-1]
         update, reset = torch.sigmoid(given[..., : 2 * width] + hidden @ self.gates).chunk(2, dim=-1)
         candidate = torch.tanh(given[..., 2 * width :] + (reset * hidden) @ self.candidate)
@@ -183,7 +183,7 @@ class MemoryCell(nn.Module):
     def forward(
         self, given: torch.Tensor, hidden: torch.Tensor, memory: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """given [..., 4 H] (input | forget | output | candidate), hidden and memory [..., H]; returns both anew."""
+        """Return new hidden rows and memory [..., H]; given [..., 4 H] (input | forget | output | candidate)."""
         width = hidden.shape[-1]
         gates = given + hidden @ self.weight
         take, keep, show = torch.sigmoid(gates[..., : 3 * width]).chunk(3, dim=-1)
@@ -208,15 +208,12 @@ class TGCN(SequenceModel):
         return [self.output(relu(rows)) for rows in self.asked(hidden)], {"hidden": hidden[-1]}
 
     def hidden(self, frames: list[Frame], state: State) -> list[torch.Tensor]:
-        """Collective. Hidden rows [n, k, H] after every frame."""
-        every, found = Distinct(frames), []
+        """Collective. Return the hidden rows [n, k, H] after every frame."""
+        every, hidden = Distinct(frames), [state["hidden"]]
         rows = smooth_all(every.frames, "gcn") if self.below is None else self.below(every.frames)
-        ahead = every.spread([affine(some, self.weight, self.bias) for some in rows])
-        hidden = state["hidden"]
-        for given in ahead:
-            hidden = self.cell(given, hidden)
-            found.append(hidden)
-        return found
+        for given in every.spread([affine(frame_rows, self.weight, self.bias) for frame_rows in rows]):
+            hidden.append(self.cell(given, hidden[-1]))
+        return hidden[1:]
 
 
 class A3TGCN(TGCN):
@@ -249,7 +246,7 @@ class MPNNLSTM(SequenceModel):
         self.output = nn.Linear(2 * hidden + sizes.inputs, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
-        every, found = Distinct(frames), []
+        every, hidden = Distinct(frames), []
         layers = self.stack.layers(every.frames)
         ahead = every.spread([torch.cat(rows, dim=2) for rows in zip(*layers, strict=True)])
         state = dict(state)
@@ -258,6 +255,6 @@ class MPNNLSTM(SequenceModel):
                 names = f"hidden{number}", f"cell{number}"
                 rows, memory = cell(affine(rows, weight, bias), *[state[name] for name in names])
                 state.update(zip(names, (rows, memory), strict=True))
-            found.append((state["hidden0"], rows))
-        pairs = zip(self.asked(frames), self.asked(found), strict=True)
-        return [self.output(torch.cat([*hidden, frame.inputs], dim=2)) for frame, hidden in pairs], state
+            hidden.append((state["hidden0"], rows))
+        pairs = zip(self.asked(frames), self.asked(hidden), strict=True)
+        return [self.output(torch.cat([*layers, frame.inputs], dim=2)) for frame, layers in pairs], state

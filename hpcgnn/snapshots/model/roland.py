@@ -18,7 +18,7 @@ from hpcgnn.snapshots.model.stacks import SAGEStack
 
 
 class GRUUpdate(nn.Module):
-    """A GRU whose input are the new rows."""
+    """Updates by a GRU whose input are the new rows."""
 
     def __init__(self, hidden: int):
         super().__init__()
@@ -26,12 +26,13 @@ class GRUUpdate(nn.Module):
         self.cell = GatedCell(hidden)
 
     def forward(self, new: torch.Tensor, old: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """new and old rows [n, k, H]; share [n, k, 1] of a node's edges so far that came before this snapshot."""
+        """Update old rows [n, k, H] by new ones; share [n, k, 1] of a node's edges so far that came before this
+        snapshot."""
         return self.cell(affine(new, self.weight, self.bias), old)
 
 
 class AverageUpdate(nn.Module):
-    """The mean of old and new rows, weighed by the edges they come of."""
+    """Updates by the mean of old and new rows, weighed by the edges they come of."""
 
     def __init__(self, hidden: int):
         super().__init__()
@@ -41,7 +42,7 @@ class AverageUpdate(nn.Module):
 
 
 class ConcatUpdate(nn.Module):
-    """Two layers over old and new rows side by side."""
+    """Updates by two layers over old and new rows side by side."""
 
     def __init__(self, hidden: int):
         super().__init__()
@@ -70,21 +71,16 @@ class ROLAND(SequenceModel):
         new = every.spread(self.stack.layer(0, every.frames))
         rows: list[torch.Tensor] = []
         state = dict(state)
-        shares, state["edges"] = self._shares(frames, state["edges"])
+        shares = []
+        for frame in frames:
+            before, state["edges"] = state["edges"], state["edges"] + frame.degree
+            total = state["edges"]
+            shares.append(torch.where(total > 0, before / torch.where(total > 0, total, 1), 0))
         for number, update in enumerate(self.updates):
             new = self.stack.layer(number, frames, rows) if number else new
             old, rows = state[f"hidden{number}"], []
-            for some, share in zip(new, shares, strict=True):
-                old = update(some, old, share)
+            for frame_rows, share in zip(new, shares, strict=True):
+                old = update(frame_rows, old, share)
                 rows.append(old)
             state[f"hidden{number}"] = old
-        return [self.output(some) for some in self.asked(rows)], state
-
-    @staticmethod
-    def _shares(frames: list[Frame], edges: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """For every frame the share [n, k, 1] of the in-edges so far that came before it; and the edges after all."""
-        found = []
-        for frame in frames:
-            before, edges = edges, edges + frame.degree
-            found.append(torch.where(edges > 0, before / torch.where(edges > 0, edges, 1), 0))
-        return found, edges
+        return [self.output(frame_rows) for frame_rows in self.asked(rows)], state

@@ -1,4 +1,4 @@
-"""What a model of sampled neighbours gets: layered blocks, tensors only.
+"""Blocks, which models of static graphs compute on, sampled or whole: tensors only.
 
 Positions count per node type. A layer works on *stacked* rows: those of all node types, one type after the other. S
 source rows, D destination rows, E edges, P pairs (relation, destination) with at least one edge.
@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import torch
 
-from hpcgnn.native import EdgeLists, gather_rows, segment_sum, unique_relabel
+from hpcgnn.native import EdgeLists, gather_rows, unique_relabel
 from hpcgnn.native.dispatch import on_host
 from hpcgnn.nn.aggregation import with_loops
 
@@ -49,7 +49,7 @@ class Block:
 
     @cached_property
     def lists(self) -> EdgeLists:
-        """The edges of a block of one node type and at most one relation."""
+        """Edges of a block of one node type and at most one relation."""
         if not self.relations:
             none = torch.zeros(self.num_dst[0] + 1, dtype=torch.int64, device=self.device)
             return EdgeLists(none, none[:0], self.num_src[0])
@@ -58,21 +58,21 @@ class Block:
 
     @cached_property
     def looped(self) -> EdgeLists:
-        """These pairs, with every destination as one more source of itself."""
+        """The ``lists``, with every destination as one more source of itself."""
         return with_loops(self.lists)
 
     @property
     def weight(self) -> torch.Tensor | None:
-        """Factors [E] of these edges, or None."""
+        """Weights [E] of the edges of ``lists``, or None."""
         return self.relations[0].weight if self.relations else None
 
     @cached_property
     def pairs(self) -> Pairs:
         """Edges by relation, then destination."""
-        return _pair(self)
+        return _make_pairs(self)
 
     def own(self, rows: torch.Tensor) -> torch.Tensor:
-        """The destinations' rows [D, ...] among stacked source rows [S, ...]."""
+        """Take the destinations' rows [D, ...] out of stacked source rows [S, ...]."""
         if len(self.num_src) == 1:
             return rows[: self.num_dst[0]]
         return torch.cat(
@@ -96,11 +96,11 @@ class Pairs:
     weight: torch.Tensor | None
 
     def begin(self, num_relations: int) -> torch.Tensor:
-        """First pair of each relation and their number [num_relations + 1] int64, on the host."""
+        """Return the first pair of each relation and their number [num_relations + 1] int64, on the host."""
         return _begin(self.relations, self.counts, num_relations)
 
     def split(self) -> list[Pairs]:
-        """The pairs of each relation."""
+        """Split the pairs by relation."""
         pieces, first = [], 0
         for relation, count in zip(self.relations, self.counts, strict=True):
             indptr = self.lists.indptr[first : first + count + 1]
@@ -121,7 +121,7 @@ class Pairs:
     @cached_property
     def sources(self) -> SourcePairs:
         """The different pairs (relation, source)."""
-        return _pair_sources(self)
+        return _make_source_pairs(self)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class SourcePairs:
     counts: tuple[int, ...]
 
     def begin(self, num_relations: int) -> torch.Tensor:
-        """First place [relations + 1] of every relation's pairs."""
+        """Return the first pair of each relation and their number [num_relations + 1] int64, on the host."""
         return _begin(self.relations, self.counts, num_relations)
 
 
@@ -164,25 +164,20 @@ class IndexedRows:
     index: torch.Tensor
 
     def gather(self) -> torch.Tensor:
-        """[S, F]."""
+        """Copy the rows [S, F]."""
         return gather_rows(self.table, self.index)
 
 
 def rows_of(rows: torch.Tensor | IndexedRows) -> torch.Tensor:
-    """The rows themselves."""
+    """Return the rows themselves, gathered where they are indexed."""
     return rows.gather() if isinstance(rows, IndexedRows) else rows
 
 
 def stack_first(columns: Sequence[torch.Tensor], counts: Sequence[int]) -> torch.Tensor:
-    """The first counts[t] entries of each type's column, stacked."""
+    """Stack the first counts[t] entries of each type's column."""
     if len(columns) == 1:
         return columns[0][: counts[0]]
     return torch.cat([column[:count] for column, count in zip(columns, counts, strict=True)])
-
-
-def gather_singles(rows: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
-    """Rows of lists of one, differentiable."""
-    return segment_sum(rows, lists)
 
 
 def _begin(relations, counts, num_relations: int) -> torch.Tensor:
@@ -196,36 +191,28 @@ def _singles(index: torch.Tensor, num_rows: int) -> EdgeLists:
     return EdgeLists(torch.arange(len(index) + 1, device=index.device), index, num_rows)
 
 
-def _starts(counts) -> list[int]:
-    return list(accumulate(counts, initial=0))
-
-
-def _pair(block: Block) -> Pairs:
+def _make_pairs(block: Block) -> Pairs:
+    """Sort a block's edges by relation, then destination."""
     relations = sorted(block.relations, key=lambda relation: relation.relation)
     if not relations:
-        return _no_pairs(block)
-    first_source, first_destination = _starts(block.num_src), _starts(block.num_dst)
+        none = torch.empty(0, dtype=torch.int64, device=block.device)
+        lists = EdgeLists(none.new_zeros(1), none, sum(block.num_src))
+        return Pairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
+    first_source, first_destination = (list(accumulate(counts, initial=0)) for counts in (block.num_src, block.num_dst))
     degrees, destinations, sources, counts = [], [], [], []
     for relation in relations:
         degree = relation.indptr[1:] - relation.indptr[:-1]
-        kept = torch.nonzero(degree).squeeze(1)
-        degrees.append(degree[kept])
-        destinations.append(kept + first_destination[relation.dst_type])
+        with_edges = torch.nonzero(degree).squeeze(1)
+        degrees.append(degree[with_edges])
+        destinations.append(with_edges + first_destination[relation.dst_type])
         sources.append(relation.source + first_source[relation.src_type])
-        counts.append(len(kept))
+        counts.append(len(with_edges))
     degree, destination, source = torch.cat(degrees), torch.cat(destinations), torch.cat(sources)
     indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    weighted = any(relation.weight is not None for relation in relations)
     return Pairs(
         EdgeLists(indptr, source, first_source[-1]), destination, _merge(destination, first_destination[-1]),
-        tuple(relation.relation for relation in relations), tuple(counts), _weights(relations) if weighted else None,
+        tuple(relation.relation for relation in relations), tuple(counts), _join_weights(relations),
     )  # fmt: skip
-
-
-def _no_pairs(block: Block) -> Pairs:
-    none = torch.empty(0, dtype=torch.int64, device=block.device)
-    lists = EdgeLists(none.new_zeros(1), none, sum(block.num_src))
-    return Pairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
 
 
 def _merge(destination: torch.Tensor, num_destinations: int) -> EdgeLists:
@@ -233,14 +220,21 @@ def _merge(destination: torch.Tensor, num_destinations: int) -> EdgeLists:
     return EdgeLists(transposed.indptr, transposed.edge, len(destination))
 
 
-def _weights(relations) -> torch.Tensor:
-    """Weights of all edges; 1 for those of relations without."""
-    dtype = next(relation.weight.dtype for relation in relations if relation.weight is not None)
-    ones = lambda relation: torch.ones(len(relation.source), dtype=dtype, device=relation.source.device)  # noqa: E731
-    return torch.cat([ones(relation) if relation.weight is None else relation.weight for relation in relations])
+def _join_weights(relations: list[Adjacency]) -> torch.Tensor | None:
+    """Join the weights of all edges, 1 where a relation has none; None where no relation has any."""
+    weights = [relation.weight for relation in relations if relation.weight is not None]
+    if not weights:
+        return None
+    return torch.cat(
+        [
+            weights[0].new_ones(len(relation.source)) if relation.weight is None else relation.weight
+            for relation in relations
+        ]
+    )
 
 
-def _pair_sources(pairs: Pairs) -> SourcePairs:
+def _make_source_pairs(pairs: Pairs) -> SourcePairs:
+    """Find the different pairs (relation, source)."""
     lists, device = pairs.lists, pairs.destination.device
     numbers = torch.repeat_interleave(torch.arange(len(pairs.counts)), torch.tensor(pairs.counts, dtype=torch.int64))
     relation = torch.repeat_interleave(numbers.to(device), lists.degree)

@@ -19,12 +19,12 @@ from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.nn.aggregation import attend, edge_factors, product, score_columns
 from hpcgnn.nn.linear import glorot, linear
-from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, gather_singles, rows_of
+from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, rows_of
 
 
 def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
-    """Mean, sum or max of the sources' rows of every destination [D, I]; weight [E] or None: factors, with which a mean
-    is a weighted one."""
+    """Form the mean, sum or max of the sources' rows of every destination [D, I]; weight [E] or None: factors, with
+    which a mean is a weighted one."""
     if how == "max":
         if weight is not None:
             raise ValueError("model.aggregator max has no use for edge weights: use mean or sum")
@@ -35,25 +35,22 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
         return total
     if weight is None:
         return total / lists.degree.clamp(min=1).to(rows.dtype).unsqueeze(1)
-    share = native.segment_sum(weight, _each_edge(lists))
+    num_edges = len(lists.source)
+    each_edge = EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
+    share = native.segment_sum(weight, each_edge)
     return total / torch.where(share > 0, share, torch.ones_like(share))
 
 
-def _each_edge(lists: EdgeLists) -> EdgeLists:
-    num_edges = len(lists.source)
-    return EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
-
-
 class SageConv(nn.Module):
-    """weight [own row | aggregated neighbours] + bias (Hamilton et al., Inductive representation learning on large
-    graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
+    """GraphSAGE: weight [own row | aggregated neighbours] + bias (Hamilton et al., Inductive representation learning on
+    large graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
 
     def __init__(self, in_width: int, out_width: int, aggregator: str):
         super().__init__()
         self.aggregator, self.product = aggregator, nn.Linear(2 * in_width, out_width)
 
     def forward(self, block: Block, rows: torch.Tensor | IndexedRows, degree, rectify: bool = False) -> torch.Tensor:
-        """Rows may be read where they lie."""
+        """Convolve rows, which may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
         fused = self.aggregator != "max" and edge_weight is None and can_multiply(table, weight)
@@ -62,17 +59,17 @@ class SageConv(nn.Module):
         return self._compose(block, rows_of(rows), edge_weight, rectify)
 
     def _compose(self, block: Block, rows, edge_weight, rectify: bool) -> torch.Tensor:
-        """The convolution in several operations."""
+        """Convolve in several operations, as the fused kernel does in one."""
         around = aggregate(rows, block.lists, edge_weight, self.aggregator)
         out = linear(torch.cat([block.own(rows), around], dim=1), self.product.weight, self.product.bias)
         return torch.relu(out) if rectify else out
 
 
 class GcnConv(nn.Module):
-    """Rows of neighbours and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)), d the degrees
-    in the whole graph (Kipf and Welling, Semi-supervised classification with graph convolutional networks, 2017), for
-    one node type and relation. Sampled neighbours stand for all: times d_v / their number. Without self loops: no + 1.
-    """
+    """GCN: sums rows of neighbours and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)), d the
+    degrees in the whole graph (Kipf and Welling, Semi-supervised classification with graph convolutional networks,
+    2017), for one node type and relation. Sampled neighbours stand for all: times d_v / their number. Without self
+    loops: no + 1."""
 
     def __init__(self, in_width: int, out_width: int, self_loop: bool):
         super().__init__()
@@ -91,7 +88,7 @@ class GcnConv(nn.Module):
         return torch.relu(out) if rectify else out
 
     def _edges(self, block: Block, degree, dtype) -> tuple[EdgeLists, torch.Tensor]:
-        """Edges with their weights [E, 1], self loops among them."""
+        """Return the edges with their factors [E, 1], self loops among them."""
         lists, degree = block.lists, degree.to(dtype)
         scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
         own_scale, count = scale[: len(lists)], lists.degree.to(dtype)
@@ -139,7 +136,7 @@ class RelationWeights(nn.Module):
         self.coefficients = glorot(relations, bases) if bases else None
 
     def forward(self) -> torch.Tensor:
-        """[R, I, O]."""
+        """Form the matrices [R, I, O]."""
         if self.coefficients is None:
             return self.matrices
         return (self.coefficients @ self.matrices.flatten(1)).view(-1, *self.matrices.shape[1:])
@@ -155,7 +152,7 @@ class BasisRowWeights(nn.Module):
         self.coefficients = glorot(relations, bases)
 
     def forward(self) -> torch.Tensor:
-        """[R, I, O]."""
+        """Form the matrices [R, I, O]."""
         factors = functional.pad(self.coefficients, (0, int(self.self_loop)))
         identity = torch.eye(self.out_width, dtype=factors.dtype, device=factors.device)
         return torch.einsum("rb,io->rbio", factors, identity).flatten(1, 2)
@@ -169,7 +166,7 @@ class OwnColumns(nn.Module):
         self.self_loop, self.bias = self_loop, nn.Parameter(torch.zeros(out_width))
 
     def forward(self, block: Block, rows) -> torch.Tensor:
-        """[D, O], or the bias."""
+        """Return rows [D, O], or the bias."""
         return block.own(rows)[:, -len(self.bias) :] + self.bias if self.self_loop else self.bias
 
 
@@ -183,7 +180,7 @@ class OwnRows(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_width))
 
     def forward(self, block: Block, rows) -> torch.Tensor:
-        """[D, O], or the bias."""
+        """Return rows [D, O], or the bias."""
         if self.weight is None:
             return self.bias
         own = block.own(rows)
@@ -245,7 +242,7 @@ class RelationalAttention(nn.Module):
             raise ValueError("model.kind rgat weighs edges itself: leave edge weights out, or use sage or rgcn")
         begin, from_source = pairs.begin(self.num_relations), pairs.sources
         values = native.grouped_linear(
-            gather_singles(rows, from_source.rows), from_source.begin(self.num_relations), weights
+            native.segment_sum(rows, from_source.rows), from_source.begin(self.num_relations), weights
         )
         source = self._scores(rows, from_source.rows, from_source.begin(self.num_relations), weights, self.source)
         target = self._scores(block.own(rows), pairs.targets, begin, weights, self.target)
@@ -255,6 +252,6 @@ class RelationalAttention(nn.Module):
         return torch.relu(out) if rectify else out
 
     def _scores(self, rows, lists: EdgeLists, begin, weights, vectors) -> torch.Tensor:
-        """A row through its relation's matrix times the vectors of the heads, through the product of both: [., H]."""
+        """Score rows, each through its relation's matrix times the vectors of the heads: [., H]."""
         composed = torch.einsum("rihc,rhc->rih", weights.unflatten(2, vectors.shape[1:]), vectors)
-        return native.grouped_linear(gather_singles(rows, lists), begin, composed)
+        return native.grouped_linear(native.segment_sum(rows, lists), begin, composed)

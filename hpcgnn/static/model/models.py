@@ -16,10 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcgnn import native
-from hpcgnn.native import Random, Stream
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.own_class import own_class
+from hpcgnn.nn.step_key import StepKey
 from hpcgnn.static.config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import (
@@ -53,8 +52,8 @@ class GraphSizes:
 
 
 def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
-    """The configured model. A class of the user's own is made as Class(config, sizes). Raises ValueError for parts that
-    do not go together with the graph."""
+    """Make the configured model; a class of the user's own as Class(config, sizes). Raises ValueError for parts that do
+    not go together with the graph."""
     if config.class_path:
         return own_class(config.class_path)(config, sizes)
     if config.kind in ("gcn", "gat") and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
@@ -68,7 +67,7 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
 
 
 def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool = True):
-    """A convolution from in_width to out_width; attention heads side by side, or (concat false) their mean."""
+    """Make a convolution from in_width to out_width; attention heads side by side, or (concat false) their mean."""
     relations, types = len(sizes.relations), len(sizes.inputs)
     head_width, heads = (out_width // config.heads if concat else out_width), config.heads
     if config.kind == "gcn":
@@ -90,7 +89,7 @@ def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int,
 
 
 def make_first_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool):
-    """The convolution that takes the input rows."""
+    """Make the convolution that takes the input rows."""
     if not config.basis_rows:
         return make_convolution(config, sizes, in_width, out_width, concat)
     relations = len(sizes.relations)
@@ -100,15 +99,15 @@ def make_first_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:
-    """Keyed dropout of rows [n, W] of the nodes identity [n]; every place in a model has its own site."""
+    """Drop entries of rows [n, W] by their keys, identity [n] and column; every place in a model has its own site."""
     if not batch.training or p == 0 or rows.numel() == 0:
         return rows
-    random = Random(batch.seed, Stream.DROPOUT, batch.step, batch.epoch, relation=site)
-    return rows * native.dropout_mask(random, identity, rows.shape[1], p, rows.dtype)
+    key = StepKey(batch.seed, batch.epoch, batch.step)
+    return rows * key.dropout_mask(identity, site, p, rows.shape[1], rows.dtype)
 
 
 class InputRows(nn.Module):
-    """Stacked rows of one width from those of all types; types are projected where asked for, or where widths
+    """Stacks the rows of all types to rows of one width; types are projected where asked for, or where widths
     differ."""
 
     def __init__(self, sizes: GraphSizes, hidden: int, always: bool):
@@ -135,8 +134,8 @@ class InputRows(nn.Module):
 
 
 class GraphModel(nn.Module):
-    """What both models share: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Inference over a whole graph
-    takes these one by one; a row of theirs does not depend on which others are there."""
+    """Base of the models of static graphs: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Passes over a
+    whole graph take these one by one; a row of theirs does not depend on which others are there."""
 
     input: InputRows
     decoder: Any
@@ -152,38 +151,37 @@ class GraphModel(nn.Module):
         return self.config.layers
 
     def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """inputs by type [num_src, F]; returns by type [num_dst of the last block, outputs]."""
-        self._check(batch)
+        """Compute outputs by type [num_dst of the last block, outputs] from inputs by type [num_src, F]."""
+        if len(batch.blocks) != self.config.layers:
+            raise ValueError(
+                f"model.layers is {self.config.layers}, but the batch has {len(batch.blocks)} hops: one fanout a layer"
+            )
         rows: Any = self.first(batch, inputs)
         for number, block in enumerate(batch.blocks):
             rows = self.step(number, batch, block, rows)
         return list(self.last(rows).split(batch.blocks[-1].num_dst))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
-        """Stacked rows [S, .] of the innermost block's source nodes, from their inputs by type."""
+        """Make stacked rows [S, .] of the innermost block's source nodes, from their inputs by type."""
         raise NotImplementedError
 
     def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
-        """Layer ``number``: stacked rows [D, .] of a block's destination nodes, from those [S, .] of its sources."""
+        """Compute layer ``number``: stacked rows [D, .] of a block's destination nodes, from those [S, .] of its
+        sources."""
         raise NotImplementedError
 
     def last(self, rows: torch.Tensor) -> torch.Tensor:
-        """Outputs [D, outputs] from the last layer's rows."""
+        """Compute outputs [D, outputs] from the last layer's rows."""
         return rows
 
-    def _check(self, batch: Batch) -> None:
-        if len(batch.blocks) != self.config.layers:
-            raise ValueError(
-                f"model.layers is {self.config.layers}, but the batch has {len(batch.blocks)} hops: one fanout a layer"
-            )
-
     def _input(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows], p: float) -> torch.Tensor:
-        """Dropped input rows, projected and stacked."""
+        """Drop entries of the input rows, project and stack them."""
         counts = batch.blocks[0].num_src
-        rows = [rows_of(given) for given in inputs]
-        if [len(given) for given in rows] != list(counts):
-            raise ValueError(f"input rows {[len(given) for given in rows]} do not match the batch's nodes {counts}")
-        return self.input([drop(given, batch, keys, 0, p) for given, keys in zip(rows, batch.identity, strict=True)])
+        rows = [rows_of(of_type) for of_type in inputs]
+        if [len(of_type) for of_type in rows] != list(counts):
+            raise ValueError(f"input rows {[len(of_type) for of_type in rows]} do not match the batch's nodes {counts}")
+        pairs = zip(rows, batch.identity, strict=True)
+        return self.input([drop(of_type, batch, keys, 0, p) for of_type, keys in pairs])
 
 
 class EmbeddingModel(GraphModel):
@@ -195,14 +193,14 @@ class EmbeddingModel(GraphModel):
         self.register_buffer("empty", torch.empty(0), persistent=False)  # tells device and dtype without parameters
 
     def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """Rows of the nodes from their input rows; the batch has no blocks."""
-        rows = [rows_of(given) for given in inputs]
-        return list(self.first(batch, rows).split([len(given) for given in rows]))
+        """Make rows of the nodes from their input rows; the batch has no blocks."""
+        rows = [rows_of(of_type) for of_type in inputs]
+        return list(self.first(batch, rows).split([len(of_type) for of_type in rows]))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
         p = self.config.input_dropout
         return self.input(
-            [drop(rows_of(given), batch, keys, 0, p) for given, keys in zip(inputs, batch.identity, strict=True)]
+            [drop(rows_of(of_type), batch, keys, 0, p) for of_type, keys in zip(inputs, batch.identity, strict=True)]
         )
 
 
@@ -223,7 +221,7 @@ class LayeredModel(GraphModel):
         self.rectify = config.activation == "relu" and config.norm == "none"
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
-        """Rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
+        """Make rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
         if len(inputs) == 1 and not changed and isinstance(self.layers[0], SageConv):
             return inputs[0]
@@ -274,7 +272,7 @@ class ResidualBlock(nn.Module):
         self.narrow = nn.Linear(wide, hidden) if config.feed_forward else None
 
     def forward(self, batch: Batch, block, rows: torch.Tensor) -> torch.Tensor:
-        """[S, hidden] to [D, hidden]."""
+        """Compute rows [D, hidden] of the block's destinations from rows [S, hidden] of its sources."""
         p, keys = self.config.dropout, stack_first(batch.identity, block.num_dst)
         out = self.convolution(block, self.norm(rows), stack_first(batch.degree, block.num_src))
         if self.widen is not None:
