@@ -1,14 +1,12 @@
-"""Draws the neighbours of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of
-it.
+"""Draws the neighbours of a step: from its roots to layered blocks, by the graph's edges alone.
 
-Drawn on the host, on a device that holds the edges (one rank), or induced: all edges among some nodes. s seeds of a
-rank, U nodes so far of a type, D destination nodes of a type, E edges of a relation.
+Draws are made on the host, or by one rank on a device that holds the edges. s seeds of a rank, U nodes so far of a
+type, D destination nodes of a type, E edges of a relation.
 """
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,147 +20,135 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.native.dispatch import Uploads
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.neighbors import NeighborSampler, Sampled
+from hpcgnn.static.negatives import LinkNegatives
+from hpcgnn.static.neighbors import NeighborSampler
 from hpcgnn.static.seeds import SeedBatches
 
 Columns = dict[str, np.ndarray]
-Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids
-Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their type, column of the batches
+Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, their global ids
+Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their type, their column in the batches
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """places: by group, positions [s] int64 of its nodes among the last block's destination nodes of their type;
-    blocks: the innermost first; wanted: by type, global ids of the innermost source nodes. All on the host, or all on
-    the device."""
+    """What was drawn for a step. places: by group, positions [s] int64 of its nodes among the last block's destination
+    nodes of their type; blocks: the innermost first; wanted: by type, global ids of the innermost source nodes. All on
+    the host, or all on the device."""
 
     places: list[np.ndarray] | list[torch.Tensor]
     blocks: tuple[Block, ...]
     wanted: list[np.ndarray] | list[torch.Tensor]
 
 
-class Completion(Protocol):
-    """What gives a step of seeds the columns that their batches lack."""
-
-    def __call__(self, batches: SeedBatches, epoch: int, step: int) -> Columns:
-        """Collective. All columns of this rank's seeds of a step."""
-
-    def over(self, channel: Channel) -> Completion:
-        """A twin for another thread."""
-
-
 class Steps:
-    """One pass over a split: the columns of its steps, each made once, in the order in which they are asked for."""
+    """One pass over a split: makes the columns of each step once, in the order in which steps are drawn."""
 
-    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: Completion | None):
+    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: LinkNegatives | None):
+        """complete: adds the columns that the batches lack."""
         self.batches, self.epoch, self._roots, self._complete = batches, epoch, roots, complete
+        self.training = batches.name == "train"
         self._made: dict[int, Columns] = {}
 
-    @property
-    def training(self) -> bool:
-        """Whether it is a pass of training."""
-        return self.batches.name == "train"
-
     def groups(self, step: int) -> Groups:
-        """Collective. The root nodes of this rank's seeds of a step."""
+        """Collective. Return the root nodes of this rank's seeds of a step."""
         if step not in self._made:
-            self._made[step] = self._columns(step)
+            if self._complete is not None:
+                self._made[step] = self._complete(self.batches, self.epoch, step)
+            else:
+                seeds = self.batches.at(step)
+                self._made[step] = {name: column[seeds] for name, column in self.batches.columns.items()}
         return [(kind, self._made[step][name].ravel()) for kind, name in self._roots]
 
     def take(self, step: int) -> Columns:
-        """The columns of a step whose groups were asked for; those of earlier ones are forgotten."""
-        found = self._made.pop(step)
-        self._made = {later: columns for later, columns in self._made.items() if later > step}
-        return found
-
-    def _columns(self, step: int) -> Columns:
-        if self._complete is not None:
-            return self._complete(self.batches, self.epoch, step)
-        mine = self.batches.at(step)
-        return {name: column[mine] for name, column in self.batches.columns.items()}
+        """Return the columns of a step whose groups were made; those of earlier ones are forgotten."""
+        columns = self._made.pop(step)
+        self._made = {later: of_later for later, of_later in self._made.items() if later > step}
+        return columns
 
 
 class Draw(Protocol):
-    """Where a step's blocks come from: drawn here, or by another rank."""
+    """Draws the blocks of steps, on this rank or another one."""
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
+        """Collective. Draw for this rank's seeds of a step; the next one to be drawn is likely ``step + stride``."""
 
 
 class BlockSampler:
-    """Draws here, hop by hop from the owners of the frontier. For one thread at a time; see ``over``."""
+    """Draws on this rank's host, hop by hop from the owners of the frontier. For one thread at a time; see ``over``."""
 
-    def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int):
-        self._neighbors, self._config, self._seed = neighbors, config, seed
+    def __init__(
+        self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int,
+        everything: NeighborSampler | None = None,
+    ):  # fmt: skip
+        """everything: of mode "full", for induced blocks: each has all edges among the nodes that were drawn."""
+        self._neighbors, self._config, self._seed, self._everything = neighbors, config, seed, everything
         self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base()
-        self._relabel = self._make_relabel()
-
-    def _make_relabel(self) -> list[native.Relabel]:
-        return [native.Relabel(int(count)) for count in np.diff(self._base)]
+        self._relabel = [native.Relabel(int(count)) for count in np.diff(self._base)]
 
     def over(self, channel: Channel) -> BlockSampler:
-        """A twin for another thread, which asks over a channel of its own."""
-        twin = copy.copy(self)
-        twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
-        return twin
+        """Return a twin for another thread, which asks over a channel of its own."""
+        everything = self._everything and self._everything.over(channel)
+        return BlockSampler(self._neighbors.over(channel), self._config, self._seed, everything)
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective. The blocks of a step."""
+        """Collective. Draw the blocks of a step."""
         return self.draw_groups(steps.groups(step), steps.epoch, step, steps.training)
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
-        """Collective. The draw for groups of root nodes."""
+        """Collective. Draw the blocks of groups of root nodes."""
         for relabel in self._relabel:
             relabel.begin()
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
+        random = Random(self._seed, stream, step, epoch)
         by_hop = fanouts_by_hop(self._config, self._relations, training)
         if groups and by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in by_hop):
-            return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
-        places = self._places(groups)
-        for hop, fanouts in enumerate(by_hop):
-            frontier = self._wanted()
-            answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
-            relations = tuple(
-                self._adjacency(r, sampled) for r, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True))
-                if fanout != 0
-            )  # fmt: skip
-            sizes = tuple(len(relabel.unique) for relabel in self._relabel)
-            blocks.append(Block(relations, sizes, tuple(len(ids) for ids in frontier)))
-        return Drawn(places, tuple(reversed(blocks)), self._wanted())
+            blocks = self._draw_all_hops(groups, [fanouts[0] for fanouts in by_hop], random)
+            places = self._places(groups)
+        else:
+            places = self._places(groups)
+            for hop, fanouts in enumerate(by_hop):
+                frontier = self._nodes()
+                samples = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
+                relations = []
+                for number, (sampled, fanout) in enumerate(zip(samples, fanouts, strict=True)):
+                    if fanout != 0:
+                        kind = self._relations[number].src_type
+                        source = self._relabel[kind].add(sampled.source - self._base[kind])
+                        relations.append(self._adjacency(number, sampled.indptr, source, sampled.edge))
+                sizes = tuple(len(relabel.unique) for relabel in self._relabel)
+                blocks.append(Block(tuple(relations), sizes, tuple(len(ids) for ids in frontier)))
+        nodes = self._nodes()
+        if self._everything is not None:
+            blocks = [induced_block(self._everything, nodes, random)] * len(blocks)
+        return Drawn(places, tuple(reversed(blocks)), nodes)
 
-    def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
-        """Draw all hops of a graph of one type and one relation that lies here as a whole."""
-        random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
-        ids = np.concatenate([ids for _, ids in groups])
-        drawn = self._neighbors.layers(ids, fanouts, random, relabel)
-        sizes = [len(offsets) - 1 for offsets, _, _ in drawn] + [len(relabel.unique)]
-        blocks = [
-            Block((self._connect(0, offsets, source, edge),), (inner,), (outer,))
-            for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
+    def _draw_all_hops(self, groups: Groups, fanouts: list[int], random: Random) -> list[Block]:
+        """Draw all hops of a graph of one type and one relation that this rank has as a whole."""
+        (relabel,) = self._relabel
+        hops = self._neighbors.layers(np.concatenate([ids for _, ids in groups]), fanouts, random, relabel)
+        sizes = [len(offsets) - 1 for offsets, _, _ in hops] + [len(relabel.unique)]
+        return [
+            Block((self._adjacency(0, offsets, source, edge),), (num_src,), (num_dst,))
+            for (offsets, source, edge), num_dst, num_src in zip(hops, sizes, sizes[1:], strict=False)
         ]
-        return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
 
     def _places(self, groups: Groups) -> list[np.ndarray]:
-        """Positions of the roots among the unique nodes of their type, which they join."""
+        """Find the positions of the roots among the unique nodes of their type, which they join."""
         return [self._relabel[kind].add(ids - self._base[kind]).astype(np.int64) for kind, ids in groups]
 
-    def _adjacency(self, number: int, sampled: Sampled) -> Adjacency:
-        kind = self._relations[number].src_type
-        source = self._relabel[kind].add(sampled.source - self._base[kind])
-        return self._connect(number, sampled.indptr, source, sampled.edge)
-
-    def _connect(self, number: int, indptr: np.ndarray, source: np.ndarray, edge: np.ndarray | None) -> Adjacency:
-        relation: Relation = self._relations[number]
-        tensors = _tensor(indptr), _tensor(source.astype(np.int64)), None if edge is None else _tensor(edge)
+    def _adjacency(self, number: int, indptr: np.ndarray, source: np.ndarray, edge: np.ndarray | None) -> Adjacency:
+        relation, columns = self._relations[number], (indptr, source.astype(np.int64), edge)
+        tensors: list[Any] = [None if column is None else torch.from_numpy(np.ascontiguousarray(column))
+                              for column in columns]  # fmt: skip
         return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
 
-    def _wanted(self) -> list[np.ndarray]:
-        """Global ids so far by type; copies."""
+    def _nodes(self) -> list[np.ndarray]:
+        """Copy the global ids of the nodes so far, by type."""
         return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
 
 
 def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...], training: bool) -> list[list[int]]:
-    """By hop, by relation."""
+    """List the fanouts of every hop by relation."""
     usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
     if config.mode == "full":
         usual = [FULL] * len(usual)
@@ -170,62 +156,30 @@ def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...],
     return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
-class InducedSampler(BlockSampler):
-    """Draws blocks of all edges among the nodes that the hops have sampled. everything: asks for all neighbours."""
-
-    def __init__(
-        self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, everything: NeighborSampler
-    ):  # fmt: skip
-        super().__init__(neighbors, config, seed)
-        self._everything = everything
-
-    def over(self, channel: Channel) -> InducedSampler:
-        twin: Any = super().over(channel)
-        twin._everything = self._everything.over(channel)
-        return twin
-
-    def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
-        """The blocks of all edges among the nodes that `BlockSampler` finds."""
-        drawn = super().draw_groups(groups, epoch, step, training)
-        stream = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR
-        wanted: Any = drawn.wanted  # drawn on the host
-        block = induced_block(self._everything, wanted, Random(self._seed, stream, step, epoch))
-        return replace(drawn, blocks=(block,) * len(drawn.blocks))
-
-
 def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: Random) -> Block:
-    """Collective. All edges among nodes, unique global ids [U] by type, as a block with as many destinations as
-    sources; neighbors: of mode "full"; random: tells the step, whose seeds are left out."""
+    """Collective. Make the block of all edges among nodes, unique global ids [U] by type, which are its sources and its
+    destinations. neighbors: of mode "full"; random: key of the step's draws, whose seeds are left out."""
     relations = neighbors.partition.relations
-    found = neighbors.ask(nodes, [FULL] * len(relations), random)
-    order = [np.argsort(ids) for ids in nodes]
-    adjacency = []
-    for number, (kind, sampled) in enumerate(zip(relations, found, strict=True)):
-        columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
-        tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
-        adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
+    samples = neighbors.ask(nodes, [FULL] * len(relations), random)
+    orders, adjacencies = [np.argsort(ids) for ids in nodes], []
+    for number, (relation, sampled) in enumerate(zip(relations, samples, strict=True)):
+        order = orders[relation.src_type]
+        ids = nodes[relation.src_type][order]
+        place = np.searchsorted(ids, sampled.source)
+        is_inside = place < len(ids)
+        is_inside[is_inside] = ids[place[is_inside]] == sampled.source[is_inside]
+        indptr = np.concatenate(([0], np.cumsum(is_inside)))[sampled.indptr]
+        edge = None if sampled.edge is None else torch.from_numpy(sampled.edge[is_inside])
+        lists = torch.from_numpy(indptr), torch.from_numpy(order[place[is_inside]])
+        adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists, edge))
     sizes = tuple(map(len, nodes))
-    return Block(tuple(adjacency), sizes, sizes)
-
-
-def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
-    """indptr [D + 1], source [E] positions and edge [E] or None, of the edges whose source is one of nodes [U]."""
-    known = nodes[order]
-    place = np.searchsorted(known, sampled.source)
-    kept = place < len(known)
-    kept[kept] = known[place[kept]] == sampled.source[kept]
-    below = np.concatenate(([0], np.cumsum(kept)))
-    return below[sampled.indptr], order[place[kept]], None if sampled.edge is None else sampled.edge[kept]
+    return Block(tuple(adjacencies), sizes, sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class ResidentLists:
-    """A relation's in-edges: indptr [n + 1], identity [n], src [m] int64 rows of the source type; weight [m] uint32 and
-    source_identity [m], or None."""
+    """The in-edges of a relation on a device: indptr [n + 1], identity [n] flat row ids of the nodes, src [m] rows of
+    the source type, all int64; weight [m] uint32 and source_identity [m] flat row ids of the sources, or None."""
 
     indptr: torch.Tensor
     identity: torch.Tensor
@@ -235,13 +189,13 @@ class ResidentLists:
 
 
 class UniqueNodes:
-    """Unique rows of one type, in order of first occurrence, over several calls."""
+    """The unique rows of one type, in order of first occurrence over several calls, on a device."""
 
     def __init__(self, device: torch.device):
         self.rows = torch.empty(0, dtype=torch.int64, device=device)
 
     def add(self, rows: torch.Tensor) -> torch.Tensor:
-        """Position [k] int64 of every row [k] int64 among the unique ones, which those not seen join."""
+        """Find the position [k] int64 of every row [k] int64 among the unique ones, which new rows join."""
         known = len(self.rows)
         self.rows, inverse = native.unique_relabel(torch.cat([self.rows, rows]))
         return inverse[known:].long()
@@ -251,72 +205,57 @@ class ResidentDraw:
     """Draws the blocks of `BlockSampler` on a device that holds the edges, as tensors of the device."""
 
     def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device):
-        self._partition, self._mode, self._config, self._seed = neighbors.partition, neighbors.mode, config, seed
-        self.device, self._lists = device, _bring(neighbors, Uploads(device))
-        self._base = neighbors.partition.book.type_base().tolist()
+        partition, upload = neighbors.partition, Uploads(device)
+        self._relations, self._mode, self._config, self._seed = partition.relations, neighbors.mode, config, seed
+        self.device, self._base, self._lists = device, partition.book.type_base().tolist(), list[ResidentLists]()
+        for relation, edges, lists in zip(partition.relations, partition.edges, neighbors.lists, strict=True):
+            columns = (lists.weight, lists.source_identity)
+            optional = [None if column is None else upload(column) for column in columns]
+            src = upload(edges.src, torch.int64) - self._base[relation.src_type]
+            self._lists.append(ResidentLists(upload(lists.indptr), upload(lists.identity), src, *optional))
 
     def over(self, channel: Channel) -> ResidentDraw:
-        """Itself: it asks nobody, and keeps nothing from step to step."""
+        """Return itself: it asks no other rank, and keeps nothing from step to step."""
         return self
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """The blocks of a step; places and wanted are tensors of the device."""
-        groups: Groups = steps.groups(step)
-        nodes = [UniqueNodes(self.device) for _ in self._base[1:]]
+        """Draw the blocks of a step; places and wanted are tensors of the device."""
         stream, blocks = Stream.NEIGHBOR if steps.training else Stream.EVAL_NEIGHBOR, []
-        places = [nodes[kind].add(self._put(ids) - self._base[kind]) for kind, ids in groups]
-        for hop, fanouts in enumerate(fanouts_by_hop(self._config, self._partition.relations, steps.training)):
-            frontier = [some.rows for some in nodes]
-            relations = tuple(
-                self._adjacency(number, frontier, nodes, fanout, stream, (step, steps.epoch, hop))
-                for number, fanout in enumerate(fanouts) if fanout != 0
-            )  # fmt: skip
-            sizes = tuple(len(some.rows) for some in nodes)
-            blocks.append(Block(relations, sizes, tuple(map(len, frontier)), self.device))
-        wanted = [some.rows + base for some, base in zip(nodes, self._base, strict=False)]
+        nodes, places = [UniqueNodes(self.device) for _ in self._base[1:]], []
+        for kind, ids in steps.groups(step):
+            rows = torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.device) - self._base[kind]
+            places.append(nodes[kind].add(rows))
+        for hop, fanouts in enumerate(fanouts_by_hop(self._config, self._relations, steps.training)):
+            frontier, adjacencies = [of_type.rows for of_type in nodes], []
+            for number, (relation, lists, fanout) in enumerate(zip(self._relations, self._lists, fanouts, strict=True)):
+                if fanout == 0:
+                    continue
+                random = Random(self._seed, stream, step, steps.epoch, hop, number)
+                indptr, positions = native.sample_neighbors(
+                    lists.indptr, frontier[relation.dst_type], lists.identity, fanout, random, mode=self._mode,
+                    weight=lists.weight, source_identity=lists.source_identity,
+                )  # fmt: skip
+                source = nodes[relation.src_type].add(lists.src[positions])
+                adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, indptr, source))
+            sizes = tuple(len(of_type.rows) for of_type in nodes)
+            blocks.append(Block(tuple(adjacencies), sizes, tuple(map(len, frontier)), self.device))
+        wanted = [of_type.rows + first for of_type, first in zip(nodes, self._base, strict=False)]
         return Drawn(places, tuple(reversed(blocks)), wanted)
-
-    def _adjacency(self, number: int, frontier, nodes: list[UniqueNodes], fanout: int, stream, at) -> Adjacency:
-        relation, lists, (step, epoch, hop) = self._partition.relations[number], self._lists[number], at
-        random = Random(self._seed, stream, step, epoch, hop, number)
-        indptr, positions = native.sample_neighbors(
-            lists.indptr, frontier[relation.dst_type], lists.identity, fanout, random, mode=self._mode,
-            weight=lists.weight, source_identity=lists.source_identity,
-        )  # fmt: skip
-        source = nodes[relation.src_type].add(lists.src[positions])
-        return Adjacency(number, relation.src_type, relation.dst_type, indptr, source)
-
-    def _put(self, ids: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.device)
-
-
-def _bring(neighbors: NeighborSampler, upload: Uploads) -> list[ResidentLists]:
-    partition, found = neighbors.partition, []
-    base = partition.book.type_base()
-    for relation, edges, lists in zip(partition.relations, partition.edges, neighbors.lists, strict=True):
-        further = [None if some is None else upload(some) for some in (lists.weight, lists.source_identity)]
-        src = upload(edges.src, torch.int64) - int(base[relation.src_type])
-        found.append(ResidentLists(upload(lists.indptr), upload(lists.identity), src, *further))
-    return found
-
-
-def resident_bytes(neighbors: NeighborSampler) -> int:
-    """Bytes that the edges take on the device."""
-    partition, total = neighbors.partition, 0
-    for edges, lists in zip(partition.edges, neighbors.lists, strict=True):
-        columns = (lists.indptr, lists.identity, lists.weight, lists.source_identity)
-        total += 8 * len(edges.src) + sum(column.nbytes for column in columns if column is not None)
-    return total
 
 
 def choose_draw(
     neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
 ) -> BlockSampler | ResidentDraw:
-    """The draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot draw."""
+    """Make the draw of static steps that ``sampling.planner`` names. Raises ValueError where the device is named but
+    cannot draw."""
     if config.planner != "host":
         hindrance = other_device(device) or neighbors.needs_host
         if hindrance and config.planner == "device":
             raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
-        if not hindrance and (config.planner == "device" or leaves_room(resident_bytes(neighbors), device)):
+        num_bytes = sum(8 * len(edges.src) for edges in neighbors.partition.edges)
+        for lists in neighbors.lists:
+            columns = (lists.indptr, lists.identity, lists.weight, lists.source_identity)
+            num_bytes += sum(column.nbytes for column in columns if column is not None)
+        if not hindrance and (config.planner == "device" or leaves_room(num_bytes, device)):
             return ResidentDraw(neighbors, config, seed, device)
     return BlockSampler(neighbors, config, seed)

@@ -24,9 +24,10 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
-from hpcgnn.static.draw import BlockSampler, Completion, InducedSampler
+from hpcgnn.static.draw import BlockSampler
 from hpcgnn.static.edges import EdgeTables, check_columns
 from hpcgnn.static.graph import Nodes, StaticGraph
+from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler, check_weights
 from hpcgnn.static.plan import GraphPlan, GraphSampler
 from hpcgnn.static.replica import Replica, make_neighbors
@@ -52,7 +53,7 @@ class PlannedLoader(ABC):
     _pool: SeedPool
     _roots: tuple[tuple[int, str], ...]
     _excluded: Exclusion | None = None
-    _completion: Completion | None = None
+    _completion: LinkNegatives | None = None
 
     def __init__(
         self, graph: StaticGraph, fanouts: list[int], batch_size: int, *,
@@ -150,7 +151,7 @@ class PlannedLoader(ABC):
             everything = NeighborSampler(self._partition, "full", channel, threads, told, self._excluded)
         else:
             everything = replica.everything(threads, told)
-        return InducedSampler(neighbors, config, self._seed, everything)
+        return BlockSampler(neighbors, config, self._seed, everything)
 
     def _batches(self, epoch: int) -> SeedBatches:
         """Collective."""
