@@ -69,15 +69,15 @@ class Exclusion:
         key of the step's draws; other streams than this exclusion's leave nothing out."""
         if random.stream != self._stream or relation not in self.edges:
             return np.empty(0, np.int64)
-        step = random.step
-        if self._seeds is None or self._seeds[0] != step:  # relations and hops of a step follow each other
+        step, seeds = random.step, self._seeds  # read once: other threads, which plan other steps, replace it
+        if seeds is None or seeds[0] != step:
             start = step * self._batch_size
             places = np.arange(start, min(start + self._batch_size, self.total))
             if self._shuffle is not None:
                 places = np.sort(permute_back(places, self.total, self._shuffle))
-            self._seeds = step, places
+            self._seeds = seeds = step, places
         position, place = self.edges[relation]
-        first, last = (np.searchsorted(place, self._seeds[1], side=side) for side in ("left", "right"))
+        first, last = (np.searchsorted(place, seeds[1], side=side) for side in ("left", "right"))
         count = last - first
         index = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
         return np.unique(position[index])
