@@ -1,4 +1,7 @@
-"""Mini-batches as the loaders of static graphs give them. s seeds of this rank, U nodes of a type in a batch."""
+"""Defines the mini-batches that loaders of static graphs yield.
+
+s seeds of this rank, k negatives a seed, U nodes of a type in a batch.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from hpcgnn.static.model.blocks import Batch
 
 @dataclass(frozen=True, slots=True)
 class NeighborBatch:
-    """A mini-batch of this rank. batch: blocks and all else that the models of ``hpcgnn.nn`` take; x: by node type,
-    input rows [U, F] of the innermost block's source nodes, None without features; n_id: by type, rows in the graph
-    file [U] of these nodes; seeds [s], likewise: the first nodes of type ``seed_type``; y [s] labels, None without;
-    input_id [s]: places of the seeds among the input nodes of all ranks in order of row; batch_size: seeds of all
-    ranks in this step.
+    """A mini-batch of nodes at this rank.
+
+    batch: blocks and all else that the models of ``hpcgnn.static.model`` take; x: by node type, input rows [U, F] of
+    the innermost block's source nodes, None without features; n_id: by type, rows in the graph file [U] of these nodes;
+    seeds [s]: rows in the graph file of the seeds, the first nodes of type ``seed_type``; y [s]: labels, None without;
+    input_id [s]: places of the seeds among the input nodes of all ranks in order of row; batch_size: number of seeds of
+    all ranks in this step.
     """
 
     batch: Batch
@@ -31,10 +36,12 @@ class NeighborBatch:
 
 @dataclass(frozen=True, slots=True)
 class LinkBatch:
-    """A mini-batch of this rank. batch, x, n_id: as in NeighborBatch; src, dst [s]: places of the seeds' ends among the
-    nodes of their types; negative_src, negative_dst [s, k], likewise, or None; row [s]: of the seeds in the graph file;
-    input_id [s]: their places among the input edges of all ranks in order of row; rel [s]: their column of that name,
-    or None; relation: its number; batch_size: seeds of all ranks in this step.
+    """A mini-batch of edges at this rank.
+
+    batch, x, n_id: what a NeighborBatch has of these names; src, dst [s]: places of the seeds' ends among the nodes of
+    their types; negative_src, negative_dst [s, k]: places of the negatives, or None; row [s]: of the seeds in the graph
+    file; input_id [s]: their places among the input edges of all ranks in order of row; rel [s]: their column of that
+    name, or None; relation: number of their relation; batch_size: number of seeds of all ranks in this step.
     """
 
     batch: Batch

@@ -22,6 +22,7 @@ from hpcgnn.loop.placement import leaves_room, other_device
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.neighbors import NeighborSampler, Sampled
 from hpcgnn.static.seeds import SeedBatches
 
@@ -41,20 +42,10 @@ class Drawn:
     wanted: list[np.ndarray] | list[torch.Tensor]
 
 
-class Completion(Protocol):
-    """What gives a step of seeds the columns that their batches lack."""
-
-    def __call__(self, batches: SeedBatches, epoch: int, step: int) -> Columns:
-        """Collective. All columns of this rank's seeds of a step."""
-
-    def over(self, channel: Channel) -> Completion:
-        """A twin for another thread."""
-
-
 class Steps:
     """One pass over a split: the columns of its steps, each made once, in the order in which they are asked for."""
 
-    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: Completion | None):
+    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: LinkNegatives | None):
         self.batches, self.epoch, self._roots, self._complete = batches, epoch, roots, complete
         self._made: dict[int, Columns] = {}
 

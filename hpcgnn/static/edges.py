@@ -1,4 +1,4 @@
-"""Edges as sampling sees them: turned round, with their rows and columns, and split by type.
+"""Prepares edges for sampling: reverses them, fetches their rows and columns, splits them by type.
 
 m in-edges of a relation at this rank, o out-edges, x entries of edges that steps leave out, T types; E edges of a
 block's relation, whose positions count all edges of the relation, rank after rank.
@@ -25,91 +25,83 @@ from hpcgnn.static.neighbors import edges_below
 
 
 def outward(partition: GraphPartition, channel: Channel) -> GraphPartition:
-    """Collective. The graph with every relation reversed, its lists those of out-edges: in-edges of the result are
-    out-edges of the graph, with the columns of their edges. The partition must have been opened with out-edges."""
-    edges = [
-        replace(out, columns=_columns_of(out.row, mine, relation.num_edges, channel))
-        for relation, mine, out in zip(partition.relations, partition.edges, partition.out, strict=True)
-    ]
-    relations = [Relation(r.name, r.dst_type, r.src_type, r.num_edges) for r in partition.relations]
-    return replace(partition, relations=tuple(relations), edges=tuple(edges), out=())
-
-
-def _columns_of(rows: np.ndarray, edges: InEdges, num_edges: int, channel: Channel) -> dict[str, np.ndarray]:
-    """Collective. Columns of the edges with row ids ``rows`` [o], unique, by way of ranks that hold them by row id."""
-    if not edges.columns:
-        return {}
-    blocks = BlockOwnership.even(num_edges, channel.size)
-    owner, _ = blocks.locate(edges.row)
-    row, *columns = exchange_columns([edges.row, *edges.columns.values()], owner, channel)
-    order, route = np.argsort(row), Route.plan(blocks, rows, channel)
-    return {
-        name: _pull(route, column[order]) for name, column in zip(edges.columns, columns, strict=True)
-    }  # fmt: skip
+    """Collective. Reverse every relation: in-edges of the result are out-edges of the graph, with the columns of their
+    edges. The partition must have been opened with out-edges."""
+    relations, lists = [], []
+    for relation, edges, out in zip(partition.relations, partition.edges, partition.out, strict=True):
+        columns = {}
+        if edges.columns:  # by way of the ranks that hold them in order of row id
+            blocks = BlockOwnership.even(relation.num_edges, channel.size)
+            owner, _ = blocks.locate(edges.row)
+            row, *values = exchange_columns([edges.row, *edges.columns.values()], owner, channel)
+            order, route = np.argsort(row), Route.plan(blocks, out.row, channel)
+            columns = {name: _pull(route, column[order]) for name, column in zip(edges.columns, values, strict=True)}
+        lists.append(replace(out, columns=columns))
+        relations.append(Relation(relation.name, relation.dst_type, relation.src_type, relation.num_edges))
+    return replace(partition, relations=tuple(relations), edges=tuple(lists), out=())
 
 
 def _pull(route: Route, column: np.ndarray) -> np.ndarray:
-    """Collective. Wanted rows of a column of any dtype."""
+    """Collective. Pull the wanted rows of a column of any dtype."""
     width = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     raw = np.ascontiguousarray(column).reshape(-1).view(np.uint8).reshape(len(column), width)
-    (found,) = route.pull(torch.from_numpy(raw))
-    return found.numpy().reshape(-1).view(column.dtype).reshape(-1, *column.shape[1:])
+    (rows,) = route.pull(torch.from_numpy(raw))
+    return rows.numpy().reshape(-1).view(column.dtype).reshape(-1, *column.shape[1:])
 
 
 class EdgeTables:
-    """Collective to create and to use. What steps fetch of edges, by relation."""
+    """Row ids and columns of edges, by relation, for the blocks of steps. Collective to create and to use."""
 
     def __init__(
         self, partition: GraphPartition, columns: Sequence[str], dtype: torch.dtype, device: torch.device,
         channel: Channel,
     ):  # fmt: skip
-        """columns: names; a relation without one goes without it; dtype: of those of floating point."""
+        """columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64."""
         self._owners = [BlockOwnership(starts) for starts in edges_below(partition, channel).T]
-        self._tables = [_tables(edges, columns, dtype) for edges in partition.edges]
         self._device = device
+        self._tables: list[dict[str, torch.Tensor]] = []
+        for edges in partition.edges:
+            tables = {"row": torch.from_numpy(edges.row)}
+            for name in columns:
+                if name in edges.columns:
+                    column = edges.columns[name]
+                    if column.dtype.kind == "f":
+                        tables[name] = torch.from_numpy(column).to(dtype)
+                    else:
+                        tables[name] = torch.from_numpy(column.astype(np.int64))
+            self._tables.append(tables)
 
     def attach(self, blocks: tuple[Block, ...], channel: Channel) -> tuple[Block, ...]:
-        """Collective. The blocks with row ids and columns of their edges in place of positions; one request and one
-        reply a relation."""
+        """Collective. Return the blocks with row ids and columns of their edges in place of positions; one request and
+        one reply a relation."""
         numbers = sorted({adjacency.relation for block in blocks for adjacency in block.relations})
-        found = {number: self._fetch(number, blocks, channel) for number in numbers}
+        attached = {number: self._attach_relation(number, blocks, channel) for number in numbers}
         return tuple(
-            replace(block, relations=tuple(found[adjacency.relation].pop(0) for adjacency in block.relations))
+            replace(block, relations=tuple(attached[adjacency.relation].pop(0) for adjacency in block.relations))
             for block in blocks
         )
 
-    def _fetch(self, relation: int, blocks: tuple[Block, ...], channel: Channel) -> list[Adjacency]:
-        """Collective. A relation's part of every block."""
-        mine: list[Any] = [part for block in blocks for part in block.relations if part.relation == relation]
-        positions = torch.cat([adjacency.edge for adjacency in mine]).cpu().numpy()
+    def _attach_relation(self, relation: int, blocks: tuple[Block, ...], channel: Channel) -> list[Adjacency]:
+        """Collective. Attach rows and columns to a relation's adjacencies, in the order of the blocks that have one."""
+        adjacencies: list[Any] = [part for block in blocks for part in block.relations if part.relation == relation]
+        positions = torch.cat([adjacency.edge for adjacency in adjacencies]).cpu().numpy()
         unique, inverse = np.unique(positions, return_inverse=True)
         route = Route.plan(self._owners[relation], unique, channel)
         names, tables = zip(*self._tables[relation].items(), strict=True)
         rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in route.pull(*tables)]
-        pieces = zip(*(row.split([len(adjacency.edge) for adjacency in mine]) for row in rows), strict=True)
+        pieces = zip(*(row.split([len(adjacency.edge) for adjacency in adjacencies]) for row in rows), strict=True)
         return [
             replace(adjacency, edge=piece[0], columns=dict(zip(names[1:], piece[1:], strict=True)))
-            for adjacency, piece in zip(mine, pieces, strict=True)
+            for adjacency, piece in zip(adjacencies, pieces, strict=True)
         ]
 
 
 def check_columns(partition: GraphPartition, columns: Sequence[str]) -> None:
-    """Raises ValueError for a column that no relation has."""
+    """Check that each column is of some relation. Raises ValueError for one that no relation has."""
     known = {name for edges in partition.edges for name in edges.columns}
     for name in columns:
         if name not in known:
             raise ValueError(f"no relation has a column {name}; there are {', '.join(sorted(known)) or 'none'}")
-
-
-def _tables(edges: InEdges, columns: Sequence[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Row ids, then the columns."""
-    found = {"row": torch.from_numpy(edges.row)}
-    for name in columns:
-        if name in edges.columns:
-            column = edges.columns[name]
-            floating = column.dtype.kind == "f"
-            found[name] = torch.from_numpy(column).to(dtype) if floating else torch.from_numpy(column.astype(np.int64))
-    return found
 
 
 STORED, TYPED, BOTH = "stored", "typed", "both"
@@ -121,51 +113,48 @@ def type_edges(
     partition: GraphPartition, relation: int, left_out: LeftOut, num_types: int, messages: str, world: World,
     channel: Channel,
 ) -> tuple[GraphPartition, LeftOut]:  # fmt: skip
-    """Collective. The graph with T relations in the place of one, then, for messages "both", T that lead back; and what
-    steps leave out of it. All have the relation's name."""
+    """Collective. Replace a relation by T ones, one for each type of its edges, and, for messages "both", T more that
+    lead back; all have the relation's name. Returns the graph, and the edges in it that steps leave out."""
     kind, edges = partition.relations[relation], partition.edges[relation]
-    none = np.empty(0, np.int64), np.empty(0, np.int64)
-    entries = left_out.get(relation, none)
-    kept = [number for number in range(len(partition.relations)) if number != relation]
-    relations, lists = [partition.relations[number] for number in kept], [partition.edges[number] for number in kept]
-    found = {new: left_out[number] for new, number in enumerate(kept) if number in left_out}
-    pieces = [(kind, edges, entries)]
+    no_entries = np.empty(0, np.int64), np.empty(0, np.int64)
+    entries = left_out.get(relation, no_entries)
+    others = [number for number in range(len(partition.relations)) if number != relation]
+    relations = [partition.relations[number] for number in others]
+    lists = [partition.edges[number] for number in others]
+    entries_of = {new: left_out[number] for new, number in enumerate(others) if number in left_out}
+    directions = [(kind, edges, entries)]
     if messages == BOTH:
         back = replace(kind, src_type=kind.dst_type, dst_type=kind.src_type)
-        pieces.append((back, *_turned(partition, kind, edges, entries, channel)))
-    for of, whole, left in pieces:
+        directions.append((back, *_turned(partition, kind, edges, entries, channel)))
+    for of, whole, (position, place) in directions:
         rel = whole.columns["rel"].astype(np.int64)
-        sizes = world.reduce_array(np.bincount(rel, minlength=num_types).astype(np.int64))
-        within = _number_within(rel, num_types)
+        counts = np.bincount(rel, minlength=num_types)
+        sizes = world.reduce_array(counts.astype(np.int64))
+        order = np.argsort(rel, kind="stable")
+        within = np.empty(len(rel), np.int64)  # place of every edge among those of its type
+        within[order] = np.arange(len(rel)) - (np.cumsum(counts) - counts)[rel[order]]
         for number in range(num_types):
-            mine = rel[left[0]] == number
-            found[len(lists)] = within[left[0][mine]], left[1][mine]
+            of_type = rel[position] == number
+            entries_of[len(lists)] = within[position[of_type]], place[of_type]
             relations.append(Relation(of.name, of.src_type, of.dst_type, int(sizes[number])))
             lists.append(whole.take(rel == number))
-    return replace(partition, relations=tuple(relations), edges=tuple(lists)), found
-
-
-def _number_within(rel: np.ndarray, num_types: int) -> np.ndarray:
-    """Place [m] of every edge among those of its type."""
-    order, counts = np.argsort(rel, kind="stable"), np.bincount(rel, minlength=num_types)
-    within = np.empty(len(rel), np.int64)
-    within[order] = np.arange(len(rel)) - (np.cumsum(counts) - counts)[rel[order]]
-    return within
+    return replace(partition, relations=tuple(relations), edges=tuple(lists)), entries_of
 
 
 def _turned(
     partition: GraphPartition, kind: Relation, edges: InEdges, entries, channel: Channel
 ) -> tuple[InEdges, tuple[np.ndarray, np.ndarray]]:
-    """Collective. The edges the other way, as in-edges at the owners of their sources, and the entries of these."""
+    """Collective. Turn the edges round: in-edges at the owners of their sources, and the entries (positions, places)
+    that go with them."""
     owner, _ = partition.book.locate(edges.src)
     dst = partition.global_ids(kind.dst_type)[edges.dst]
     src, dst, row, *columns = exchange_columns([edges.src, dst, edges.row, *edges.columns.values()], owner, channel)
-    left_row, place = exchange_columns([edges.row[entries[0]], entries[1]], owner[entries[0]], channel)
+    entry_row, place = exchange_columns([edges.row[entries[0]], entries[1]], owner[entries[0]], channel)
     node = src - int(partition.book.of_type(kind.src_type).starts[partition.rank])
     order = np.lexsort((row, node))
-    mine = partition.of_type(kind.src_type)
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(node, minlength=mine.stop - mine.start))))
+    nodes = partition.of_type(kind.src_type)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(node, minlength=nodes.stop - nodes.start))))
     named = {name: column[order] for name, column in zip(edges.columns, columns, strict=True)}
     by_row = np.argsort(row[order])
-    position = by_row[np.searchsorted(row[order], left_row, sorter=by_row)] if len(row) else left_row
+    position = by_row[np.searchsorted(row[order], entry_row, sorter=by_row)] if len(row) else entry_row
     return InEdges(indptr, dst[order], row[order], named), (position, place)

@@ -17,7 +17,6 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
-from hpcgnn.static.draw import Completion
 from hpcgnn.static.edges import MESSAGES, STORED, type_edges
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
@@ -66,7 +65,7 @@ class StaticGoal(Goal):
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     excluded: Exclusion | None = None
-    complete: Completion | None = None
+    complete: LinkNegatives | None = None
 
     @abstractmethod
     def task(self, *shared) -> GraphTask:
@@ -147,7 +146,7 @@ def measure_classes(scores: dict[str, np.ndarray], batches: object, world: World
 class LinkGoal(StaticGoal):
     """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
 
-    complete: Completion
+    complete: LinkNegatives
 
     def __init__(
         self, config: StaticConfig, links: LinksToLearn, partition: GraphPartition, world: World, channel: Channel

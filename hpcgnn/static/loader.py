@@ -26,9 +26,10 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
-from hpcgnn.static.draw import Completion, Draw, InducedSampler, Roots, choose_draw
+from hpcgnn.static.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns
 from hpcgnn.static.graph import Nodes, StaticGraph
+from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler, check_weights
 from hpcgnn.static.plan import GraphPlan, GraphSampler
 from hpcgnn.static.replica import Replica, make_neighbors
@@ -49,7 +50,7 @@ class Seeds:
     pool: SeedPool
     roots: Roots
     excluded: Exclusion | None = None
-    complete: Completion | None = None
+    complete: LinkNegatives | None = None
 
 
 class SeedLoader:

@@ -1,4 +1,4 @@
-"""Plans of static steps: from a batch's seeds to layered blocks and the routes to their input rows.
+"""Plans static steps: from a batch's seeds to layered blocks and the routes to their input rows.
 
 Where steps are CUDA graphs, plans are padded (one rank, one node type and relation). Level k holds the nodes that are
 sources of block k and destinations of block k - 1. Padding of a level lies behind its nodes; those of the level above,
@@ -23,9 +23,10 @@ from hpcgnn.comm.route import Route
 from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
-from hpcgnn.static.draw import Completion, Draw, Roots, Steps
+from hpcgnn.static.draw import Draw, Roots, Steps
 from hpcgnn.static.edges import EdgeTables
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
+from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.rows import Fetch, NodeRows
 from hpcgnn.static.seeds import SeedBatches
 
@@ -34,9 +35,10 @@ NODE_COLUMNS = ("identity", "degree")  # of a Batch
 
 @dataclass(slots=True)
 class GraphPlan:
-    """One step. batch_size: seeds of all ranks; roots: positions of the seeds' nodes among the last block's destination
-    nodes of their type, a tensor for each of the sampler's ``roots``, [s] or as wide as its column; position [s] of the
-    seeds in the epoch; columns [s, ...] of the seeds; fetches: by node type, where the input rows come from."""
+    """The plan of a step. batch_size: number of seeds of all ranks; roots: positions of the seeds' nodes among the last
+    block's destination nodes of their type, a tensor for each of the sampler's ``roots``, [s] or as wide as its column;
+    position [s]: of the seeds in the epoch; columns [s, ...]: of the seeds, by name; fetches: of the input rows, by
+    node type."""
 
     step: int
     epoch: int
@@ -50,19 +52,18 @@ class GraphPlan:
 
 
 class GraphSampler:
-    """Plans steps. Planning is collective over the plan channel; the fetches move rows over ``move_channel``. For one
-    thread at a time; see ``over``."""
+    """Plans the steps of a run or loader, for one thread at a time (see ``over``). Planning is collective over
+    ``channel``; the fetches move rows over ``move_channel``."""
 
     def __init__(
         self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
-        move_channel: Channel, device: torch.device, *, complete: Completion | None = None,
+        move_channel: Channel, device: torch.device, *, complete: LinkNegatives | None = None,
         node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
         pad: Callable[[GraphPlan], GraphPlan] | None = None,
     ):  # fmt: skip
         """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
-        ids); complete: gives a step all columns, where the batches have not all of them; node_columns: what is fetched
-        of a batch's nodes, its other columns are empty; edges: what blocks tell of their edges; pad: what is done with
-        plans of training."""
+        ids); complete: adds the columns that the batches lack; node_columns: of NODE_COLUMNS those that are fetched for
+        a batch, the others are empty; edges: attaches columns to the blocks' edges; pad: pads the plans of training."""
         self._rows, self._roots, self._seed = rows, roots, seed
         self._draw: Any = draw
         self._channel, self._move_channel, self._device = channel, move_channel, device
@@ -71,54 +72,51 @@ class GraphSampler:
         self._steps: Steps | None = None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
-        """A twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw, which
-        shares the edges."""
+        """Return a twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw,
+        which shares the edges."""
         twin = copy.copy(self)
         twin._channel, twin._draw, twin._steps = channel, draw or self._draw.over(channel), None
         twin._complete = self._complete and self._complete.over(channel)
         return twin
 
     def plan(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> GraphPlan:
-        """Collective. The plan of one step; the next one asked for is likely ``step + stride``."""
+        """Collective. Plan one step; the next one to be planned is likely ``step + stride``."""
         make = functools.partial(self._plan, batches, epoch, step, stride)
         return self._stream.run(make)
 
     def _plan(self, batches: SeedBatches, epoch: int, step: int, stride: int) -> GraphPlan:
-        mine, training = batches.at(step), batches.name == "train"
-        steps = self._of(batches, epoch)
+        training, steps = batches.name == "train", self._steps_of(batches, epoch)
         drawn = self._draw.draw(steps, step, stride)
         columns = steps.take(step)
         shapes = [columns.pop(name).shape for _, name in self._roots]
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
-        plans = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
-        known = {name: self._fetch(plans, name) for name in NODE_COLUMNS}
+        fetches = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
+        empty, of_nodes = torch.empty(0, dtype=torch.int64, device=self._device), {}
+        for name in NODE_COLUMNS:
+            of_nodes[name] = (empty,) * len(fetches)
+            if name in self._node_columns:
+                tables = (rows.fetch(fetch, name) for rows, fetch in zip(self._rows, fetches, strict=True))
+                of_nodes[name] = tuple(upload(table, self._device) for table in tables)
         blocks = drawn.blocks if self._edges is None else self._edges.attach(drawn.blocks, self._channel)
         blocks = tuple(block_on(self._device, block) for block in blocks)
-        batch = Batch(
-            blocks, tuple(known["identity"]), tuple(known["degree"]), self._seed, epoch, step, training
-        )  # fmt: skip
+        batch = Batch(blocks, of_nodes["identity"], of_nodes["degree"], self._seed, epoch, step, training)
         plan = GraphPlan(
-            step, epoch, int(batches.sizes[step]), roots, batches.position[mine],
+            step, epoch, int(batches.sizes[step]), roots, batches.position[batches.at(step)],
             {name: self._move(column) for name, column in columns.items()}, batch,
-            tuple(plan.over(self._move_channel).to(self._device) for plan in plans),
+            tuple(fetch.to(self._device, self._move_channel) for fetch in fetches),
         )  # fmt: skip
         return self._pad(plan) if self._pad and training else plan
 
-    def _fetch(self, plans: list[Fetch], name: str) -> list[torch.Tensor]:
-        """Collective. A column of the planned nodes, by type; empty where it is not asked for."""
-        if name not in self._node_columns:
-            return [torch.empty(0, dtype=torch.int64, device=self._device) for _ in plans]
-        return [upload(rows.fetch(plan, name), self._device) for rows, plan in zip(self._rows, plans, strict=True)]
-
     def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
-        """Collective. Global ids of the nodes whose rows a step wants, by type; nothing is fetched."""
-        steps = self._of(batches, epoch)
+        """Collective. Draw a step and list the global ids of the nodes whose rows it needs, by type; nothing is
+        fetched."""
+        steps = self._steps_of(batches, epoch)
         wanted = self._draw.draw(steps, step).wanted
         steps.take(step)
         return wanted
 
-    def _of(self, batches: SeedBatches, epoch: int) -> Steps:
-        """The steps of one pass over a split, with what is known of those that were asked for ahead."""
+    def _steps_of(self, batches: SeedBatches, epoch: int) -> Steps:
+        """Return the steps of a pass over a split, with the columns of those that were drawn ahead."""
         if self._steps is None or self._steps.batches is not batches or self._steps.epoch != epoch:
             self._steps = Steps(batches, self._roots, epoch, self._complete)
         return self._steps
@@ -130,80 +128,73 @@ class GraphSampler:
 
 
 def block_on(device: torch.device, block: Block) -> Block:
-    """The block with its tensors on a device."""
+    """Return the block with its tensors on a device."""
     if device.type == "cpu":
         return block
-
-    def moved(adjacency: Adjacency) -> Adjacency:
-        indptr, source = upload(adjacency.indptr, device), upload(adjacency.source, device)
-        return replace(adjacency, indptr=indptr, source=source)
-
-    return replace(block, relations=tuple(map(moved, block.relations)), device=device)
+    relations = tuple(
+        replace(adjacency, indptr=upload(adjacency.indptr, device), source=upload(adjacency.source, device))
+        for adjacency in block.relations
+    )
+    return replace(block, relations=relations, device=device)
 
 
 EDGES_A_NODE = 32  # of padding: long lists would keep a kernel waiting
 
 
 @dataclass(slots=True)
-class Level:
-    """place [n] int64 of the nodes among ``length`` ones."""
+class PaddedLevel:
+    """The nodes of a level among ``length`` places, the others of which are padding: place [n] int64 of each node."""
 
     place: torch.Tensor
     length: int
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """Values [n, ...] at their places, the first one at all others."""
+        """Put values [n, ...] at their places, and the first one at all others."""
         return values[:1].repeat(self.length, *[1] * (values.dim() - 1)).index_copy(0, self.place, values)
 
 
 def pad_graph_plan(plan: GraphPlan) -> GraphPlan:
-    """The plan of a step on one rank with padded levels and edges; unchanged where it has no seeds."""
+    """Pad the levels and edges of a step's plan on one rank; a plan without seeds stays as it is."""
     batch, (fetch,) = plan.batch, plan.fetches
     if batch.blocks[-1].num_dst[0] == 0:
         return plan
-    levels = _levels(batch.blocks)
+    levels, blocks = _levels(batch.blocks), []
+    for block, (sources, destinations) in zip(batch.blocks, pairwise(levels), strict=True):
+        relations = tuple(_pad_edges(relation, sources, destinations) for relation in block.relations)
+        blocks.append(replace(block, relations=relations, num_src=(sources.length,), num_dst=(destinations.length,)))
     inputs = levels[0]
-    blocks = tuple(_pad_block(block, *pair) for block, pair in zip(batch.blocks, pairwise(levels), strict=True))
     identity, degree = ((values if len(values) == 0 else inputs.spread(values),)
                         for (values,) in (batch.identity, batch.degree))  # fmt: skip
     route = Route.alone(fetch.route.channel, inputs.spread(fetch.route.requests))
     return replace(
-        plan, batch=replace(batch, blocks=blocks, identity=identity, degree=degree),
+        plan, batch=replace(batch, blocks=tuple(blocks), identity=identity, degree=degree),
         fetches=(replace(fetch, route=route, num_wanted=inputs.length),),
     )  # fmt: skip
 
 
-def _levels(blocks: tuple[Block, ...]) -> list[Level]:
-    """From the inputs to the seeds."""
+def _levels(blocks: tuple[Block, ...]) -> list[PaddedLevel]:
+    """Choose the places of the nodes in every level, from the inputs to the seeds."""
     (seeds,), device = blocks[-1].num_dst, blocks[-1].device
     length = padded_length(seeds + _further_nodes(blocks[-1]))
-    levels, known = [Level(torch.arange(seeds, device=device), length)], seeds
-    for block, above in zip(reversed(blocks), [*reversed(blocks[:-1]), None], strict=True):
+    levels, num_above = [PaddedLevel(torch.arange(seeds, device=device), length)], seeds
+    for block, inner in zip(reversed(blocks), [*reversed(blocks[:-1]), None], strict=True):
         (count,) = block.num_src
-        fresh = levels[0].length + torch.arange(count - known, device=device)
+        fresh = levels[0].length + torch.arange(count - num_above, device=device)
         place = torch.cat([levels[0].place, fresh])
-        further = 1 if above is None else _further_nodes(above)
-        levels.insert(0, Level(place, padded_length(levels[0].length + count - known + further)))
-        known = count
+        further = 1 if inner is None else _further_nodes(inner)
+        levels.insert(0, PaddedLevel(place, padded_length(levels[0].length + count - num_above + further)))
+        num_above = count
     return levels
 
 
 def _further_nodes(block: Block) -> int:
-    """Destinations that the padded edges of a block need, at least one."""
-    count = _num_edges(block)
-    return max(1, -(-(padded_length(count) - count) // EDGES_A_NODE))
+    """Count the destinations that the padded edges of a block need, at least one."""
+    num_edges = sum(len(relation.source) for relation in block.relations)
+    return max(1, -(-(padded_length(num_edges) - num_edges) // EDGES_A_NODE))
 
 
-def _num_edges(block: Block) -> int:
-    return sum(len(relation.source) for relation in block.relations)
-
-
-def _pad_block(block: Block, sources: Level, destinations: Level) -> Block:
-    relations = tuple(_pad_edges(relation, sources, destinations) for relation in block.relations)
-    return replace(block, relations=relations, num_src=(sources.length,), num_dst=(destinations.length,))
-
-
-def _pad_edges(edges: Adjacency, sources: Level, destinations: Level) -> Adjacency:
+def _pad_edges(edges: Adjacency, sources: PaddedLevel, destinations: PaddedLevel) -> Adjacency:
+    """Move a relation's edges to the places of their nodes, and pad them; edges that are padding join padding alone."""
     place, count, device = destinations.place, len(edges.source), edges.source.device
     degree = edges.indptr[1:] - edges.indptr[:-1]
     length = padded_length(count)
@@ -212,7 +203,7 @@ def _pad_edges(edges: Adjacency, sources: Level, destinations: Level) -> Adjacen
     degrees = (share + (is_padding.cumsum(0) <= rest).long()).index_copy(0, place, degree)
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     moved = (indptr[place] - edges.indptr[:-1]).repeat_interleave(degree, output_size=count)
-    first = destinations.length + len(sources.place) - len(place)  # behind all nodes
+    first = destinations.length + len(sources.place) - len(place)  # place behind all source nodes
     source = first + torch.arange(length, device=device) % (sources.length - first)
     source[torch.arange(count, device=device) + moved] = sources.place[edges.source]
     return replace(edges, indptr=indptr, source=source)

@@ -1,4 +1,4 @@
-"""Exact predictions for all nodes of the type that a run on a static graph learnt, by the graph's original ids.
+"""Predicts all nodes of the type that a run on a static graph learnt, exactly, by the graph's original ids.
 
 n nodes of a rank, N of all ranks, C classes, W width.
 """
@@ -20,7 +20,8 @@ from hpcgnn.static.inference import last_rows
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
-    """The configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other kinds."""
+    """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
+    kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
     if arguments.pairs or arguments.nodes:
@@ -34,9 +35,9 @@ def answer(session: Session, arguments: Namespace) -> None:
 
 
 def predict_nodes(session: Session, embeddings: bool = False) -> NodeColumns:
-    """Collective. Original id (the row where the graph has none), predicted class (not where a node may have several
-    labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer; of a model without
-    such a layer these are the outputs.
+    """Collective. Predict the nodes of this rank: original id (the row where the graph has none), predicted class (not
+    where a node may have several labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the
+    output layer; of a model without such a layer these are the outputs.
 
     Raises DistributedError for a run that learnt links.
     """
@@ -44,14 +45,14 @@ def predict_nodes(session: Session, embeddings: bool = False) -> NodeColumns:
         if not isinstance(session.goal, NodeGoal):
             raise ValueError("predict writes the nodes of runs with task.kind node; this one learnt links")
     partition, kind = session.partition, session.goal.node_type
-    mine, base = partition.of_type(kind), partition.book.type_base()
+    nodes, base = partition.of_type(kind), partition.book.type_base()
     rows = last_rows(session)
     with torch.no_grad():
-        outputs = session.model.last(rows)[mine].cpu().numpy()
-    row = partition.flat_row[mine] - base[kind]
+        outputs = session.model.last(rows)[nodes].cpu().numpy()
+    row = partition.flat_row[nodes] - base[kind]
     columns = {"node": text(partition.columns[kind].get("id", row))}
     columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}
-    columns |= {"embedding": rows[mine].cpu().numpy()} if embeddings else {"output": outputs}
+    columns |= {"embedding": rows[nodes].cpu().numpy()} if embeddings else {"output": outputs}
     order = np.argsort(row)
     total = int(base[kind + 1] - base[kind])
     return NodeColumns(row[order], total, {name: column[order] for name, column in columns.items()})

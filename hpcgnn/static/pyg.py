@@ -1,32 +1,30 @@
-"""Mini-batches as PyTorch Geometric's Data and HeteroData."""
+"""Converts mini-batches to PyTorch Geometric's Data and HeteroData."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hpcgnn.graph import files
+from hpcgnn.static.batches import LinkBatch, NeighborBatch
 from hpcgnn.static.config import OUT
+from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.model.blocks import Adjacency, Block
-
-if TYPE_CHECKING:
-    from hpcgnn.static.batches import LinkBatch, NeighborBatch
-    from hpcgnn.static.graph import StaticGraph
 
 
 def check_installed() -> None:
-    """Raises ValueError where torch_geometric cannot be imported."""
+    """Check that torch_geometric is installed. Raises ValueError where it cannot be imported."""
     if importlib.util.find_spec("torch_geometric") is None:
         raise ValueError("as_data 'pyg' needs torch-geometric: pip install torch-geometric, or leave as_data empty")
 
 
 def to_data(batch: NeighborBatch, graph: StaticGraph):
-    """Data for one type and one relation, HeteroData for several.
+    """Convert a batch of nodes: Data for one type and one relation, HeteroData for several.
 
-    Nodes carry x and n_id; the seeds, which are the first nodes of their type, y, input_id and batch_size (those of
-    this rank). num_seeds: those of all ranks. For edges see ``add_nodes_and_edges``.
+    Nodes carry x and n_id; the seeds, which are the first nodes of their type, y, input_id and batch_size (seeds of
+    this rank). num_seeds: seeds of all ranks. For edges see ``add_nodes_and_edges``.
     """
     data = add_nodes_and_edges(batch, graph)
     seeds = data[graph.types[batch.seed_type]] if _is_typed(graph) else data
@@ -38,8 +36,8 @@ def to_data(batch: NeighborBatch, graph: StaticGraph):
 
 
 def to_link_data(batch: LinkBatch, graph: StaticGraph):
-    """Data or HeteroData with edges as seeds: edge_label_index and edge_label, or, with drawn destinations alone,
-    src_index, dst_pos_index and dst_neg_index; input_id, and batch_size, the seeds of this rank."""
+    """Convert a batch of edges to Data or HeteroData, with edge_label_index and edge_label, or, with drawn destinations
+    alone, src_index, dst_pos_index and dst_neg_index; input_id; batch_size, the seeds of this rank."""
     data, typed = add_nodes_and_edges(batch, graph), _is_typed(graph)
     name = files.split_relation(graph.relations[batch.relation])
     edges, src, dst = (data[name], data[name[0]], data[name[2]]) if typed else (data, data, data)
@@ -47,20 +45,19 @@ def to_link_data(batch: LinkBatch, graph: StaticGraph):
     if batch.negative_dst is None or batch.negative_src is not None:
         edges.edge_label_index, edges.edge_label = batch.edge_label_index, batch.edge_label
         return data
-    drawn = batch.negative_dst
     src.src_index, dst.dst_pos_index = batch.src, batch.dst
-    dst.dst_neg_index = drawn.squeeze(1) if drawn.shape[1] == 1 else drawn
+    dst.dst_neg_index = batch.negative_dst.squeeze(1) if batch.negative_dst.shape[1] == 1 else batch.negative_dst
     return data
 
 
 def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
-    """Data or HeteroData of a batch without what tells of its seeds.
+    """Make Data or HeteroData of a batch, without its seeds.
 
     edge_index [2, E] (source, destination, as in the graph, whichever way it was followed): each pair of nodes that
     some hop sampled, once, or each edge where ids or columns of edges were asked for, with e_id, edge_attr (column
     feat), edge_weight, edge_<column>; every hop draws anew for all nodes so far, so a layer over the union sees more
     than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first: (edge_index from
-    neighbours to those they were sampled for, (source nodes, destination nodes)), in HeteroData by relation.
+    neighbours to the nodes they were sampled for, (source nodes, destination nodes)), in HeteroData by relation.
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -76,7 +73,7 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
     for number, relation in enumerate(names):
         _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device)
     if typed:
-        data.adjs = [{names[number]: found for number, found in _hop(block).items()} for block in blocks]
+        data.adjs = [{names[number]: hop for number, hop in _hop(block).items()} for block in blocks]
     else:
         data.adjs = [_hop(block)[0] for block in blocks]
     return data
@@ -87,35 +84,36 @@ def _is_typed(graph: StaticGraph) -> bool:
 
 
 def _add_edges(store, blocks: tuple[Block, ...], number: int, backward: bool, device: torch.device) -> None:
-    """The edges of a relation in all blocks, by destination. Positions in a block are such in those further in, too."""
-    mine: list[Any] = [relation for block in blocks for relation in block.relations if relation.relation == number]
-    if not mine:
+    """Add the edges of a relation in all blocks, each once, by destination. Positions in a block are the same in the
+    blocks further in."""
+    hops: list[Any] = [relation for block in blocks for relation in block.relations if relation.relation == number]
+    if not hops:
         store.edge_index = torch.empty((2, 0), dtype=torch.int64, device=device)
         return
-    pairs = torch.cat([_edges(relation) for relation in mine], dim=1)
-    told = mine[0].edge is not None
-    identity = torch.cat([relation.edge for relation in mine]) if told else pairs[0]
-    kept = _first_of_each(pairs[1], identity)
-    store.edge_index = pairs[:, kept].flip(0) if backward else pairs[:, kept]
-    if told:
-        store.e_id = identity[kept]
-        for name in mine[0].columns:
-            column = torch.cat([relation.columns[name] for relation in mine])
-            store["edge_attr" if name == "feat" else f"edge_{name}"] = column[kept]
+    pairs = torch.cat([_edges(relation) for relation in hops], dim=1)
+    has_ids = hops[0].edge is not None
+    identity = torch.cat([relation.edge for relation in hops]) if has_ids else pairs[0]
+    unique = _first_of_each(pairs[1], identity)
+    store.edge_index = pairs[:, unique].flip(0) if backward else pairs[:, unique]
+    if has_ids:
+        store.e_id = identity[unique]
+        for name in hops[0].columns:
+            column = torch.cat([relation.columns[name] for relation in hops])
+            store["edge_attr" if name == "feat" else f"edge_{name}"] = column[unique]
 
 
 def _first_of_each(destination: torch.Tensor, identity: torch.Tensor) -> torch.Tensor:
-    """Positions of the different pairs (destination, identity), in their order."""
+    """Find the positions of the different pairs (destination, identity), in order of destination, then identity."""
     order = torch.argsort(identity, stable=True)
     order = order[torch.argsort(destination[order], stable=True)]
-    one, other = destination[order], identity[order]
-    new = torch.ones(len(order), dtype=torch.bool, device=order.device)
-    new[1:] = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
-    return order[new]
+    destination, identity = destination[order], identity[order]
+    is_first = torch.ones(len(order), dtype=torch.bool, device=order.device)
+    is_first[1:] = (destination[1:] != destination[:-1]) | (identity[1:] != identity[:-1])
+    return order[is_first]
 
 
 def _hop(block: Block) -> dict[int, tuple[torch.Tensor, tuple[int, int]]]:
-    """By relation the edges of a block, and its source and destination nodes."""
+    """List by relation the edges of a block and its numbers of source and destination nodes."""
     return {
         relation.relation: (_edges(relation), (block.num_src[relation.src_type], block.num_dst[relation.dst_type]))
         for relation in block.relations
@@ -123,7 +121,7 @@ def _hop(block: Block) -> dict[int, tuple[torch.Tensor, tuple[int, int]]]:
 
 
 def _edges(relation: Adjacency) -> torch.Tensor:
-    """[2, E] source, destination."""
+    """List the edges [2, E] of an adjacency: source, destination."""
     degree = relation.indptr[1:] - relation.indptr[:-1]
     destination = torch.repeat_interleave(torch.arange(len(degree), device=degree.device), degree)
     return torch.stack([relation.source, destination])

@@ -1,4 +1,4 @@
-"""Rows of one node type by global id: at their owners, with copies of hot remote rows on every rank.
+"""Fetches rows of one node type by global id: from their owners, or from copies of remote rows that a rank keeps.
 
 n nodes of the type at this rank, U wanted nodes, C copies.
 """
@@ -24,8 +24,8 @@ FEATURE = "feature"  # the table of input rows
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Where the rows of U wanted nodes come from: ``route`` for all, or, with copies, for those at ``pulled``; the
-    others, at ``copied``, are rows ``copy`` of the copies."""
+    """A plan to fetch the rows of U wanted nodes: over ``route`` for all, or, with copies, for those at positions
+    ``pulled``; those at positions ``copied`` are rows ``copy`` of the copies. All int64."""
 
     route: Route
     num_wanted: int
@@ -33,69 +33,68 @@ class Fetch:
     copied: torch.Tensor | Any = None
     copy: torch.Tensor | Any = None
 
-    def over(self, channel: Channel) -> Fetch:
-        """This fetch over another channel."""
-        return replace(self, route=self.route.over(channel))
-
-    def to(self, device: torch.device) -> Fetch:
-        """This fetch with its index tensors on a device."""
+    def to(self, device: torch.device, channel: Channel) -> Fetch:
+        """Return this fetch with its index tensors on a device, over another channel."""
+        route = self.route.over(channel).to(device)
         if device.type == "cpu" or self.pulled is None:
-            return replace(self, route=self.route.to(device))
-        moved = [upload(tensor, device) for tensor in (self.pulled, self.copied, self.copy)]
-        return Fetch(self.route.to(device), self.num_wanted, *moved)
+            return replace(self, route=route)
+        indices = [upload(tensor, device) for tensor in (self.pulled, self.copied, self.copy)]
+        return Fetch(route, self.num_wanted, *indices)
 
 
 class NodeRows:
-    """Tables of one node type [n, ...], and their copies. Collective to create, to plan and to fetch.
+    """Tables of one node type [n, ...] by name, and copies of remote rows. Collective to create, to plan and to fetch.
 
-    hot: unique global ids [C] of remote nodes whose rows this rank keeps. wire: dtype that floating rows travel in,
-    None: their own. wanted, hits: remote rows wanted so far, and those of them that were found among the copies.
+    num_copies: C. wanted, hits: remote rows planned so far, and those of them that were copied.
     """
 
     def __init__(
         self, ownership: BlockOwnership, tables: dict[str, Table], hot: np.ndarray, channel: Channel,
         wire: torch.dtype | None = None,
     ):  # fmt: skip
+        """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
+        travel in, None: their own."""
         self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
         self.hits = self.wanted = 0
-        self._brought: dict[tuple[str, torch.device], torch.Tensor] = {}
-        self._counting = threading.Lock()
-        self._hot = np.sort(hot)
+        self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
+        self._counting = threading.Lock()  # several threads may plan
+        self._hot, self.num_copies = np.sort(hot), len(hot)
         route = Route.plan(ownership, self._hot, channel)
         self._copies: dict[str, torch.Tensor] = {}
         if channel.size > 1:
             self._copies = {name: self._pull(route.to(table.device), table) for name, table in tables.items()}
 
-    @property
-    def num_copies(self) -> int:
-        """C."""
-        return len(self._hot)
-
     def plan(self, ids: np.ndarray | torch.Tensor, channel: Channel) -> Fetch:
-        """Collective. How to fetch the rows of unique global ids [U]; of the only rank also a tensor of a device."""
+        """Collective. Plan to fetch the rows of unique global ids [U]; on the only rank they may be a tensor of a
+        device."""
         if isinstance(ids, torch.Tensor):
             return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
         if channel.size == 1:
             return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
         first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]
-        remote = len(ids) - int(((ids >= first) & (ids < last)).sum())
-        if len(self._hot) == 0:
-            self._count(remote, 0)
-            return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
-        copy = np.minimum(np.searchsorted(self._hot, ids), len(self._hot) - 1)
-        found = self._hot[copy] == ids
-        self._count(remote, int(found.sum()))
-        index = [torch.from_numpy(array) for array in (np.flatnonzero(~found), np.flatnonzero(found), copy[found])]
-        return Fetch(Route.plan(self._ownership, ids[~found], channel), len(ids), *index)
-
-    def _count(self, wanted: int, hits: int) -> None:
-        with self._counting:  # several threads may plan
-            self.wanted += wanted
-            self.hits += hits
+        num_remote, num_hits = len(ids) - int(((ids >= first) & (ids < last)).sum()), 0
+        if self.num_copies == 0:
+            fetch = Fetch(Route.plan(self._ownership, ids, channel), len(ids))
+        else:
+            copy = np.minimum(np.searchsorted(self._hot, ids), self.num_copies - 1)
+            is_copied = self._hot[copy] == ids
+            num_hits = int(is_copied.sum())
+            indices = (np.flatnonzero(~is_copied), np.flatnonzero(is_copied), copy[is_copied])
+            route = Route.plan(self._ownership, ids[~is_copied], channel)
+            fetch = Fetch(route, len(ids), *(torch.from_numpy(index) for index in indices))
+        with self._counting:
+            self.wanted += num_remote
+            self.hits += num_hits
+        return fetch
 
     def fetch(self, fetch: Fetch, name: str) -> torch.Tensor:
-        """Collective. The wanted rows [U, ...] of a table."""
-        rows = self._pull(fetch.route, self._table(name, fetch.route.requests.device))
+        """Collective. Fetch the wanted rows [U, ...] of a table."""
+        table, device = self.tables[name], fetch.route.requests.device
+        if not isinstance(table, GatheredTable) and table.device != device:
+            if (name, device) not in self._moved:
+                self._moved[name, device] = table.to(device)
+            table = self._moved[name, device]
+        rows = self._pull(fetch.route, table)
         if fetch.pulled is None:
             return rows
         out = rows.new_empty((fetch.num_wanted, *rows.shape[1:]))
@@ -103,21 +102,13 @@ class NodeRows:
         native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
         return out
 
-    def _table(self, name: str, device: torch.device) -> Table:
-        """A table where a route's rows are wanted; one that lies elsewhere is brought there once."""
-        table = self.tables[name]
-        if isinstance(table, GatheredTable) or table.device == device:
-            return table
-        if (name, device) not in self._brought:
-            self._brought[name, device] = table.to(device)
-        return self._brought[name, device]
-
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
-        """Collective. Rows of a table over any route of this node type's ids, none of them rounded."""
+        """Collective. Pull rows of a table over a route of this node type's ids, in the table's own dtype."""
         return route.pull_served(gather(self.tables[name], route.served))[0]
 
     def held_bytes(self) -> int:
-        """Bytes in the memory of this rank and its device: tables, those that stay in files left out, and copies."""
+        """Count the bytes of tables and copies in the memory of this rank and its device; tables in files count
+        nothing."""
         tables = [*self.tables.values(), *self._copies.values()]
         return sum(
             table.held_bytes if isinstance(table, GatheredTable) else table.numel() * table.element_size()
@@ -125,6 +116,7 @@ class NodeRows:
         )
 
     def _pull(self, route: Route, table: Table) -> torch.Tensor:
+        """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``."""
         narrow = self._wire is not None and table.dtype.is_floating_point and route.channel.size > 1
         if not narrow and not isinstance(table, GatheredTable):
             return route.pull(table)[0]

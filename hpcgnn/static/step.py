@@ -1,4 +1,4 @@
-"""Runs planned steps on sampled blocks of a static graph: input rows, loss, backward pass, gradients of learnable rows.
+"""Runs planned steps on sampled blocks of a static graph: input rows, loss, backward pass, gradients of embeddings.
 
 s seeds of this rank, nodes or edges; k negatives a seed; c candidates of this rank, m of all ranks; Z embedding width.
 """
@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, embedding
 
-from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.embeddings import EmbeddingStore
@@ -35,7 +34,7 @@ class GraphTask(StepTask):
     """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective.
 
     The loss is a sum over a rank's seeds, divided by the number of seeds of all ranks. The graph of the backward pass
-    ends at the pulled input rows: gradients of learnable ones go to their owners on every rank.
+    ends at the pulled input rows; gradients of learnable node embeddings go to their owners on every rank.
     """
 
     def __init__(
@@ -46,11 +45,11 @@ class GraphTask(StepTask):
 
     @abstractmethod
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]):
-        """Scores of the seeds from the model's outputs by node type."""
+        """Score the seeds by the model's outputs, by node type."""
 
     @abstractmethod
     def _loss(self, scores) -> torch.Tensor:
-        """The sum over the seeds."""
+        """Compute the sum of the losses of the seeds."""
 
     def _set_mode(self, training: bool) -> None:
         self.model.train(training)
@@ -61,11 +60,15 @@ class GraphTask(StepTask):
             for rows in learnt.values():
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learnt))
-        self._push(plan, learnt)
+        with self.timers("exchange"):  # owners' optimizers move the rows
+            for kind, rows in learnt.items():
+                gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
+                self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
         return loss.detach(), None if scores is None else scores.detach()
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]):
-        """Loss and scores of a step from the model's outputs by node type, with the backward pass to its inputs."""
+        """Compute loss and scores of a step from the model's outputs by node type, and run the backward pass to its
+        inputs."""
         scores = self._score(plan, outputs)
         loss = self._loss(scores) / max(1, plan.batch_size)
         loss.backward()
@@ -73,58 +76,51 @@ class GraphTask(StepTask):
 
     @torch.no_grad()
     def score(self, plan: GraphPlan):
-        """Collective. Scores of one step."""
+        """Collective. Score the seeds of one step."""
         self._set_mode(training=False)
         return self._score(plan, self._outputs(plan, *self._inputs(plan)))
 
     evaluate = score
 
     def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
-        """Collective. Features by node type (None without), and learnable rows of the types that have them."""
+        """Collective. Fetch the features [U, F] by node type (None without), and the learnable node embeddings of the
+        types that have them."""
+        features: list[Rows | None] = []
         with self.timers("exchange"):
-            features = [self._features(plan, kind) for kind in range(len(self._rows))]
+            for rows, fetch in zip(self._rows, plan.fetches, strict=True):
+                table = rows.tables.get(FEATURE)
+                if table is None:
+                    features.append(None)
+                elif fetch.route.channel.size == 1 and not isinstance(table, GatheredTable):
+                    features.append(IndexedRows(table, fetch.route.requests))  # read where they lie
+                else:
+                    features.append(rows.fetch(fetch, FEATURE))
             learnt = {
                 kind: plan.fetches[kind].route.pull(table.weight)[0]
                 for kind, table in sorted(self._embeddings.tables.items())
             }
         return features, learnt
 
-    def _features(self, plan: GraphPlan, kind: int) -> Rows | None:
-        """Collective. A type's features [U, F]; on one rank where they lie in memory."""
-        rows, fetch = self._rows[kind], plan.fetches[kind]
-        table = rows.tables.get(FEATURE)
-        if table is None:
-            return None
-        if fetch.route.channel.size == 1 and not isinstance(table, GatheredTable):
-            return IndexedRows(table, fetch.route.requests)
-        return rows.fetch(fetch, FEATURE)
-
     def _outputs(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        inputs = [joined(feature, learnt.get(kind)) for kind, feature in enumerate(features)]
+        inputs = [joined(of_type, learnt.get(kind)) for kind, of_type in enumerate(features)]
         return self.model(plan.batch, inputs)
-
-    def _push(self, plan: GraphPlan, learnt: dict[int, torch.Tensor]) -> None:
-        """Collective. Gradients of learnable rows to their owners, whose optimizer moves them."""
-        with self.timers("exchange"):
-            for kind, rows in learnt.items():
-                gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
-                self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
 
 
 def joined(feature: Rows | None, learnt: torch.Tensor | Any) -> Rows:
-    """A type's input rows [U, F]: features, then learnable rows; it has at least one of the two."""
+    """Join a type's input rows [U, F] of features and learnable embeddings; it has at least one of the two."""
     if feature is None or learnt is None:
         return learnt if feature is None else feature
     return torch.cat([rows_of(feature), learnt], dim=1)
 
 
 SOURCE, DESTINATION = 0, 1
-SCORES, DEVICE_SCORES = 1 << 19, 1 << 25  # of seeds with all candidates at once
+SCORES, DEVICE_SCORES = 1 << 19, 1 << 25  # most scores of seeds with all candidates at once
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedEnd:
-    """SOURCE or DESTINATION, the node type, and the column of the negatives that stand in for it."""
+    """An end that negatives take the place of. end: SOURCE or DESTINATION; node_type: its type; column: name of the
+    negatives' column."""
 
     end: int
     node_type: int
@@ -132,106 +128,100 @@ class ReplacedEnd:
 
 
 class GraphLinkTask(GraphTask):
-    """Scores every seed and its negatives with the model's decoder. A plan's roots are the sources, the destinations,
-    and then for each of ``replaced`` the negatives: drawn for every seed, or candidates of all seeds, which their
-    owners embed and send to all ranks."""
+    """Scores every seed and its negatives with the model's decoder.
+
+    A plan's roots are the sources, the destinations, and then for each of ``replaced`` the negatives: drawn for every
+    seed, or candidates of all seeds, which their owners embed and send to all ranks.
+    """
 
     def __init__(self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], loss: Loss, *shared):
-        """types: of source and destination; loss: of scores [s] and [k, s], a sum; shared: as GraphTask."""
+        """types: of source and destination; loss: of scores [s] and [k, s], a sum; shared: what GraphTask takes."""
         super().__init__(*shared)
         self._types, self._replaced, self._sum = types, replaced, loss
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LinkScores:
-        """With negatives drawn for every seed."""
-        ends, decoder, relation = self._ends(plan, outputs), self.model.decoder, plan.columns.get("rel")
+        """Score the seeds and the negatives that were drawn for each."""
+        decoder, relation = self.model.decoder, plan.columns.get("rel")
+        ends = [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
         negatives = [
             score_negatives(decoder, ends, embedding(roots.T, outputs[place.node_type]), place.end, relation)
             for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
         ]
         return LinkScores.of_ends(decoder(*ends, relation), negatives)
 
-    def _ends(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
-
     def _loss(self, scores: LinkScores) -> torch.Tensor:
         return scores.loss(self._sum)
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, LinkScores | None]:
-        """Loss and scores, without scores where there are candidates. Then the graph of the backward pass is cut at the
-        embeddings: candidates go to all ranks, their gradients come back, and the model's own backward pass follows."""
+        """Compute loss and scores and run the backward pass; without scores where there are candidates.
+
+        Then the graph of the backward pass is cut at the embeddings: candidates go to all ranks, their gradients come
+        back, and the model's own backward pass follows.
+        """
         if self._replaced[0].column + COUNTS not in plan.columns:
             return super()._learn(plan, outputs)
-        ends, channel = self._ends(plan, outputs), plan.fetches[0].route.channel
-        own = [
-            embedding(roots, outputs[place.node_type])
-            for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
-        ]
+        channel, kinds = plan.fetches[0].route.channel, [*self._types, *(place.node_type for place in self._replaced)]
+        embeddings = [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots, kinds, strict=True)]
         counts = [plan.columns[place.column + COUNTS].cpu().numpy() for place in self._replaced]
-        shared = [
+        candidates = [
             channel.everyone(rows.detach(), count).clone().requires_grad_()
-            for rows, count in zip(own, counts, strict=True)
+            for rows, count in zip(embeddings[2:], counts, strict=True)
         ]
-        loss, gradients = self._learn_ends(plan, ends, shared)
-        gradients += [_returned(rows, count, channel) for rows, count in zip(shared, counts, strict=True)]
-        reached = [(rows, grad) for rows, grad in zip(ends + own, gradients, strict=True) if rows.requires_grad]
+        loss, gradients = self._learn_ends(plan, embeddings[:2], candidates)
+        for rows, count in zip(candidates, counts, strict=True):
+            gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
+            if channel.size > 1:  # owners sum the gradients of their candidates over the ranks
+                num_own = int(count[channel.rank])
+                received = channel.rows(gradient, count, np.full(channel.size, num_own, np.int64))
+                gradient = received.view(channel.size, num_own, gradient.shape[1]).sum(0)
+            gradients.append(gradient)
+        reached = [(rows, grad) for rows, grad in zip(embeddings, gradients, strict=True) if rows.requires_grad]
         if reached:
             torch.autograd.backward([rows for rows, _ in reached], [grad for _, grad in reached])
         return loss, None
 
-    def _learn_ends(self, plan: GraphPlan, ends, shared: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The loss, and its gradients by sources and destinations [s, Z]; those by ``shared`` [m, Z] are left there.
-        So many seeds at once that their scores stay in a cache, on a device that launches are few."""
+    def _learn_ends(
+        self, plan: GraphPlan, ends, candidates: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Compute the loss and its gradients by sources and destinations [s, Z]; those by candidates [m, Z] are added
+        to their ``grad``. So many seeds at once that their scores stay in a cache, or, on a device, that there are few
+        launches."""
         loss, gradients = ends[0].new_zeros(()), [torch.zeros_like(rows) for rows in ends]
         scores = SCORES if on_host(ends[0]) else DEVICE_SCORES
-        most = max(1, scores // max(1, *(len(rows) for rows in shared)))
+        most = max(1, scores // max(1, *(len(rows) for rows in candidates)))
         for first in range(0, len(ends[0]), most):
             part = slice(first, first + most)
             cut = [rows[part].detach().requires_grad_() for rows in ends]
-            mine = mean_loss(self._sum, *self._score_candidates(plan, part, cut, shared)) / max(1, plan.batch_size)
-            mine.backward()
-            loss += mine.detach()
+            share = mean_loss(self._sum, *self._score_candidates(plan, part, cut, candidates)) / max(1, plan.batch_size)
+            share.backward()
+            loss += share.detach()
             for gradient, rows in zip(gradients, cut, strict=True):
                 gradient[part] = rows.grad
         return loss, gradients
 
     def _score_candidates(
-        self, plan: GraphPlan, part: slice, ends, shared: list[torch.Tensor]
+        self, plan: GraphPlan, part: slice, ends, candidates: list[torch.Tensor]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Scores [s] of some of the seeds, whose ends these are, and of the candidates [m, s] in the place of each
-        replaced end, -inf where they are no negatives."""
+        """Score the seeds of a part, whose ends these are: [s], and for each replaced end the candidates [m, s] in its
+        place, -inf where they are no negatives."""
         decoder, relation, negatives = self.model.decoder, plan.columns.get("rel"), []
         relation = None if relation is None else relation[part]
-        for place, rows in zip(self._replaced, shared, strict=True):
+        for place, rows in zip(self._replaced, candidates, strict=True):
             stays = ends[SOURCE if place.end == DESTINATION else DESTINATION]
             scores = decoder.all_pairs(stays, rows, relation, place.end == SOURCE)
-            negatives.append(_hide(scores, plan.columns[place.column + HIDDEN], part.start).T)
+            pairs = plan.columns[place.column + HIDDEN]  # in order of seeds
+            bounds = torch.tensor([part.start, part.start + len(scores)], device=pairs.device)
+            begin, end = torch.searchsorted(pairs[:, 0].contiguous(), bounds).tolist()
+            seed, candidate = pairs[begin:end].T
+            hidden = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+            hidden[seed - part.start, candidate] = True
+            negatives.append(scores.masked_fill(hidden, float("-inf")).T)
         return decoder(*ends, relation), negatives
 
 
-def _hide(scores: torch.Tensor, pairs: torch.Tensor, first: int) -> torch.Tensor:
-    """Scores [n, m] of seeds from ``first`` on, -inf for the pairs [x, 2], in order of seeds, that are no negatives."""
-    bounds = torch.tensor([first, first + len(scores)], device=pairs.device)
-    begin, end = torch.searchsorted(pairs[:, 0].contiguous(), bounds).tolist()
-    seed, candidate = pairs[begin:end].T
-    hidden = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-    hidden[seed - first, candidate] = True
-    return scores.masked_fill(hidden, float("-inf"))
-
-
-def _returned(rows: torch.Tensor, counts: np.ndarray, channel: Channel) -> torch.Tensor:
-    """Collective. The gradients of all candidates ``rows`` [m, Z] at the ranks that have so many of them, summed: [c,
-    Z]."""
-    gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
-    if channel.size == 1:
-        return gradient
-    own = int(counts[channel.rank])
-    received = channel.rows(gradient, counts, np.full(channel.size, own, np.int64))
-    return received.view(channel.size, own, gradient.shape[1]).sum(0)
-
-
 def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: int, relation) -> torch.Tensor:
-    """Scores [k, s] with embeddings negative [k, s, Z] in the place of one of ends, source and destination [s, Z];
-    relation [s] edge types or None."""
+    """Compute the scores [k, s] with embeddings negative [k, s, Z] in the place of the replaced one of ends, source and
+    destination [s, Z]; relation [s]: edge types or None."""
     source, destination = ends
     if replaced == SOURCE:
         return decoder(negative, destination, relation)
@@ -242,7 +232,7 @@ class GraphNodeTask(GraphTask):
     """Scores the classes of every seed, a node."""
 
     def __init__(self, seed_type: int, *shared):
-        """shared: as GraphTask."""
+        """shared: what GraphTask takes."""
         super().__init__(*shared)
         self._seed_type = seed_type
 
@@ -254,8 +244,8 @@ class GraphNodeTask(GraphTask):
 
 
 def node_loss(scores: LabelScores) -> torch.Tensor:
-    """The sum over the nodes: cross entropy, or, where a node may have several labels, the binary one, a mean over the
-    classes."""
+    """Sum the losses of nodes: cross entropy, or, where a node may have several labels, the mean of the binary one over
+    the classes."""
     output, label = scores.output, scores.label
     if label.ndim == 2:
         return binary_cross_entropy_with_logits(output, label.to(output.dtype), reduction="sum") / output.shape[1]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from test_neighbors import KEY, assert_chi_square
 
-from hpcgnn.native import sample_neighbors
-from hpcgnn.static.neighbors import InLists, splice, without
+from hpcgnn.native import Random, Stream, sample_neighbors
+from hpcgnn.static.neighbors import Exclusion, InLists, splice, without
 
 pytestmark = pytest.mark.serial
 
@@ -96,3 +96,23 @@ def test_degrees_around_the_fanout(mode, surplus, fanout):
         return
     ranks = positions.reshape(TRIALS, fanout) - np.arange(TRIALS)[:, None] * degree
     check_subsets(ranks, subset_chances([1] * degree if weights is None else weights.tolist(), fanout))
+
+
+def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch):
+    """Each gets the edges of its own step, whenever the others look for theirs."""
+    total, batch_size = 110, 20
+    exclusion = Exclusion({0: (np.arange(total), np.arange(total))}, total, batch_size)
+    exclusion.start_epoch(None)
+    others = itertools.cycle(range(total // batch_size + 1))
+    searchsorted = np.searchsorted
+
+    def search_while_others_plan(*arguments, **options):
+        with monkeypatch.context() as once:
+            once.setattr(np, "searchsorted", searchsorted)
+            exclusion.at(0, Random(0, Stream.NEIGHBOR, next(others)))
+        return searchsorted(*arguments, **options)
+
+    monkeypatch.setattr(np, "searchsorted", search_while_others_plan)
+    for step in range(total // batch_size + 1):
+        positions = exclusion.at(0, Random(0, Stream.NEIGHBOR, step))
+        assert positions.tolist() == list(range(step * batch_size, min((step + 1) * batch_size, total)))
