@@ -36,7 +36,7 @@ PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DeriveOptions:
     """Nodes of the ``side`` of a relation are joined that have nodes of its other side in common; a node of the other
     side with more than ``max_degree`` neighbours is left out (None: no limit)."""
 
@@ -77,7 +77,7 @@ class Derived:
     pairs_left_out: int
 
 
-def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options) -> Derived:
+def derive(path: str | os.PathLike, output: str | os.PathLike, options: DeriveOptions) -> Derived:
     """Write the graph file with the new relation. Raises FileFormatError for a missing relation or split, and for a
     relation that exists already."""
     ends = files.split_relation(options.relation)[::2]
@@ -107,7 +107,7 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: Options)
         return Derived(relation, len(columns["src"]), len(used.item), left_out, len(pairs.item) - len(used.item))
 
 
-def training_pairs(file: h5py.File, options: Options) -> UserItems:
+def training_pairs(file: h5py.File, options: DeriveOptions) -> UserItems:
     """Read the different pairs of the training edges. Raises FileFormatError for a missing relation or split."""
     group = find_table(file, "edges", options.relation)
     ends = files.split_relation(options.relation)[::2]
@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--all-edges", action="store_true", help="count all edges, not only those for training")
     args = vars(parser.parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
-    made = derive(graph, output, Options(**args))
+    made = derive(graph, output, DeriveOptions(**args))
     print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
     if args["max_degree"] is not None:
         what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"

@@ -40,7 +40,7 @@ Slabs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SplitOptions:
     """What is split, and how. ``column`` holds the times of ``by: time``."""
 
     nodes: str | None = None
@@ -70,7 +70,7 @@ class Rows:
     Raises FileFormatError when a column that is needed is missing.
     """
 
-    def __init__(self, group: h5py.Group, options: Options, forward: h5py.Group | None = None):
+    def __init__(self, group: h5py.Group, options: SplitOptions, forward: h5py.Group | None = None):
         origin = group if forward is None else forward
         is_nodes = options.nodes is not None
         self.num_rows = int(group.attrs["num_nodes"]) if is_nodes else len(group["src"])
@@ -120,7 +120,7 @@ class Rows:
             yield self.keys(start, stop)[groups >= 0], groups[groups >= 0]
 
 
-def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: Options) -> dict[str, np.ndarray]:
+def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: SplitOptions) -> dict[str, np.ndarray]:
     """Write the graph file with a column ``split``; returns how many rows are in train, val, test and none, by table.
 
     Raises FileFormatError when the table or a column it needs is missing, or when it has a split already and
@@ -141,7 +141,7 @@ def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: Opt
         return sizes
 
 
-def tables_to_split(file: h5py.File, options: Options) -> list[str]:
+def tables_to_split(file: h5py.File, options: SplitOptions) -> list[str]:
     """Paths of the groups that get a split: the node type; or the relation, and its reverse relations."""
     if options.nodes is not None:
         return [find_table(file, "nodes", options.nodes).name[1:]]
@@ -214,7 +214,7 @@ def count_digits(slabs: Slabs, prefix: np.ndarray, done: int, bits: int) -> np.n
 
 
 def write_split(
-    group: h5py.Group, rows: Rows, bounds: list[tuple[np.ndarray, np.ndarray]], options: Options
+    group: h5py.Group, rows: Rows, bounds: list[tuple[np.ndarray, np.ndarray]], options: SplitOptions
 ) -> np.ndarray:
     """Write the column; returns how many rows are in train, val, test and none."""
     dataset = files.create_column(group, "split", rows.num_rows, (), np.int8)
@@ -253,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
         args["fractions"] = tuple(map(float, args["fractions"].split(",")))
     except ValueError:
         raise ValueError(f"--fractions {args['fractions']}: expected three numbers, such as 0.8,0.1,0.1") from None
-    options = Options(**args)
+    options = SplitOptions(**args)
     for name, (train, val, test, none) in split_graph(graph, output, options).items():
         print(f"{output}: {name}: train {train:,}, val {val:,}, test {test:,}, none {none:,}")
     return 0

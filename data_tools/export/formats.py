@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import yaml
 
-from data_tools.export.tables import Column, Table, Tables
+from data_tools.export.tables import Column, ExportTable, Tables
 from data_tools.source.file_spec import Dtype
 from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
@@ -33,7 +33,7 @@ def write_parquet(tables: Tables, output: pathlib.Path) -> None:
         (output / "metadata.yaml").write_text(yaml.safe_dump(metadata(tables), sort_keys=False))
 
 
-def write_table(table: Table, path: pathlib.Path) -> None:
+def write_table(table: ExportTable, path: pathlib.Path) -> None:
     """Write one parquet file; attributes are kept in its metadata (key ``attributes``, JSON)."""
     fields = [pa.field(name, arrow_type(column)) for name, column in table.columns.items()]
     schema = pa.schema(fields, {"attributes": json.dumps(table.attributes, default=str)})
@@ -85,7 +85,7 @@ def metadata(tables: Tables) -> dict[str, object]:
     return {"kind": tables.kind, "nodes": nodes, "edges": edges}
 
 
-def described(table: Table, skipped: tuple[str, ...]) -> dict[str, dict[str, str]]:
+def described(table: ExportTable, skipped: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """List the columns of numbers that a graph file can hold, with their dtypes."""
     return {
         name: {"column": name, "dtype": column.dtype.name}

@@ -21,7 +21,7 @@ REMEDY = "write it anew, or check it with data_tools.verify"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ExportTable:
     """The nodes of a type or the edges of a relation; ``attributes`` belong to columns, such as the names of classes,
     or to the relation."""
 
@@ -39,8 +39,8 @@ class Tables:
     """
 
     kind: str
-    nodes: list[Table]
-    edges: list[Table]
+    nodes: list[ExportTable]
+    edges: list[ExportTable]
     part: int | None = None
 
 
@@ -51,7 +51,7 @@ def graph_tables(file: h5py.File) -> Tables:
     for name in files.node_types(file):
         group = file["nodes"][name]
         columns = {"row": RowNumbers(int(group.attrs["num_nodes"])), **{key: group[key] for key in group}}
-        nodes[name] = Table(name, int(group.attrs["num_nodes"]), columns, attributes(group))
+        nodes[name] = ExportTable(name, int(group.attrs["num_nodes"]), columns, attributes(group))
     edges = []
     for name in files.relations(file):
         group = file["edges"][name]
@@ -62,7 +62,7 @@ def graph_tables(file: h5py.File) -> Tables:
         }
         columns = {key: group[key] for key in ("src", "dst")} | ends
         columns |= {key: group[key] for key in group if key not in columns}
-        edges.append(Table(name, int(group.attrs["num_edges"]), columns, attributes(group)))
+        edges.append(ExportTable(name, int(group.attrs["num_edges"]), columns, attributes(group)))
     return Tables(str(file.attrs["kind"]), list(nodes.values()), edges)
 
 
@@ -132,7 +132,7 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
             inner = (ids >= low) & (ids < high)
             rows = np.where(inner, ids - low, high - low + np.searchsorted(outer[name], ids))
             columns[end] = rows.astype(np.int64)
-    tables = [Table(name, len(columns["src"]), columns, edge_attributes[name]) for name, columns in edges.items()]
+    tables = [ExportTable(name, len(columns["src"]), columns, edge_attributes[name]) for name, columns in edges.items()]
     return Tables(kind, nodes, tables, part)
 
 
@@ -148,7 +148,7 @@ def read_edges(
     return {"src": columns.pop("src"), "dst": columns.pop("dst"), **columns}
 
 
-def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, outer: np.ndarray) -> Table:
+def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, outer: np.ndarray) -> ExportTable:
     """Read the nodes of a type in a part, and after them the outer nodes (global ids, increasing)."""
     with files.reading(files.part_path(folder, part), files.PART, REMEDY) as file:
         pieces = {key: [column[:]] for key, column in file["nodes"][name].items()}
@@ -164,4 +164,4 @@ def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, 
     columns = {"row": np.concatenate(pieces.pop("row"))}
     columns["inner"] = np.arange(num_inner + len(outer)) < num_inner
     columns |= {key: np.concatenate(arrays) for key, arrays in pieces.items()}
-    return Table(name, num_inner + len(outer), columns, node_attributes)
+    return ExportTable(name, num_inner + len(outer), columns, node_attributes)

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.partition.weights import SPLITS, has_split, in_split
 
 TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
 
 
-def learnt_relation(source: Source) -> Relation | None:
+def learnt_relation(source: Source) -> SourceRelation | None:
     """The relation whose edges are seeds: where no node has a split, the first relation that has one."""
     found = [relation for relation in source.relations if "split" in relation.columns]
     return found[0] if found and not has_split(source) else None
 
 
-def training_slabs(source: Source, relation: Relation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def training_slabs(source: Source, relation: SourceRelation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are held out."""
     held_out = "split" in relation.columns and learnt_relation(source) is not None
     for start, src, dst in endpoint_slabs(source, relation):
@@ -85,7 +85,9 @@ def access_probability(source: Source, start: np.ndarray, fanouts: tuple[int, ..
     return reached
 
 
-def add_relation(source: Source, relation: Relation, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
+def add_relation(
+    source: Source, relation: SourceRelation, reached: np.ndarray, fanout: int, log_missed: np.ndarray
+) -> None:
     """Add what the in-edges of one relation contribute to log_missed [K, N], in place."""
     base = source.types[relation.dst_type].base
     degree = np.zeros(source.types[relation.dst_type].num_nodes, np.int64)

@@ -18,8 +18,8 @@ import h5py
 import numpy as np
 
 from data_tools.partition import source as partition_source
-from data_tools.partition.layout import Layout
-from data_tools.partition.source import Relation, Source
+from data_tools.partition.layout import PartLayout
+from data_tools.partition.source import Source, SourceRelation
 from data_tools.partition.temporal import PartGroup, shape_of
 from hpcgnn.graph import files
 
@@ -45,14 +45,14 @@ class Owners:
     a group of parts; offsets [G + 1]: first node of each part, and the end."""
 
     source: Source
-    layout: Layout
-    relation: Relation
+    layout: PartLayout
+    relation: SourceRelation
     side: str
     first_id: int
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, source: Source, layout: Layout, group: PartGroup, relation: Relation, side: str) -> Owners:
+    def of(cls, source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, side: str) -> Owners:
         """The owners in a group of parts."""
         type_id = relation.dst_type if side == "dst" else relation.src_type
         offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
@@ -76,7 +76,9 @@ class Owners:
         return np.cumsum(degree)
 
 
-def endpoint_ids(source: Source, layout: Layout, relation: Relation, side: str, start: int, stop: int) -> np.ndarray:
+def endpoint_ids(
+    source: Source, layout: PartLayout, relation: SourceRelation, side: str, start: int, stop: int
+) -> np.ndarray:
     """Global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
     base = source.types[relation.dst_type if side == "dst" else relation.src_type].base
     return layout.global_id[source.edges(relation)[side][start:stop].astype(np.int64) + base]
@@ -94,14 +96,20 @@ def bucket_starts(indptr: np.ndarray, offsets: np.ndarray, limit: int) -> np.nda
 
 
 def write_csc(
-    source: Source, layout: Layout, group: PartGroup, relation: Relation, side: str, path: str, columns: list[Column]
+    source: Source,
+    layout: PartLayout,
+    group: PartGroup,
+    relation: SourceRelation,
+    side: str,
+    path: str,
+    columns: list[Column],
 ) -> None:
     """Write indptr and columns of a relation below ``path`` in every file of the group."""
     owners = Owners.of(source, layout, group, relation, side)
     indptr = owners.indptr()
     limit = max(1, partition_source.SLAB_BYTES // max(8, *(column.row_bytes for column in columns)))
     starts = bucket_starts(indptr, owners.offsets, limit)
-    targets = Targets(group, owners.offsets, indptr, starts)
+    targets = CscTargets(group, owners.offsets, indptr, starts)
     targets.write_indptr(path)
     with tempfile.TemporaryFile(dir=pathlib.Path(group.files[0].filename).parent) as keys:
         targets.spool_owners(owners, keys)
@@ -111,7 +119,7 @@ def write_csc(
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class CscTargets:
     """The place of every edge: buckets of nodes starts[b] .. starts[b + 1] - 1 in the files of a group of parts."""
 
     group: PartGroup
@@ -191,7 +199,7 @@ def permute(dataset: h5py.Dataset, begin: int, end: int, order: np.ndarray) -> N
     dataset[begin:end] = dataset[begin:end][order]
 
 
-def in_columns(source: Source, layout: Layout, relation: Relation) -> list[Column]:
+def in_columns(source: Source, layout: PartLayout, relation: SourceRelation) -> list[Column]:
     """Columns of in-edges: global ids of the sources, rows, and what else the graph file has."""
     columns = out_columns(source, layout, relation, "src")
     for name in relation.columns:
@@ -200,7 +208,7 @@ def in_columns(source: Source, layout: Layout, relation: Relation) -> list[Colum
     return columns
 
 
-def out_columns(source: Source, layout: Layout, relation: Relation, other: str = "dst") -> list[Column]:
+def out_columns(source: Source, layout: PartLayout, relation: SourceRelation, other: str = "dst") -> list[Column]:
     """Columns of out-edges: global ids of the other endpoints, and rows."""
     ids = lambda start, stop: endpoint_ids(source, layout, relation, other, start, stop)  # noqa: E731
     int64 = np.dtype(np.int64)

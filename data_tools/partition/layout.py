@@ -18,7 +18,7 @@ from data_tools.partition.source import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PartLayout:
     """An assignment of all nodes to P parts and the global ids that follow from it; part and global_id are indexed by
     nodes, in the numbers that the rows at hand have."""
 
@@ -59,7 +59,7 @@ class Numbering:
     blocks: NodeBlocks
     part: np.ndarray  # [n] int32
     global_id: np.ndarray  # [n] int64
-    by_id: Layout  # of nodes that are numbered by their global ids
+    by_id: PartLayout  # of nodes that are numbered by their global ids
     first_part: np.ndarray  # [R + 1] first part that each rank writes
 
     @property
@@ -72,12 +72,12 @@ class Numbering:
         """The rank [k] that writes the part of each node."""
         return np.searchsorted(self.first_part, self.by_id.part[global_ids], side="right") - 1
 
-    def by_node(self) -> Layout:
+    def by_node(self) -> PartLayout:
         """Collective. The layout of nodes that are numbered as in the graph file: 12 bytes for each of all nodes."""
         part, global_id = self.part, self.global_id
         if self.blocks.team.size > 1:
             part, global_id = (np.concatenate(self.blocks.team.everyone(values)) for values in (part, global_id))
-        return Layout(self.by_id.num_parts, part, global_id, self.by_id.offsets)
+        return PartLayout(self.by_id.num_parts, part, global_id, self.by_id.offsets)
 
 
 def number_nodes(source: Source, blocks: NodeBlocks, part: np.ndarray, num_parts: int) -> Numbering:
@@ -96,7 +96,7 @@ def number_nodes(source: Source, blocks: NodeBlocks, part: np.ndarray, num_parts
         own = counts[type_id]
         global_id[place.start + order] = np.arange(len(rows)) + np.repeat(first - (np.cumsum(own) - own), own)
     part_of, same = cast(np.ndarray, PartOfId(tuple(offsets))), cast(np.ndarray, Same())  # read by index only
-    by_id = Layout(num_parts, part_of, same, tuple(offsets))
+    by_id = PartLayout(num_parts, part_of, same, tuple(offsets))
     first_part = np.arange(team.size + 1) * num_parts // team.size
     return Numbering(blocks, part.astype(np.int32, copy=False), global_id, by_id, first_part)
 

@@ -133,7 +133,7 @@ def assignment_bytes(counts: Counts, options: Options, work: int, slab: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """What is expected of a rank, and what tables whose size can be chosen may take."""
 
     limit: int
@@ -152,7 +152,7 @@ class Plan:
         return [f"memory: at most {mebibytes(self.limit)} allowed{each}; expected", *rows]
 
 
-def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -> Plan:
+def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -> MemoryPlan:
     """Collective. The plan of a rank for a limit in bytes (None: its share of the memory of its machine that is free),
     the same on all ranks; ValueError, with the remedy, where it does not fit."""
     program = status_bytes("VmRSS")
@@ -161,7 +161,7 @@ def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -
     allowed = -int(team.largest(np.array([-allowed]))[0])
     left = WORK_SHARE * (allowed - program - max(predict(counts, options, 0).values()))
     work = int(min(max(left, LEAST_WORK), max(MOST_WORK // team.size, 4 * LEAST_WORK)))
-    plan = Plan(allowed, program, predict(counts, options, work), work)
+    plan = MemoryPlan(allowed, program, predict(counts, options, work), work)
     with team.together("plan the memory"):
         if plan.peak > allowed:
             stage, shared = max(plan.stages, key=plan.stages.__getitem__), isinstance(team, Ranks)

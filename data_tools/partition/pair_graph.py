@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_tools.partition.blocks import NodeBlocks, add_duplicates
-from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
 
 MERGE_AT_LEAST = 1 << 20  # pending pairs; below it merging would cost more than it saves
@@ -82,12 +82,12 @@ def both_ways(
     return blocks.team.exchange(keys, share)[0], blocks.team.exchange(sums, share)[0]
 
 
-def stays(source: Source, relation: Relation) -> bool:
+def stays(source: Source, relation: SourceRelation) -> bool:
     """Whether an edge of a relation may be in several snapshots."""
     return source.kind == "snapshots" and "last" in relation.columns
 
 
-def snapshots_of(source: Source, relation: Relation, start: int, count: int) -> np.ndarray:
+def snapshots_of(source: Source, relation: SourceRelation, start: int, count: int) -> np.ndarray:
     """In how many snapshots each of some rows of a relation is [count] int64."""
     first, last = (source.edges(relation)[name][start : start + count].astype(np.int64) for name in ("first", "last"))
     return last - first + 1

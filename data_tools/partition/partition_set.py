@@ -21,7 +21,7 @@ import numpy as np
 from data_tools.partition import memory, static, temporal
 from data_tools.partition.assignment import Job, assign
 from data_tools.partition.journal import Journal
-from data_tools.partition.layout import Layout, Numbering, number_nodes
+from data_tools.partition.layout import Numbering, PartLayout, number_nodes
 from data_tools.partition.memory import shuffle_window
 from data_tools.partition.options import Options
 from data_tools.partition.quality import Loads, Measured, measure, measure_loads
@@ -87,7 +87,7 @@ def clear_folder(folder: pathlib.Path) -> None:
 
 
 def write_own(
-    journal: Journal, job: Job, rows: Source, layout: Layout, numbering: Numbering, hashes: dict[int, str]
+    journal: Journal, job: Job, rows: Source, layout: PartLayout, numbering: Numbering, hashes: dict[int, str]
 ) -> None:
     """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
     group of theirs together. rows, layout: as `shuffle` returns them."""
@@ -152,7 +152,7 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
 def write_book(
     path: pathlib.Path,
     source: Source,
-    layout: Layout,
+    layout: PartLayout,
     options: Options,
     attributes: dict[str, str],
     records: list[tuple[str, int]],
@@ -175,7 +175,7 @@ def write_book(
         group["bytes"] = np.array([size for _, size in records], np.int64)
 
 
-def write_outline(book: h5py.File, source: Source, layout: Layout) -> None:
+def write_outline(book: h5py.File, source: Source, layout: PartLayout) -> None:
     """Types with their offsets and relations with their columns."""
     book.create_group("nodes")
     book.create_group("edges")

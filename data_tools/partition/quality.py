@@ -14,9 +14,9 @@ import h5py
 import numpy as np
 
 from data_tools.partition.blocks import NodeBlocks, distinct
-from data_tools.partition.layout import Layout
+from data_tools.partition.layout import PartLayout
 from data_tools.partition.pair_graph import MERGE_AT_LEAST
-from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
 
 ROUNDING = 1e-4  # of the stored measures
@@ -105,10 +105,10 @@ class Measured:
 
     team: Team
     source: Source
-    layout: Layout
+    layout: PartLayout
     own: range
 
-    def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
+    def edges(self, relation: SourceRelation) -> Iterator[EdgeSlab]:
         """Slabs of a relation's edges; every edge comes on one rank."""
         for start, src, dst in endpoint_slabs(self.source, relation):
             slab = EdgeSlab(start, src, dst, self.layout.part[src], self.layout.part[dst])
@@ -121,7 +121,7 @@ class Measured:
         """Collective. Send columns [k] to the ranks that have nodes [k] in blocks of equal length."""
         return self.team.send(NodeBlocks.even(self.team, self.source.num_nodes).rank_of(nodes), *columns)
 
-    def part_pairs(self, relation: Relation) -> np.ndarray:
+    def part_pairs(self, relation: SourceRelation) -> np.ndarray:
         """Collective. Edges of a relation by part of src and part of dst [P, P] int64."""
         num_parts = self.layout.num_parts
         counts = np.zeros(num_parts * num_parts, np.int64)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from data_tools.partition import source as partition_source
-from data_tools.partition.layout import Layout, Numbering
-from data_tools.partition.source import NodeType, Relation, Source
+from data_tools.partition.layout import Numbering, PartLayout
+from data_tools.partition.source import NodeType, Source, SourceRelation
 from hpcgnn.graph import files
 
 
@@ -66,7 +66,7 @@ class KeptSource(Source):
     kept_nodes: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
     kept_edges: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
 
-    def edges(self, relation: Relation) -> dict[str, KeptColumn]:
+    def edges(self, relation: SourceRelation) -> dict[str, KeptColumn]:
         """See `Source`."""
         return self.kept_edges[relation.name]
 
@@ -74,7 +74,7 @@ class KeptSource(Source):
         """See `Source`."""
         return self.kept_nodes[node_type.name]
 
-    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
+    def edge_slabs(self, relation: SourceRelation, row_bytes: int) -> Iterator[tuple[int, int]]:
         """See `Source`: the part of each of the file's slabs that is here."""
         return kept_slabs(self.edges(relation)["row"], relation.num_edges, row_bytes)
 
@@ -82,7 +82,7 @@ class KeptSource(Source):
         """See `Source`: the part of each of the file's slabs that is here."""
         return kept_slabs(self.nodes(node_type)["row"], node_type.num_nodes, row_bytes)
 
-    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
+    def edge_rows(self, relation: SourceRelation, start: int, stop: int) -> np.ndarray:
         """See `Source`."""
         return self.edges(relation)["row"][start:stop]
 
@@ -90,7 +90,7 @@ class KeptSource(Source):
         """See `Source`."""
         return self.nodes(node_type)["row"][start:stop]
 
-    def node_parts(self, layout: Layout, node_type: NodeType, start: int, stop: int) -> np.ndarray:
+    def node_parts(self, layout: PartLayout, node_type: NodeType, start: int, stop: int) -> np.ndarray:
         """See `Source`."""
         return layout.part[self.nodes(node_type)["#id"][start:stop]]
 
@@ -107,7 +107,7 @@ def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tupl
 
 def shuffle(
     source: Source, numbering: Numbering, both_ends: bool, window: int, stack: contextlib.ExitStack
-) -> tuple[Source, Layout]:
+) -> tuple[Source, PartLayout]:
     """Collective. Bring to this rank the nodes of its parts, and the edges whose destination lies in them, or, with
     ``both_ends``, either end; returns them as a source, and the layout of its nodes.
 
@@ -139,7 +139,7 @@ def move_nodes(
 def move_edges(
     source: Source,
     numbering: Numbering,
-    relation: Relation,
+    relation: SourceRelation,
     both_ends: bool,
     window: int,
     stack: contextlib.ExitStack,

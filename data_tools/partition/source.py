@@ -32,7 +32,7 @@ class NodeType:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class SourceRelation:
     """A relation: endpoint types by position in ``Source.types``; columns are all datasets but src and dst."""
 
     name: str
@@ -50,7 +50,7 @@ class Source:
     file: h5py.File
     kind: str
     types: tuple[NodeType, ...]
-    relations: tuple[Relation, ...]
+    relations: tuple[SourceRelation, ...]
 
     @property
     def num_nodes(self) -> int:
@@ -72,7 +72,7 @@ class Source:
         """The attribute ``splits`` of a snapshot graph that has one, else nothing."""
         return {"splits": str(self.file.attrs["splits"])} if "splits" in self.file.attrs else {}
 
-    def edges(self, relation: Relation) -> h5py.Group:
+    def edges(self, relation: SourceRelation) -> h5py.Group:
         """The group of a relation."""
         return self.file["edges"][relation.name]
 
@@ -88,7 +88,7 @@ class Source:
             first = node_type.base + start - nodes.start
             yield type_id, node_type, range(start, stop), slice(first, first + stop - start)
 
-    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
+    def edge_slabs(self, relation: SourceRelation, row_bytes: int) -> Iterator[tuple[int, int]]:
         """Positions (start, stop) of the edges of a relation, in slabs."""
         return files.slabs(relation.num_edges, row_bytes, SLAB_BYTES)
 
@@ -96,7 +96,7 @@ class Source:
         """Positions (start, stop) of the nodes of a type, in slabs."""
         return files.slabs(node_type.num_nodes, row_bytes, SLAB_BYTES)
 
-    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
+    def edge_rows(self, relation: SourceRelation, start: int, stop: int) -> np.ndarray:
         """Row ids [stop - start] of edges at some positions."""
         return np.arange(start, stop)
 
@@ -140,7 +140,7 @@ def outline(file: h5py.File) -> Source:
     return Source(file, kind, tuple(types), relations)
 
 
-def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: str) -> Relation:
+def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: str) -> SourceRelation:
     """Outline of one relation, its required columns checked."""
     group = file["edges"][name]
     src, _, dst = files.split_relation(name)
@@ -161,7 +161,7 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))
     scale = group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
-    return Relation(name, count, position[src], position[dst], columns, scale)
+    return SourceRelation(name, count, position[src], position[dst], columns, scale)
 
 
 def checked_count(group: h5py.Group, attribute: str) -> int:
@@ -196,7 +196,7 @@ def check_snapshots(file: h5py.File) -> None:
 
 
 def endpoint_slabs(
-    source: Source, relation: Relation, team: Team | None = None
+    source: Source, relation: SourceRelation, team: Team | None = None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64.
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from data_tools.partition.access import access_by_part
 from data_tools.partition.csc import in_columns, out_columns, write_csc
-from data_tools.partition.layout import Layout
+from data_tools.partition.layout import PartLayout
 from data_tools.partition.options import StaticOptions
 from data_tools.partition.source import NodeType, Source
 from data_tools.partition.temporal import PartGroup, carry_attributes, write_node_columns
 from hpcgnn.graph import files
 
 
-def write_group(source: Source, layout: Layout, group: PartGroup, options: StaticOptions) -> None:
+def write_group(source: Source, layout: PartLayout, group: PartGroup, options: StaticOptions) -> None:
     """Nodes and edges of a group of parts."""
     sections = ("nodes", "edges", *(("out",) if options.out_edges else ()))
     for file in group.files:
@@ -36,7 +36,7 @@ def write_group(source: Source, layout: Layout, group: PartGroup, options: Stati
 
 
 def write_caches(
-    source: Source, layout: Layout, group: PartGroup, options: StaticOptions
+    source: Source, layout: PartLayout, group: PartGroup, options: StaticOptions
 ) -> dict[int, tuple[float, float, float]]:
     """Write the cache ranking of a group of parts; returns the expected accesses of each: all, local, and those of
     ranked nodes. source: the graph file, as every part may reach every node; layout: of its nodes."""
@@ -62,7 +62,7 @@ def access_shares(accesses: list[tuple[float, float, float]]) -> dict[str, float
 
 
 def rank_remote(
-    layout: Layout, part: int, probability: np.ndarray, node_type: NodeType, share: float
+    layout: PartLayout, part: int, probability: np.ndarray, node_type: NodeType, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Global ids and probabilities of the nodes of other parts that are reached most likely, at most a share of the
     type's nodes; probability [N]."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from data_tools.partition import source as partition_source
 from data_tools.partition.blocks import run_starts
-from data_tools.partition.layout import Layout
-from data_tools.partition.source import Relation, Source
+from data_tools.partition.layout import PartLayout
+from data_tools.partition.source import Source, SourceRelation
 from hpcgnn.graph import files
 
 HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
@@ -55,14 +55,14 @@ class PartGroup:
         return Routing(start, stop, key % length, bounds)
 
 
-def event_parts(layout: Layout, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def event_parts(layout: PartLayout, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The (part, row) pairs of a slab of events between nodes src, dst [n]: once per distinct part of the endpoints."""
     first, second = layout.part[src], layout.part[dst]
     other = np.flatnonzero(first != second)
     return np.r_[first, second[other]], np.r_[np.arange(len(src)), other]
 
 
-def count_events(layout: Layout, endpoints: Iterator[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
+def count_events(layout: PartLayout, endpoints: Iterator[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
     """Events stored in each part [P] int64."""
     counts = np.zeros(layout.num_parts, np.int64)
     for _, src, dst in endpoints:
@@ -95,7 +95,7 @@ def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
     return dataset.shape[1:], dataset.dtype
 
 
-def write_node_columns(source: Source, layout: Layout, group: PartGroup) -> None:
+def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> None:
     """Row ids and all columns of the nodes of a group of parts."""
     for type_id, node_type in enumerate(source.types):
         columns = source.nodes(node_type)
@@ -116,7 +116,7 @@ def write_node_columns(source: Source, layout: Layout, group: PartGroup) -> None
 
 
 def write_edge_columns(
-    source: Source, layout: Layout, group: PartGroup, relation: Relation, counts: np.ndarray
+    source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, counts: np.ndarray
 ) -> None:
     """Row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
     columns = source.edges(relation)
@@ -142,7 +142,7 @@ def write_edge_columns(
         scatter(group, prefix + name, mine, shape_of(column), read, routes(files.row_bytes(column)))
 
 
-def local_index(layout: Layout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
+def local_index(layout: PartLayout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
     """Local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
     offsets, base = layout.offsets[type_id], layout.local_bases(part)[type_id]
     inside = (global_ids >= offsets[part]) & (global_ids < offsets[part + 1])
@@ -162,14 +162,14 @@ def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start
     return (ends - first) * num_events + start + rows
 
 
-def local_ends(layout: Layout, edges: h5py.Group, part: int, relation: Relation) -> Iterator[tuple]:
+def local_ends(layout: PartLayout, edges: h5py.Group, part: int, relation: SourceRelation) -> Iterator[tuple]:
     """Slabs of a part's events: (first row, local indices of both endpoints)."""
     for start, stop in files.slabs(len(edges["src"]), 16, partition_source.SLAB_BYTES):
         src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
         yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
 
 
-def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation, memory: int) -> None:
+def write_history(layout: PartLayout, file: h5py.File, part: int, relation: SourceRelation, memory: int) -> None:
     """History of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a time as fit
     into ``memory``."""
     edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
@@ -192,7 +192,7 @@ def write_history(layout: Layout, file: h5py.File, part: int, relation: Relation
 
 
 @contextlib.contextmanager
-def open_group(layout: Layout, folder: str | os.PathLike, set_id: str, parts: range) -> Iterator[PartGroup]:
+def open_group(layout: PartLayout, folder: str | os.PathLike, set_id: str, parts: range) -> Iterator[PartGroup]:
     """New files for some parts; committed at the end, removed after an error."""
     with contextlib.ExitStack() as stack:
         opened = [
@@ -217,7 +217,7 @@ def carry_attributes(source: Source, group: PartGroup) -> None:
                     file[path][name].attrs[key] = value
 
 
-def write_group(source: Source, layout: Layout, group: PartGroup, counts: list[np.ndarray], memory: int) -> None:
+def write_group(source: Source, layout: PartLayout, group: PartGroup, counts: list[np.ndarray], memory: int) -> None:
     """Fill the files of a group of parts."""
     for file in group.files:
         for name in ("nodes", "edges", "history"):

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import Relation, Source, endpoint_slabs
+from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
 from hpcgnn.graph.files import FileFormatError
 
@@ -105,7 +105,9 @@ def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
     return list(zip(begins, ends, strict=True))
 
 
-def snapshots_within(source: Source, relation: Relation, start: int, count: int, bounds: tuple[int, int]) -> np.ndarray:
+def snapshots_within(
+    source: Source, relation: SourceRelation, start: int, count: int, bounds: tuple[int, int]
+) -> np.ndarray:
     """In how many snapshots from bounds[0] to bounds[1] - 1 each of some rows of a relation is [count] int64."""
     columns, (begin, end) = source.edges(relation), bounds
     first = columns["first"][start : start + count].astype(np.int64)
@@ -133,7 +135,7 @@ def stream_cuts(source: Source, fraction: float) -> list[int]:
     return [rows_until(source, relation, low) for relation in source.relations]
 
 
-def rows_until(source: Source, relation: Relation, time: int) -> int:
+def rows_until(source: Source, relation: SourceRelation, time: int) -> int:
     """Number of events of a relation at or before ``time``."""
     times, low, high = source.edges(relation)["time"], 0, relation.num_edges
     while low < high:

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.text import count_snapshots, read_columns, text_layout
-from data_tools.source.formats.text_stream import Source
+from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.formats.values import parse_ids
 from data_tools.source.id_spaces import IntegerIds, RowIds
 from hpcgnn.graph.files import FileFormatError
@@ -69,7 +69,7 @@ def _relation_names(path: pathlib.Path | None) -> list[str]:
     """Read the names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
     if path is None:
         return []
-    with Source(path).open() as raw:
+    with TextSource(path).open() as raw:
         lines = raw.read().decode(errors="replace").splitlines()
     pairs = [line.rsplit("\t", 1) for line in lines if "\t" in line]
     numbered = {number.strip(): name for name, number in pairs}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.snapshots.graph import SnapshotGraph
-from data_tools.source.formats.text_stream import Source
+from data_tools.source.formats.text_stream import TextSource
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
 
@@ -30,7 +30,7 @@ def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
     Raises FileFormatError.
     """
     try:
-        with Source(path).open() as file:
+        with TextSource(path).open() as file:
             data = decode_json(file.read())
     except ValueError as error:
         raise FileFormatError(f"{path.name}: not JSON ({error}); is it truncated?") from None

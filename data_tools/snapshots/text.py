@@ -20,7 +20,7 @@ from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.parallel_edges import merge_parallel
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.tables import open_table
-from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.values import Raw, parse_ids, parse_numbers
 from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
 from hpcgnn.graph.files import FileFormatError
@@ -79,7 +79,7 @@ def read_speeds(speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = Tr
     """
     spec = FileSpec(path=str(speeds), header="skip")
     values, weights = _read_matrix(spec), _read_matrix(FileSpec(path=str(adjacency), header="none"))
-    with Source(speeds).open() as raw:
+    with TextSource(speeds).open() as raw:
         names = [name.strip() for name in CleanText(raw).next_line().decode(errors="replace").split(",")]
     # Ids are numbers where all are, else text.
     ids = np.array(names, np.int64) if all(map(str.isdigit, names)) else np.array([name.encode() for name in names])
@@ -113,7 +113,7 @@ def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
 def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int]) -> tuple[FileSpec, int]:
     """Find out how a text file is laid out, its first columns called ``names``, and how many columns it has. Raises
     FileFormatError when that is not one of ``widths``."""
-    with Source(path).open() as raw:
+    with TextSource(path).open() as raw:
         line = CleanText(raw, "#%").peek_line().decode(errors="replace")
     comma = "," in line
     fields = line.split(",") if comma else line.split()

@@ -55,7 +55,7 @@ class WindowOptions:
 
 
 @dataclass(slots=True)
-class Events:
+class WindowEvents:
     """Events of all relations: src, dst [E] rows of all nodes numbered together, time [E] non-decreasing, columns [E,
     ...] by name."""
 
@@ -117,7 +117,7 @@ def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tup
     return np.zeros_like(begin) if options.cumulative else begin, end
 
 
-def _read_events(file: h5py.File) -> Events:
+def _read_events(file: h5py.File) -> WindowEvents:
     """Read the events of all relations in order of time."""
     base, num_nodes = {}, 0
     for name in files.node_types(file):
@@ -133,14 +133,14 @@ def _read_events(file: h5py.File) -> Events:
             columns["type"] = np.full(len(group["src"]), number, np.int64)
         ends = group["src"][:] + base[src_type], group["dst"][:] + base[dst_type]
         src, dst = (end.astype(np.int64) for end in ends)
-        tables.append(Events(src, dst, group["time"][:], columns))
+        tables.append(WindowEvents(src, dst, group["time"][:], columns))
     layouts = [{key: (column.shape[1:], column.dtype) for key, column in table.columns.items()} for table in tables]
     common = [key for key, layout in layouts[0].items() if all(other.get(key) == layout for other in layouts)]
     time = np.concatenate([table.time for table in tables])
     order = np.argsort(time, kind="stable")
     src, dst = (np.concatenate([getattr(table, end) for table in tables])[order] for end in ("src", "dst"))
     columns = {key: np.concatenate([table.columns[key] for table in tables])[order] for key in common}
-    return Events(src, dst, time[order], columns)
+    return WindowEvents(src, dst, time[order], columns)
 
 
 def _read_nodes(file: h5py.File) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:

@@ -27,7 +27,7 @@ RECORD_BYTES = 96  # of an edge that is compared with others
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConvertPlan:
     """Peak memory in bytes, and the number of buckets (0: nothing goes by way of the disk)."""
 
     peak: int
@@ -43,7 +43,7 @@ class Plan:
         )
 
 
-def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
+def plan_conversion(spec: SourceSpec, memory: int) -> ConvertPlan:
     """Find the smallest number of buckets whose predicted peak is within ``memory`` bytes. Raises ValueError when there
     is none."""
     rows = {edge.relation: table_rows(spec, edge) for edge in spec.edges}
@@ -56,13 +56,13 @@ def plan_conversion(spec: SourceSpec, memory: int) -> Plan:
     parts += [RECORD_BYTES * rows[edge.relation] for edge in spec.edges if edge.duplicates != "keep"]
     total = sum(rows.values())
     if fixed + sum(parts) <= memory:
-        return Plan(fixed + sum(parts), 0, total)
+        return ConvertPlan(fixed + sum(parts), 0, total)
     num_buckets = 4
     while num_buckets <= MOST_BUCKETS:
         # One bucket of the largest is in memory at a time; buckets differ in size.
         peak = fixed + int(1.5 * max(parts, default=0) / num_buckets)
         if peak <= memory:
-            return Plan(peak, num_buckets, total)
+            return ConvertPlan(peak, num_buckets, total)
         num_buckets *= 2
     raise ValueError(f"--memory: {memory / 2**20:,.0f} MiB are too few; the least is {peak / 2**20 + 1:,.0f} MiB")
 

@@ -7,7 +7,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from data_tools.source.formats.text_stream import Source
+from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.schema import one_of
 
 SPLITS = {"train": 0, "val": 1, "test": 2}
@@ -60,9 +60,9 @@ class FileSpec:
         ]
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TextSource:
         """The file itself; it has no chunks."""
-        return Source(pathlib.Path(str(self.path)), self.member)
+        return TextSource(pathlib.Path(str(self.path)), self.member)
 
     @property
     def kind(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_tools.derive import Options, derive
+from data_tools.derive import DeriveOptions, derive
 from data_tools.partition.command import partition
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.links import synthesize_links
@@ -36,7 +36,7 @@ def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> No
     if links:
         bare = parts.parent / "synthetic-links.h5"
         synthesize_links(bare, num_nodes // 2, num_nodes // 2, 20 * num_nodes, seed=1)
-        derive(bare, graph, Options("user.likes.item"))
+        derive(bare, graph, DeriveOptions("user.likes.item"))
         partition(graph, parts, PARTS, method="metis")
         return
     synthesize_static(graph, num_nodes, 20 * num_nodes, seed=1, width=16, num_classes=5)

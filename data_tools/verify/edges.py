@@ -15,7 +15,7 @@ from data_tools.team import Team
 from data_tools.verify.book import BookRelation, BookView
 from data_tools.verify.findings import Findings, each
 from data_tools.verify.rows import same_rows, short
-from data_tools.verify.spool import HEAD, PART, POSITION, Spool, spool_parts
+from data_tools.verify.spool import HEAD, PART, POSITION, PairSpool, spool_parts
 from data_tools.verify.static import sides
 from data_tools.verify.temporal import Layout
 from hpcgnn.graph import files
@@ -49,7 +49,7 @@ def compare_static_edges(
         for path, _, _, other in sides(relation, layouts):
             names = [name for name, *_ in columns] if other == "src" else []
             kept = dtype if other == "src" else np.dtype(HEAD)
-            spools.append(Spool(stack, kept, range(*team.share(0, len(starts))), window))
+            spools.append(PairSpool(stack, kept, range(*team.share(0, len(starts))), window))
             spool_parts(team, view, relation, path, other, names, spools[-1], len(starts), findings)
 
         def check(index: int, findings: Findings) -> int:

@@ -19,7 +19,7 @@ PART, POSITION = "#part", "#position"  # fields of a record that no column can b
 HEAD = [("row", "<i8"), (PART, "<i4"), (POSITION, "<i8"), ("src", "<i8"), ("dst", "<i8")]
 
 
-class Spool:
+class PairSpool:
     """Records of edges by windows of row ids, those of some of the windows."""
 
     def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, mine: range, window: int):
@@ -49,7 +49,7 @@ def spool_parts(
     path: str,
     other: str,
     names: list[str],
-    spool: Spool,
+    spool: PairSpool,
     num_windows: int,
     findings: Findings,
 ) -> None:

@@ -180,7 +180,7 @@ def _array(values: list) -> np.ndarray:
 
 
 @dataclass(slots=True)
-class Pairs:
+class AskedPairs:
     """The rows of a pairs file: src, dst original ids as text, time [n] int64 in the graph's unit."""
 
     path: str
@@ -192,17 +192,17 @@ class Pairs:
         return len(self.src)
 
 
-def read_pairs(path: str, after: int) -> Pairs:
+def read_pairs(path: str, after: int) -> AskedPairs:
     """Read a CSV with columns src, dst and, optionally, time; without it pairs are scored at time ``after`` + 1.
 
     Raises ValueError naming file and row for a missing column, a bad time, or a time not after ``after``.
     """
     rows = read_rows(path, ("src", "dst"))
     src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
-    return Pairs(path, src, dst, read_times(path, rows, after))
+    return AskedPairs(path, src, dst, read_times(path, rows, after))
 
 
-def write_scores(path: str, pairs: Pairs, scores: np.ndarray) -> None:
+def write_scores(path: str, pairs: AskedPairs, scores: np.ndarray) -> None:
     """Write src,dst,time,score in the order of the pairs, under a temporary name first."""
     temporary = Path(path + ".tmp")
     with open(temporary, "w", newline="") as file:
@@ -212,7 +212,7 @@ def write_scores(path: str, pairs: Pairs, scores: np.ndarray) -> None:
     files.commit(temporary, path)
 
 
-def score_pairs(session: Session, pairs: Pairs) -> np.ndarray:
+def score_pairs(session: Session, pairs: AskedPairs) -> np.ndarray:
     """Collective. Probability of an event for every pair, float64 [n], from the session's current memory, which stays
     as it is."""
     partition, world = session.partition, session.world

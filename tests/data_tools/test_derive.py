@@ -7,7 +7,7 @@ from random_graphs import write_graph
 
 from data_tools import derive as derive_module
 from data_tools.convert import main as convert
-from data_tools.derive import Options, cut, derive, main
+from data_tools.derive import DeriveOptions, cut, derive, main
 from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial
@@ -57,7 +57,7 @@ def test_counts_are_those_of_the_dense_product(tmp_path, monkeypatch, threshold,
     monkeypatch.setattr(derive_module, "PRODUCTS", products)
     monkeypatch.setattr(derive_module, "SLAB_ROWS", 100 if products == 200 else 1 << 20)
     graph = make_graph(tmp_path / "g.h5", seed=threshold)
-    made = derive(graph, tmp_path / "out.h5", Options("user.likes.item", threshold))
+    made = derive(graph, tmp_path / "out.h5", DeriveOptions("user.likes.item", threshold))
     found = read(tmp_path / "out.h5")
     assert found == expected(graph, threshold)
     assert made.num_edges == len(found)
@@ -137,7 +137,7 @@ def test_gowalla(tmp_path, shared_data):
     sources = [f"{name}={shared_data(f'gowalla/{name}.txt.gz')}" for name in ("train", "test")]
     graph = tmp_path / "g.h5"
     assert convert(["--preset", "user-items", "--set", sources[0], "--set", sources[1], str(graph)]) == 0
-    made = derive(graph, graph, Options("user.likes.item", threshold=5, max_degree=60))
+    made = derive(graph, graph, DeriveOptions("user.likes.item", threshold=5, max_degree=60))
     assert made.pairs + made.pairs_left_out == 810128
     with h5py.File(graph) as file:
         edges = file["edges/user.likes.item"]

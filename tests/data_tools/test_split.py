@@ -8,7 +8,7 @@ import pytest
 from random_graphs import write_graph
 
 from data_tools import split as split_module
-from data_tools.split import Options, main, select_keys, split_graph
+from data_tools.split import SplitOptions, main, select_keys, split_graph
 
 pytestmark = pytest.mark.serial
 
@@ -187,8 +187,11 @@ def test_refusals(tmp_path, capsys, arguments, words):
 def test_empty_tables(tmp_path):
     empty = {"src": np.empty(0, np.int64), "dst": np.empty(0, np.int64)}
     write_graph(tmp_path / "g.h5", {"n": {"id": np.empty(0, np.int64)}}, {("n", "to", "n"): empty}, "static")
-    assert split_graph(tmp_path / "g.h5", tmp_path / "out.h5", Options(nodes="n"))["n"].tolist() == [0] * 4
-    assert split_graph(tmp_path / "g.h5", tmp_path / "out.h5", Options(relation="n.to.n"))["n.to.n"].tolist() == [0] * 4
+    assert split_graph(tmp_path / "g.h5", tmp_path / "out.h5", SplitOptions(nodes="n"))["n"].tolist() == [0] * 4
+    assert (
+        split_graph(tmp_path / "g.h5", tmp_path / "out.h5", SplitOptions(relation="n.to.n"))["n.to.n"].tolist()
+        == [0] * 4
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 5])

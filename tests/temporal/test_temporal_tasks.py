@@ -21,7 +21,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig, TaskConfig
-from hpcgnn.temporal.predict import Pairs, embed_nodes, read_nodes, score_pairs, write_embeddings
+from hpcgnn.temporal.predict import AskedPairs, embed_nodes, read_nodes, score_pairs, write_embeddings
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -359,7 +359,7 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     session = end_of_graph(comm, path, config)
     types = session.partition.book.node_types
     embedding = embed_nodes(session, read_nodes(str(file), types, 0))
-    pairs = Pairs("", list(map(str, users)), list(map(str, items)), 10**10 + np.array(users))
+    pairs = AskedPairs("", list(map(str, users)), list(map(str, items)), 10**10 + np.array(users))
     scores = score_pairs(session, pairs)
     other = parts("binary", "other", 4)
     if comm.rank > 0:

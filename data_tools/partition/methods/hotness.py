@@ -22,10 +22,10 @@ def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options
     access = np.empty((options.parts, source.num_nodes), np.float32)
     for index, row in access_by_part(source, part, range(options.parts), options.fanouts, options.batch_size):
         access[index] = row
-    return Placement(access, part, fixed, weights).run()
+    return HotPlacement(access, part, fixed, weights).run()
 
 
-class Placement:
+class HotPlacement:
     """Nodes bid for the part that reaches them most likely; a part takes those that would lose most elsewhere until a
     load is at TARGET of the mean. Who is refused bids again.
 

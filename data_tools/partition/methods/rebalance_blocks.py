@@ -46,7 +46,7 @@ class Ghosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
+class BlockLoads:
     """What parts may have of every constraint.
 
     unit [C]: a node's share of what a mean part may have is its weight times this; limit [P, C] of the sums of shares;
@@ -84,7 +84,7 @@ def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_
     return part
 
 
-def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> Loads:
+def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> BlockLoads:
     """Collective. TARGET times the mean for every part; of nodes heavier than a mean part their parts have all, and the
     others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
     giant = np.any(weights > means, axis=1)
@@ -94,10 +94,10 @@ def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.n
     spread_giants(parts, shares, everyone, num_parts, TARGET)
     first = sum(len(some) for some, _ in found[: team.rank])
     part[giant] = parts[first : first + np.count_nonzero(giant)]
-    return Loads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
+    return BlockLoads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
 
 
-def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: Loads) -> np.ndarray:
+def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: BlockLoads) -> np.ndarray:
     """Collective. Rounds of moves until no part has too much; part [n] changes in place. Returns the loads [P, C] of
     weights [n, C]."""
     shares, ties = weights * allowed.unit, int(ghosts.team.sum(np.array([ghosts.graph.weight.sum()]))[0])
@@ -118,7 +118,7 @@ def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: L
     return loads
 
 
-def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.ndarray, allowed: Loads) -> int:
+def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.ndarray, allowed: BlockLoads) -> int:
     """Collective. `swap_nodes` with the nodes of all ranks that weigh enough, found by every rank alike; part [n]
     changes in place. Returns the number of exchanges."""
     shares = weights * allowed.unit

@@ -64,7 +64,7 @@ def open_slab(graph: RowGraph, number: int, part: np.ndarray) -> Slab:
 
 
 @dataclasses.dataclass(slots=True)
-class Stream:
+class NodeStream:
     """Rows under assignment. weights [m, C], part [m] int32 of this rank's rows; loads: of all."""
 
     graph: RowGraph
@@ -113,7 +113,7 @@ def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, pass
     # What a part that is filled to its capacity costs a node, in ties: gamma m / n (load / mean) ** (gamma - 1).
     price = GAMMA * graph.total_ties / num_nodes * math.sqrt(CAPACITY)
     loads = PartLoads(np.zeros((num_parts, len(capacity))), capacity, rule, price)
-    under_way = Stream(graph, np.ascontiguousarray(weights), np.full(len(weights), -1, np.int32), loads)
+    under_way = NodeStream(graph, np.ascontiguousarray(weights), np.full(len(weights), -1, np.int32), loads)
     for _ in range(passes):
         loads.loads[:] = 0
         under_way.run(native_parts.stream_parts)

@@ -24,7 +24,7 @@ ONLY_TYPE, ONLY_RELATION = "_N", "_N:_E:_N"
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class DglBook:
     """The metadata of a partition set: per type, and per relation, the ranges [P, 2] of global ids of the parts."""
 
     folder: pathlib.Path
@@ -45,7 +45,7 @@ def find_book(folder: pathlib.Path) -> pathlib.Path | None:
     return None
 
 
-def read_book(path: pathlib.Path) -> Book:
+def read_book(path: pathlib.Path) -> DglBook:
     """Read the metadata of a partition set. Raises ValueError naming what is missing."""
     data = decode_json(path.read_text())
     maps = []
@@ -64,7 +64,7 @@ def read_book(path: pathlib.Path) -> Book:
             }
         )
     files = [dict(items(f"part-{i}", data.get(f"part-{i}"))) for i in range(int(data["num_parts"]))]
-    return Book(path.parent, files, *maps)
+    return DglBook(path.parent, files, *maps)
 
 
 def unpack(path: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Chunks:
         return columns
 
 
-def original_ids(book: Book) -> dict[str, np.ndarray] | None:
+def original_ids(book: DglBook) -> dict[str, np.ndarray] | None:
     """Read the original id of every node [N], by type; None where they were not saved. Raises FileFormatError for parts
     of GraphBolt."""
     paths = []
@@ -131,7 +131,7 @@ def original_ids(book: Book) -> dict[str, np.ndarray] | None:
 
 
 def unpack_part(
-    book: Book, part: int, names: dict[str, str], original: dict[str, np.ndarray] | None, writer: Chunks
+    book: DglBook, part: int, names: dict[str, str], original: dict[str, np.ndarray] | None, writer: Chunks
 ) -> None:
     """Write the chunks of one part: its own nodes and edges, with their columns."""
     graph = read_graph(book.folder / names["part_graph"])
@@ -178,7 +178,7 @@ def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def write_edges(
-    book: Book, part: int, graph: PartGraph, original: dict[str, np.ndarray] | None, writer: Chunks
+    book: DglBook, part: int, graph: PartGraph, original: dict[str, np.ndarray] | None, writer: Chunks
 ) -> None:
     """Write the ends of the edges that a part owns, relation by relation, in the order of their ids."""
     ids = graph.edges["_ID"]

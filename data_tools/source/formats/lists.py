@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_tools.source.file_spec import FileSpec, Reference
-from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.decode import decode_json
@@ -21,7 +21,7 @@ MOST = 1 << 62  # that a number of a row or column may be
 class ListsTable:
     """Text of lines ``a b c ...`` as the rows (a, b), (a, c), ...; rows are counted over these pairs."""
 
-    def __init__(self, source: Source, spec: FileSpec):
+    def __init__(self, source: TextSource, spec: FileSpec):
         self.name = source.name
         self._source = source
         self._spec = spec
@@ -47,7 +47,7 @@ class ListsTable:
         return heads.take(np.repeat(np.arange(len(lines)), counts)), others
 
 
-def load_id_lists(source: Source) -> dict[str, np.ndarray]:
+def load_id_lists(source: TextSource) -> dict[str, np.ndarray]:
     """Read the 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
 
     Its shape goes up to the largest row and column; a column named twice in a row counts once.

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from data_tools.source.file_spec import FileSpec, Reference
 from data_tools.source.formats.arrays import ArraysTable, load_arrays
 from data_tools.source.formats.lists import ListsTable, load_id_lists
-from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.triples import TriplesTable
 from data_tools.source.formats.turtle import TurtleTable
 from data_tools.source.formats.values import Raw
@@ -60,7 +60,7 @@ def open_table(spec: FileSpec) -> Table:
 class TextTable:
     """Delimited text, read by Arrow in a stream; every value stays text until its column is parsed."""
 
-    def __init__(self, source: Source, spec: FileSpec):
+    def __init__(self, source: TextSource, spec: FileSpec):
         self.name = source.name
         self._source = source
         self._spec = spec

@@ -64,7 +64,7 @@ def find_member(path: pathlib.Path, member: str | None, names: list[str]) -> str
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TextSource:
     """A file, or a member of an archive."""
 
     path: pathlib.Path

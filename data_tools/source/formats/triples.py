@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from data_tools.source.file_spec import Reference
-from data_tools.source.formats.text_stream import CleanText, Source
+from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
@@ -32,7 +32,7 @@ WRITTEN = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 class TriplesTable:
     """An N-Triples file; the rows are its triples in order."""
 
-    def __init__(self, source: Source, comment: str):
+    def __init__(self, source: TextSource, comment: str):
         self.name = source.name
         self._source = source
         self._comment = comment or "#"

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from data_tools.source.file_spec import Reference
-from data_tools.source.formats.text_stream import Source
+from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.formats.triples import COLUMNS, WRITTEN, shorten
 from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
@@ -45,7 +45,7 @@ ESCAPED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 class TurtleTable:
     """A Turtle file; the rows are its triples in order."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: TextSource):
         self.name = source.name
         self._source = source
 

@@ -67,7 +67,7 @@ class Block:
         return self.relations[0].weight if self.relations else None
 
     @cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> RelationPairs:
         """Edges by relation, then destination."""
         return _make_pairs(self)
 
@@ -81,7 +81,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class RelationPairs:
     """The P pairs (relation, destination) that have edges, in order of relation, then destination.
 
     lists: sources of every pair; destination [P] int64 stacked row; merge: pairs of every destination; relations and
@@ -99,7 +99,7 @@ class Pairs:
         """Return the first pair of each relation and their number [num_relations + 1] int64, on the host."""
         return _begin(self.relations, self.counts, num_relations)
 
-    def split(self) -> list[Pairs]:
+    def split(self) -> list[RelationPairs]:
         """Split the pairs by relation."""
         pieces, first = [], 0
         for relation, count in zip(self.relations, self.counts, strict=True):
@@ -109,7 +109,7 @@ class Pairs:
             destination = self.destination[first : first + count]
             weight = None if self.weight is None else self.weight[begin:end]
             merge = _merge(destination, len(self.merge))
-            pieces.append(Pairs(lists, destination, merge, (relation,), (count,), weight))
+            pieces.append(RelationPairs(lists, destination, merge, (relation,), (count,), weight))
             first += count
         return pieces
 
@@ -191,13 +191,13 @@ def _singles(index: torch.Tensor, num_rows: int) -> EdgeLists:
     return EdgeLists(torch.arange(len(index) + 1, device=index.device), index, num_rows)
 
 
-def _make_pairs(block: Block) -> Pairs:
+def _make_pairs(block: Block) -> RelationPairs:
     """Sort a block's edges by relation, then destination."""
     relations = sorted(block.relations, key=lambda relation: relation.relation)
     if not relations:
         none = torch.empty(0, dtype=torch.int64, device=block.device)
         lists = EdgeLists(none.new_zeros(1), none, sum(block.num_src))
-        return Pairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
+        return RelationPairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
     first_source, first_destination = (list(accumulate(counts, initial=0)) for counts in (block.num_src, block.num_dst))
     degrees, destinations, sources, counts = [], [], [], []
     for relation in relations:
@@ -209,7 +209,7 @@ def _make_pairs(block: Block) -> Pairs:
         counts.append(len(with_edges))
     degree, destination, source = torch.cat(degrees), torch.cat(destinations), torch.cat(sources)
     indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    return Pairs(
+    return RelationPairs(
         EdgeLists(indptr, source, first_source[-1]), destination, _merge(destination, first_destination[-1]),
         tuple(relation.relation for relation in relations), tuple(counts), _join_weights(relations),
     )  # fmt: skip
@@ -233,7 +233,7 @@ def _join_weights(relations: list[Adjacency]) -> torch.Tensor | None:
     )
 
 
-def _make_source_pairs(pairs: Pairs) -> SourcePairs:
+def _make_source_pairs(pairs: RelationPairs) -> SourcePairs:
     """Find the different pairs (relation, source)."""
     lists, device = pairs.lists, pairs.destination.device
     numbers = torch.repeat_interleave(torch.arange(len(pairs.counts)), torch.tensor(pairs.counts, dtype=torch.int64))

@@ -19,7 +19,7 @@ from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.nn.aggregation import attend, edge_factors, product, score_columns
 from hpcgnn.nn.linear import glorot, linear
-from hpcgnn.static.model.blocks import Block, IndexedRows, Pairs, rows_of
+from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, rows_of
 
 
 def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
@@ -214,7 +214,7 @@ class RelationalConv(nn.Module):
             out = self.own(block, rows) + native.segment_sum(message, pairs.merge)
         return torch.relu(out) if rectify else out
 
-    def _one_by_one(self, pairs: Pairs, rows, weights) -> torch.Tensor:
+    def _one_by_one(self, pairs: RelationPairs, rows, weights) -> torch.Tensor:
         out = rows.new_zeros((len(pairs.merge), weights.shape[2]))
         for relation, piece in zip(pairs.relations, pairs.split(), strict=True):
             out = out + checkpoint(
@@ -222,7 +222,7 @@ class RelationalConv(nn.Module):
             )
         return out
 
-    def _one(self, rows, weight, piece: Pairs) -> torch.Tensor:
+    def _one(self, rows, weight, piece: RelationPairs) -> torch.Tensor:
         return native.segment_sum(aggregate(rows, piece.lists, piece.weight, self.aggregator) @ weight, piece.merge)
 
 
