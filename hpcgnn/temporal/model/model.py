@@ -1,8 +1,8 @@
 """Temporal models, put together from parts: time encoding, message, memory updater, embedding, decoder.
 
 A model of one's own is a class with the attributes and methods of ``TemporalModel``; ``model.class_path`` names it.
-U unique nodes, N roots, b events, D memory width, M mail width, S mailbox slots, F edge feature width, Z embedding
-width.
+U unique nodes, N roots, b events, K neighbours a root, D memory width, M mail width, S mailbox slots, F edge feature
+width, Z embedding width.
 """
 
 from __future__ import annotations
@@ -17,13 +17,47 @@ from hpcgnn import native
 from hpcgnn.native import Random
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.nn.decoder import LinkDecoder
+from hpcgnn.nn.linear import linear
 from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.temporal.config import MemoryConfig, ModelConfig
 from hpcgnn.temporal.model.embedding import AttentionEmbedding, IdentityEmbedding, MixerEmbedding, TimeProjection
-from hpcgnn.temporal.model.pairs import PairDecoder, meeting
 from hpcgnn.temporal.model.updater import UPDATERS, MessageMLP, TransformerUpdater
 from hpcgnn.temporal.plan import Query
+
+
+def meeting(source_node, source_slot, destination_node, destination_slot) -> torch.Tensor:
+    """Where two neighbourhoods meet, [n, 4 K] 0 or 1: the source's slots that are the destination, the destination's
+    slots that are the source, and each side's slots that the other has as well.
+
+    source_node, destination_node [n] rows; source_slot, destination_slot [n, K] rows, -1 pads.
+    """
+    common = (source_slot.unsqueeze(2) == destination_slot.unsqueeze(1)) & (source_slot >= 0).unsqueeze(2)
+    pieces = [
+        source_slot == destination_node.unsqueeze(1), destination_slot == source_node.unsqueeze(1),
+        common.any(2), common.any(1),
+    ]  # fmt: skip
+    return torch.cat(pieces, dim=1)
+
+
+class PairDecoder(nn.Module):
+    """An MLP over the embeddings, plus one over where the neighbourhoods meet.
+
+    Whether a destination is among the source's recent neighbours, and how recent, is what memory-less baselines live on
+    (Poursafaei et al., EdgeBank, 2022); neighbours in common are the rest of it (Yu et al., DyGFormer, 2023; Zhang et
+    al., TNCN, 2024).
+    """
+
+    def __init__(self, width: int, slots: int):
+        super().__init__()
+        self.link = LinkDecoder(width)
+        self.hidden, self.out = nn.Linear(4 * slots, width), nn.Linear(width, 1, bias=False)
+
+    def forward(self, source, destination, met) -> torch.Tensor:
+        """source [n, Z], destination [n, Z] or [k, n, Z], met: ``meeting`` [n, 4 K] or [k, n, 4 K]; returns logits."""
+        features = met.to(source.dtype)
+        hidden = torch.relu(linear(features.flatten(0, -2), self.hidden.weight, self.hidden.bias))
+        return self.link(source, destination) + linear(hidden, self.out.weight).view(features.shape[:-1])
 
 
 @dataclass(frozen=True, slots=True)
