@@ -89,12 +89,12 @@ def _first_event(history, nodes: np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one kind of row, summed over steps. wanted: all rows, own ones too; asked, served [R]: rows that cross,
+    """Counts of one kind of row, summed over steps. total: all rows, own ones too; asked, served [R]: rows that cross,
     by asking and by serving rank; peak: sum over steps of the largest of both; pairs: of ranks that exchange."""
 
     asked: np.ndarray
     served: np.ndarray
-    wanted: int = 0
+    total: int = 0
     peak: int = 0
     pairs: int = 0
 
@@ -102,7 +102,7 @@ class Tally:
         """Add the rows [n] of a step, by the ranks that ask and that serve."""
         size = len(self.asked)
         matrix = np.bincount(asker * size + server, minlength=size * size).reshape(size, size)
-        self.wanted += len(asker)
+        self.total += len(asker)
         np.fill_diagonal(matrix, 0)
         asked, served = matrix.sum(axis=1), matrix.sum(axis=0)
         self.asked += asked
@@ -249,7 +249,7 @@ def _add_apart(limit: RowCounts, step: SampledStep, at_owner: bool) -> None:
     features, _ = _unique_pairs(pair, step.event.ravel()[valid])
     totals = {"requests": len(step.roots), "rows": len(rows), "features": len(features), "mails": step.winner.sum()}
     for kind, total in totals.items():
-        limit.kinds[kind].wanted += int(total)
+        limit.kinds[kind].total += int(total)
     limit.roots.total += len(step.roots)
     with_mail = step.has_mail if at_owner else step.has_mail[np.searchsorted(step.unique, rows)]
     limit.updated.total += int(with_mail.sum())

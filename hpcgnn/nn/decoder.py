@@ -32,7 +32,7 @@ class LinkDecoder(nn.Module):
 
     def forward(self, source, destination) -> torch.Tensor:
         """source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n], in plain torch."""
-        given = linear(source, self.source.weight, self.source.bias)
-        asked = linear(destination.flatten(0, -2), self.destination.weight)
-        asked = asked.view(*destination.shape[:-1], self.destination.out_features)
-        return functional.linear(torch.relu(given + asked), self.out.weight, self.out.bias).squeeze(-1)
+        from_source = linear(source, self.source.weight, self.source.bias)
+        from_destination = linear(destination.flatten(0, -2), self.destination.weight)
+        from_destination = from_destination.view(*destination.shape[:-1], self.destination.out_features)
+        return functional.linear(torch.relu(from_source + from_destination), self.out.weight, self.out.bias).squeeze(-1)

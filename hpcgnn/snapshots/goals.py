@@ -49,7 +49,7 @@ class SnapshotGoal(Goal):
         """Collective. Plan what a step needs of one target."""
 
     @abstractmethod
-    def score(self, outputs: torch.Tensor, wanted, chain: HaloChain):
+    def score(self, outputs: torch.Tensor, targets, chain: HaloChain):
         """Collective. Make scores from the outputs [n, C] at one target."""
 
     @abstractmethod
@@ -130,8 +130,8 @@ class RegressionGoal(LabelGoal):
         """Raises ValueError, on all ranks alike, for a graph without the column."""
         task, self._first = config.task, config.sampling.horizon
         if task.target not in partition.series:
-            known = ", ".join(partition.series) or "none"
-            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {known}")
+            names = ", ".join(partition.series) or "none"
+            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {names}")
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
@@ -162,9 +162,9 @@ class RegressionGoal(LabelGoal):
             self._targets[number] = targets
         return targets
 
-    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        rows = outputs if len(wanted.row) == len(outputs) else outputs[wanted.row]
-        return LabelScores(rows, wanted.value)
+    def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
+        rows = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
+        return LabelScores(rows, targets.value)
 
     def loss(self, scores: LabelScores) -> torch.Tensor:
         measure = functional.l1_loss if self.absolute else functional.mse_loss
@@ -216,8 +216,8 @@ class NodeLabelGoal(LabelGoal):
 
     def _rows(self, split: str, number: int) -> np.ndarray:
         """Find the local rows [r] with a label that the split may see."""
-        known = self._at(number) >= 0
-        return np.flatnonzero(known if self._split is None else known & (self._split == SPLITS.index(split)))
+        labelled = self._at(number) >= 0
+        return np.flatnonzero(labelled if self._split is None else labelled & (self._split == SPLITS.index(split)))
 
     def _at(self, number: int) -> np.ndarray:
         """Return the labels [n] that are predicted from a snapshot."""
@@ -227,8 +227,8 @@ class NodeLabelGoal(LabelGoal):
         rows = self._rows(split, number)
         return Targets(*(torch.from_numpy(values).to(self._device) for values in (rows, self._at(number)[rows])))
 
-    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        return LabelScores(outputs[wanted.row], wanted.value)
+    def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
+        return LabelScores(outputs[targets.row], targets.value)
 
     def describe(self) -> str:
         return f"{self.classes} classes of nodes, {self._horizon} snapshots later"
@@ -272,8 +272,8 @@ class EdgeLabelGoal(LabelGoal):
         """Find the edges whose label is known: sources, destinations (global ids) and labels [r]."""
         edges = self._partition.edges_at(number + self._horizon, (self._column,))
         label = self._read(edges.columns[self._column], self._column, self._most)
-        known = is_known(label)
-        return edges.src[known], self._partition.global_ids[edges.dst[known]], label[known]
+        labelled = is_known(label)
+        return edges.src[labelled], self._partition.global_ids[edges.dst[labelled]], label[labelled]
 
     def want(self, split: str, epoch: int, number: int) -> EdgeTargets:
         source, destination, label = self._edges(number)
@@ -281,10 +281,10 @@ class EdgeLabelGoal(LabelGoal):
         to_ends, ends = reach([source, destination], self._partition.book, self._planning, device)
         return EdgeTargets(to_ends, ends[0], ends[1], torch.from_numpy(label).to(device))
 
-    def score(self, outputs: torch.Tensor, wanted: EdgeTargets, chain: HaloChain) -> LabelScores:
-        rows = wanted.reach.bring(outputs, chain, self._channel)
-        ends = [functional.embedding(place, rows) for place in (wanted.source, wanted.destination)]
-        return LabelScores(self._head(torch.cat(ends, dim=1)), wanted.value)
+    def score(self, outputs: torch.Tensor, targets: EdgeTargets, chain: HaloChain) -> LabelScores:
+        rows = targets.reach.bring(outputs, chain, self._channel)
+        ends = [functional.embedding(place, rows) for place in (targets.source, targets.destination)]
+        return LabelScores(self._head(torch.cat(ends, dim=1)), targets.value)
 
     def describe(self) -> str:
         what = f"{self.classes} classes" if self.classes else "a number"

@@ -98,13 +98,13 @@ class SnapshotLinkGoal(SnapshotGoal):
     def want(self, split: str, epoch: int, number: int) -> Pairs:
         return self._pairs(split, epoch, number)
 
-    def score(self, outputs: torch.Tensor, wanted: Pairs, chain: HaloChain):
-        if wanted.answers is not None:
-            return rank_answers(self._decoder, outputs, wanted.answers, self._channel, self._world)
-        if wanted.negative is None:
-            return rank_all_pairs(self._decoder, outputs, wanted, self._channel, self._world)
-        assert wanted.reach is not None
-        return score_pairs(self._decoder, wanted.reach.bring(outputs, chain, self._channel), wanted)
+    def score(self, outputs: torch.Tensor, pairs: Pairs, chain: HaloChain):
+        if pairs.answers is not None:
+            return rank_answers(self._decoder, outputs, pairs.answers, self._channel, self._world)
+        if pairs.negative is None:
+            return rank_all_pairs(self._decoder, outputs, pairs, self._channel, self._world)
+        assert pairs.reach is not None
+        return score_pairs(self._decoder, pairs.reach.bring(outputs, chain, self._channel), pairs)
 
     def loss(self, scores: LinkScores) -> torch.Tensor:
         return scores.loss(self._loss)
@@ -150,9 +150,9 @@ def rank_answers(decoder: Any, outputs: torch.Tensor, answers: Answers, channel:
     """Collective. Rank both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
     most, ranks = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), []
     types = answers.edges[:, 2]
-    for asks, ((reached, place), known) in enumerate(zip(answers.rows, answers.known, strict=True)):
+    for asks, ((reached, place), known_edges) in enumerate(zip(answers.rows, answers.known, strict=True)):
         rows = reached.bring(outputs, HaloChain(), channel)[place]
-        candidates = Candidates(known, most, reverse=asks == 1)
+        candidates = Candidates(known_edges, most, reverse=asks == 1)
         query, answer = answers.edges[:, asks], answers.edges[:, 1 - asks]
         ranks.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
     return AnswerRanks(np.concatenate(ranks))

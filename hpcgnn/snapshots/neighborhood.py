@@ -246,10 +246,10 @@ class Boundary:
         by the share. No collective calls."""
         random = Random(self.seed, Stream.BOUNDARY, (step << 16) + number, epoch)
         assert whole.route is not None
-        wanted = self._take(random, whole.ghost_row)
+        is_taken = self._take(random, whole.ghost_row)
         requested = self._take(random, self.flat_row[whole.route.requests.cpu().numpy()])
         lists, weight = whole.ghost.lists, whole.ghost.weight
-        mask = torch.from_numpy(wanted).to(lists.source.device)
+        mask = torch.from_numpy(is_taken).to(lists.source.device)
         taken = mask[lists.source]
         below = torch.cat([taken.new_zeros(1, dtype=torch.int64), taken.cumsum(0)])
         place = (mask.cumsum(0) - 1)[lists.source[taken]]
@@ -259,7 +259,7 @@ class Boundary:
         return replace(
             whole, ghost=Edges(reduced, weight[taken] / self.share, whole.ghost.rows),
             ghost_degree=whole.ghost_degree[mask], ghost_looped=whole.ghost_looped[mask],
-            route=whole.route.restrict(wanted, requested), ghost_row=whole.ghost_row[wanted],
+            route=whole.route.restrict(is_taken, requested), ghost_row=whole.ghost_row[is_taken],
             _operators={}, _merged=None,
         )  # fmt: skip
 

@@ -39,17 +39,17 @@ class Reach:
 
 
 def reach(
-    wanted: list[np.ndarray], book: Book, channel: Channel, device: torch.device
+    nodes: list[np.ndarray], book: Book, channel: Channel, device: torch.device
 ) -> tuple[Reach, list[torch.Tensor]]:
     """Collective. Plan the reach to all nodes among arrays of global ids; returns the places of each array in what it
     brings, too."""
     if channel.size == 1:
         return Reach(None), [
-            torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in wanted
+            torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in nodes
         ]
-    ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
-    pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
-    places = [torch.from_numpy(at.reshape(ids.shape)).to(device) for at, ids in zip(pieces, wanted, strict=True)]
+    ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
+    pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
+    places = [torch.from_numpy(at.reshape(ids.shape)).to(device) for at, ids in zip(pieces, nodes, strict=True)]
     return Reach(Route.plan(book, ids, channel).to(device)), places
 
 
@@ -152,8 +152,8 @@ class PairPlanner:
         if split != TRAIN:
             random, count = Random(self._seed, Stream.EVAL_NEGATIVE, number), evaluation
         drawn = self._drawn(number, edges, count, random)
-        wanted = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
-        to_nodes, places = reach(wanted, self._partition.book, self._channel, self._device)
+        nodes = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
+        to_nodes, places = reach(nodes, self._partition.book, self._channel, self._device)
         source, destination, negative, *others = places
         negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
@@ -165,12 +165,13 @@ class PairPlanner:
         drawn = self._draw(edges.row, count, random, 0)
         if not self._strict:
             return drawn
-        known = self._known(number)
+        known_edges = self._known_edges(number)
         edge, slot = (index.ravel() for index in np.indices(drawn.shape[1:]))
         for attempt in range(1, TRIES):
             destination, *source = drawn[:, edge, slot]
             sources = source[0] if source else edges.src[edge]
-            bad = known.hold(sources, _types_of(edges)[edge], destination, self._channel) | (sources == destination)
+            bad = known_edges.hold(sources, _types_of(edges)[edge], destination, self._channel)
+            bad |= sources == destination
             if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
                 break
             edge, slot = edge[bad], slot[bad]
@@ -183,7 +184,7 @@ class PairPlanner:
         keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
         return self._nodes.lookup(np.stack([native.random_integers(k, rows, count, self._nodes.size) for k in keys]))
 
-    def _known(self, number: int) -> KnownAnswers:
+    def _known_edges(self, number: int) -> KnownAnswers:
         edges, partition = self._targets.all_at(number), self._partition
         ownership = partition.book.of_type(0)
         return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
@@ -200,7 +201,7 @@ class PairPlanner:
         reached = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
         rows = [(to_nodes, place) for to_nodes, (place,) in reached]
         first = int(counts[: channel.rank].sum())
-        return Answers(everyone, slice(first, first + len(own)), rows, (self._known(number), sources))
+        return Answers(everyone, slice(first, first + len(own)), rows, (self._known_edges(number), sources))
 
 
 def _types_of(edges: SnapshotEdges) -> np.ndarray:

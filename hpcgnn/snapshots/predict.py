@@ -51,14 +51,14 @@ def forecast_nodes(session: Session, last: int) -> NodeColumns:
     Raises DistributedError for more snapshots than follow those of training.
     """
     partition = session.partition
-    known = partition.num_snapshots - session.loaders["train"].snapshots.stop
+    most = partition.num_snapshots - session.loaders["train"].snapshots.stop
     with together(session.world, "predict"):
-        if not 1 <= last <= known:
-            raise ValueError(f"--snapshots must be 1 to {known}, the snapshots after those of training; got {last}")
+        if not 1 <= last <= most:
+            raise ValueError(f"--snapshots must be 1 to {most}, the snapshots after those of training; got {last}")
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
     for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:
             columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
     order = np.argsort(partition.flat_row)
-    found = {name: column[order] for name, column in columns.items()}
-    return NodeColumns(partition.flat_row[order], partition.book.num_nodes, found)
+    columns = {name: column[order] for name, column in columns.items()}
+    return NodeColumns(partition.flat_row[order], partition.book.num_nodes, columns)

@@ -182,8 +182,8 @@ class SnapshotTask(Task):
     def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Score the plan's targets; returns tokens, too, that must be part of the loss."""
         outputs, tokens = self._outputs(plan, chain, learnt)
-        pairs = zip(outputs, plan.wanted, strict=True)
-        return [self._goal.score(rows, wanted, chain) for rows, wanted in pairs], tokens
+        pairs = zip(outputs, plan.needs, strict=True)
+        return [self._goal.score(rows, needs, chain) for rows, needs in pairs], tokens
 
     def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Compute outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves

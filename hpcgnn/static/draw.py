@@ -34,12 +34,12 @@ Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """places: by group, positions [s] int64 of its nodes among the last block's destination nodes of their type;
-    blocks: the innermost first; wanted: by type, global ids of the innermost source nodes. All on the host, or all on
-    the device."""
+    blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the host, or all
+    on the device."""
 
     places: list[np.ndarray] | list[torch.Tensor]
     blocks: tuple[Block, ...]
-    wanted: list[np.ndarray] | list[torch.Tensor]
+    input_ids: list[np.ndarray] | list[torch.Tensor]
 
 
 class Steps:
@@ -62,15 +62,15 @@ class Steps:
 
     def take(self, step: int) -> Columns:
         """The columns of a step whose groups were asked for; those of earlier ones are forgotten."""
-        found = self._made.pop(step)
-        self._made = {later: columns for later, columns in self._made.items() if later > step}
-        return found
+        columns = self._made.pop(step)
+        self._made = {later: made for later, made in self._made.items() if later > step}
+        return columns
 
     def _columns(self, step: int) -> Columns:
         if self._complete is not None:
             return self._complete(self.batches, self.epoch, step)
-        mine = self.batches.at(step)
-        return {name: column[mine] for name, column in self.batches.columns.items()}
+        seeds = self.batches.at(step)
+        return {name: column[seeds] for name, column in self.batches.columns.items()}
 
 
 class Draw(Protocol):
@@ -145,7 +145,7 @@ class BlockSampler:
             return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
         places = self._places(groups)
         for hop, fanouts in enumerate(by_hop):
-            frontier = self._wanted()
+            frontier = self._unique_ids()
             answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
             relations = tuple(
                 self._adjacency(r, sampled) for r, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True))
@@ -153,7 +153,7 @@ class BlockSampler:
             )  # fmt: skip
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
             blocks.append(Block(relations, sizes, tuple(map(len, frontier)), self._neighbors.device or "cpu"))
-        return Drawn(places, tuple(reversed(blocks)), self._wanted())
+        return Drawn(places, tuple(reversed(blocks)), self._unique_ids())
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
         """Draw all hops of a graph of one type and one relation that lies here as a whole."""
@@ -165,7 +165,7 @@ class BlockSampler:
             Block((self._connect(0, offsets, source, edge),), (inner,), (outer,))
             for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
         ]
-        return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
+        return Drawn(self._places(groups), tuple(reversed(blocks)), self._unique_ids())
 
     def _places(self, groups: Groups) -> list[Any]:
         """Positions of the roots among the unique nodes of their type, which they join."""
@@ -184,7 +184,7 @@ class BlockSampler:
         tensors = _tensor(indptr), _tensor(self._index(source)), None if edge is None else _tensor(edge)
         return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
 
-    def _wanted(self) -> list[Any]:
+    def _unique_ids(self) -> list[Any]:
         """Global ids so far by type; copies."""
         return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
 
@@ -220,8 +220,8 @@ class InducedSampler(BlockSampler):
         """The blocks of all edges among the nodes that `BlockSampler` finds."""
         drawn = super().draw_groups(groups, epoch, step, training)
         stream = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR
-        wanted: Any = drawn.wanted  # drawn on the host
-        block = induced_block(self._everything, wanted, Random(self._seed, stream, step, epoch))
+        nodes: Any = drawn.input_ids  # drawn on the host
+        block = induced_block(self._everything, nodes, Random(self._seed, stream, step, epoch))
         return replace(drawn, blocks=(block,) * len(drawn.blocks))
 
 
@@ -229,10 +229,10 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
     """Collective. All edges among nodes, unique global ids [U] by type, as a block with as many destinations as
     sources; neighbors: of mode "full"; random: tells the step, whose seeds are left out."""
     relations = neighbors.partition.relations
-    found = neighbors.ask(nodes, [FULL] * len(relations), random)
+    samples = neighbors.ask(nodes, [FULL] * len(relations), random)
     order = [np.argsort(ids) for ids in nodes]
     adjacency = []
-    for number, (kind, sampled) in enumerate(zip(relations, found, strict=True)):
+    for number, (kind, sampled) in enumerate(zip(relations, samples, strict=True)):
         columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
         tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
         adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
@@ -242,12 +242,12 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
 
 def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
     """indptr [D + 1], source [E] positions and edge [E] or None, of the edges whose source is one of nodes [U]."""
-    known = nodes[order]
-    place = np.searchsorted(known, sampled.source)
-    kept = place < len(known)
-    kept[kept] = known[place[kept]] == sampled.source[kept]
-    below = np.concatenate(([0], np.cumsum(kept)))
-    return below[sampled.indptr], order[place[kept]], None if sampled.edge is None else sampled.edge[kept]
+    sorted_nodes = nodes[order]
+    place = np.searchsorted(sorted_nodes, sampled.source)
+    is_inside = place < len(sorted_nodes)
+    is_inside[is_inside] = sorted_nodes[place[is_inside]] == sampled.source[is_inside]
+    below = np.concatenate(([0], np.cumsum(is_inside)))
+    return below[sampled.indptr], order[place[is_inside]], None if sampled.edge is None else sampled.edge[is_inside]
 
 
 def choose_draw(

@@ -133,9 +133,9 @@ def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) 
     """Collective. Average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
     positive, negative = scores["positive"], scores["negative"]
     none = np.zeros(len(positive), bool)
-    found = link_metrics(positive, negative, none, world)
-    found |= ranking_metrics(ranks_of(positive, negative), none, world)
-    return {name: found[name] for name in METRICS}
+    values = link_metrics(positive, negative, none, world)
+    values |= ranking_metrics(ranks_of(positive, negative), none, world)
+    return {name: values[name] for name in METRICS}
 
 
 def measure_classes(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
@@ -173,11 +173,11 @@ class LinkGoal(StaticGoal):
         training, ends = partition.edges[self._relation].columns["split"] == TRAIN, []
         for number, place in enumerate(self._replaced):
             reverse = place.end == SOURCE
-            known = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
+            known_edges = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
             nodes = type_directory(partition, place.node_type, self._world, channel)
             query, answer = ("dst", "src") if reverse else ("src", "dst")
             ownership = partition.book.of_type(place.node_type)
-            ends.append(End(query, answer, place.column, number, nodes, ownership, known))
+            ends.append(End(query, answer, place.column, number, nodes, ownership, known_edges))
         drawn = task.negatives if task.candidates == EDGE else 0
         counts = task.negatives, evaluation.negatives or drawn or 1
         return LinkNegatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
@@ -185,17 +185,17 @@ class LinkGoal(StaticGoal):
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. What edges are ranked among, by the end that is asked for."""
         ranking = self._config.eval.ranking
-        found: dict[int, Candidates] = {}
+        candidates: dict[int, Candidates] = {}
         if not ranking:
-            return found
+            return candidates
         split = partition.edges[self._relation].columns["split"]
-        kept = slice(None) if ranking == "filtered" else split == TRAIN
+        selected = slice(None) if ranking == "filtered" else split == TRAIN
         for end in (DESTINATION, SOURCE) if ranking == "filtered" else (DESTINATION,):
-            known = known_answers(partition, self._relation, end == SOURCE, kept, channel)
+            known_edges = known_answers(partition, self._relation, end == SOURCE, selected, channel)
             kind = (self._kind.src_type, self._kind.dst_type)[end]
             most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
-            found[end] = Candidates(known, most, end == SOURCE)
-        return found
+            candidates[end] = Candidates(known_edges, most, end == SOURCE)
+        return candidates
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model with the decoder that scores links."""
@@ -216,12 +216,12 @@ class LinkGoal(StaticGoal):
         collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
-            wanted = [columns[name] for _, name in self.roots]
-            ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
+            nodes = [columns[name] for _, name in self.roots]
+            ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
             (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
-            pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
+            pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
             src, dst, *negatives = (
-                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, wanted, strict=True)
+                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)
             )
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
             scores = [
@@ -243,15 +243,15 @@ class LinkGoal(StaticGoal):
                 ids, place = np.unique(query, return_inverse=True)
                 (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
                 embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
-                found = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
+                ranks = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
-                collected.take({"query": query[own], "rank": found[own]})
+                collected.take({"query": query[own], "rank": ranks[own]})
         return collected
 
     def _everyone(self, batches: SeedBatches, step: int, channel: Channel) -> np.ndarray:
         """Collective. Sources, destinations and edge types [3, S] of a step's seeds of all ranks."""
-        mine = {name: column[batches.at(step)] for name, column in batches.columns.items()}
-        columns = np.column_stack([mine["src"], mine["dst"], edge_types(mine)])
+        seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+        columns = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
         return np.ascontiguousarray(channel.everyone(torch.from_numpy(columns)).numpy().T)
 
     def collector(self) -> Collected:

@@ -134,7 +134,7 @@ class StaticGraph:
     def widths(self) -> tuple[int, ...]:
         """Widths of the input rows by type, the same on all ranks; 0: no features."""
         tables = [rows.tables for rows in self.rows]
-        return tuple(found[FEATURE].shape[1] if FEATURE in found else 0 for found in tables)
+        return tuple(columns[FEATURE].shape[1] if FEATURE in columns else 0 for columns in tables)
 
     def nodes(self, node_type: str) -> np.ndarray:
         """Rows in the graph file [n] int64 of this rank's nodes of a type. Raises ValueError."""
@@ -151,8 +151,8 @@ def induced_subgraph(graph: StaticGraph, nodes: dict[str, Nodes], edge_columns: 
     world, channel, partition = graph.world, graph.channel, graph.partition
     with together(world, "choose nodes"):
         check_columns(partition, edge_columns)
-        given = _rows_by_type(partition, nodes)
-    ids = [type_directory(partition, kind, world, channel).lookup(rows) for kind, rows in enumerate(given)]
+        rows_by_type = _rows_by_type(partition, nodes)
+    ids = [type_directory(partition, kind, world, channel).lookup(rows) for kind, rows in enumerate(rows_by_type)]
     everything = NeighborSampler(partition, "full", channel, world.threads, with_edges=True)
     block = induced_block(everything, ids, Random(0, Stream.EVAL_NEIGHBOR))
     tables = EdgeTables(partition, edge_columns, graph.dtype, world.device, channel)
@@ -161,7 +161,7 @@ def induced_subgraph(graph: StaticGraph, nodes: dict[str, Nodes], edge_columns: 
 
 def _rows_by_type(partition: GraphPartition, nodes: dict[str, Nodes]) -> list[np.ndarray]:
     """Raises ValueError."""
-    found = [np.empty(0, np.int64)] * len(partition.types)
+    rows_by_type = [np.empty(0, np.int64)] * len(partition.types)
     counts = np.diff(partition.book.type_base())
     for name, chosen in nodes.items():
         kind, rows = partition.type_of(name), np.asarray(chosen).astype(np.int64)
@@ -170,5 +170,5 @@ def _rows_by_type(partition: GraphPartition, nodes: dict[str, Nodes]) -> list[np
             raise ValueError(f"{name} {wrong[0]} is not a node of the graph, which has {counts[kind]} of them")
         if len(np.unique(rows)) != len(rows):
             raise ValueError(f"some {name} is named twice")
-        found[kind] = rows
-    return found
+        rows_by_type[kind] = rows
+    return rows_by_type

@@ -93,16 +93,16 @@ def _check(graph: StaticGraph, neg_sampling: str, negatives: int) -> None:
         raise ValueError(f"negatives must be at least 1, got {negatives}")
 
 
-def _input_edges(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
+def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]:
     """The relation of the input edges, this rank's rows of it (of a split: none), and the split that they are; empty:
     none. Raises ValueError."""
-    name, chosen = ("", given) if isinstance(given, str) else given
+    name, chosen = ("", input_edges) if isinstance(input_edges, str) else input_edges
     if isinstance(chosen, str):
         if chosen not in SPLITS:
             raise ValueError(f"edges: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
         return split_relation(graph.partition, name, "edges"), np.empty(0, np.int64), chosen
-    relation, known = graph.partition.relation_of(name), f"graph.edges({name!r}) lists its edges"
-    return relation, own_rows(graph.edges(name), np.asarray(chosen), "edges", name, known), ""
+    relation, hint = graph.partition.relation_of(name), f"graph.edges({name!r}) lists its edges"
+    return relation, own_rows(graph.edges(name), np.asarray(chosen), "edges", name, hint), ""
 
 
 def _chosen_edges(

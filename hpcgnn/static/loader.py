@@ -276,18 +276,18 @@ class BatchLoader(SeedLoader):
         return self._make_batch(plan, x, n_id)
 
 
-def own_rows(mine: np.ndarray, chosen: np.ndarray, given: str, name: str, known: str) -> np.ndarray:
-    """The rows of this rank, out of ``mine``, that a mask or a list of rows names. Raises ValueError."""
+def own_rows(own: np.ndarray, chosen: np.ndarray, argument: str, name: str, hint: str) -> np.ndarray:
+    """The rows of this rank, out of ``own``, that a mask or a list of rows names. Raises ValueError."""
     if chosen.dtype == bool:
-        if chosen.shape != mine.shape:
-            raise ValueError(f"{given}: a mask of {name} has {len(mine)} entries at this rank, got {chosen.shape}")
-        return mine[chosen]
+        if chosen.shape != own.shape:
+            raise ValueError(f"{argument}: a mask of {name} has {len(own)} entries at this rank, got {chosen.shape}")
+        return own[chosen]
     rows = chosen.astype(np.int64)
-    strange = rows[~np.isin(rows, mine)]
+    strange = rows[~np.isin(rows, own)]
     if len(strange):
-        raise ValueError(f"{given}: {name} {strange[0]} is not at this rank; {known}")
+        raise ValueError(f"{argument}: {name} {strange[0]} is not at this rank; {hint}")
     if len(np.unique(rows)) != len(rows):
-        raise ValueError(f"{given}: some {name} is named twice")
+        raise ValueError(f"{argument}: some {name} is named twice")
     return rows
 
 
@@ -333,10 +333,10 @@ def _node_batch(graph: StaticGraph | None, seed_type: int, plan: GraphPlan, x, n
     return batch if graph is None else pyg.to_data(batch, graph)
 
 
-def _input_nodes(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
+def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]:
     """The type of the input nodes, this rank's rows of it, and the split that they are; empty: none. Raises
     ValueError."""
-    name, chosen = ("", given) if isinstance(given, str) else given
+    name, chosen = ("", input_nodes) if isinstance(input_nodes, str) else input_nodes
     if isinstance(chosen, str):
         if chosen not in SPLITS:
             raise ValueError(f"input_nodes: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
@@ -344,16 +344,16 @@ def _input_nodes(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
         label, split = node_labels(graph.partition.columns[kind], graph.types[kind], 0)
         mask = (split == SPLITS.index(chosen)) & has_label(label)
         return kind, graph.nodes(graph.types[kind])[mask], chosen
-    kind, known = graph.partition.type_of(name), f"graph.nodes({name!r}) lists its nodes"
-    return kind, own_rows(graph.nodes(name), np.asarray(chosen), "input_nodes", name, known), ""
+    kind, hint = graph.partition.type_of(name), f"graph.nodes({name!r}) lists its nodes"
+    return kind, own_rows(graph.nodes(name), np.asarray(chosen), "input_nodes", name, hint), ""
 
 
 def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray, split: str) -> dict[str, np.ndarray]:
     """Global ids of the rows, and labels where the type has them."""
     partition = graph.partition
-    mine = graph.nodes(partition.types[kind])
-    order = np.argsort(mine)
-    place = order[np.searchsorted(mine, rows, sorter=order)]
+    own = graph.nodes(partition.types[kind])
+    order = np.argsort(own)
+    place = order[np.searchsorted(own, rows, sorter=order)]
     columns = {"id": partition.global_ids(kind)[place]}
     if "label" in partition.columns[kind]:
         label = partition.columns[kind]["label"][place]

@@ -78,15 +78,15 @@ class Exclusion:
         return np.unique(position[index])
 
     def _seeds_of(self, step: int) -> np.ndarray:
-        """Places, increasing, of a step's seeds; those of the last step asked for are kept."""
-        known = self._seeds
-        if known is None or known[0] != step:
+        """Places, increasing, of a step's seeds; the last step's are kept."""
+        last_seeds = self._seeds
+        if last_seeds is None or last_seeds[0] != step:
             first = step * self._batch_size
             places = np.arange(first, min(first + self._batch_size, self.total))
             if self._shuffle is not None:
                 places = np.sort(permute_back(places, self.total, self._shuffle))
-            self._seeds = known = step, places
-        return known[1]
+            self._seeds = last_seeds = step, places
+        return last_seeds[1]
 
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:
@@ -95,9 +95,9 @@ def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InList
     degree = np.diff(lists.indptr)[nodes]
     begin = np.cumsum(degree) - degree
     position = np.repeat(lists.indptr[nodes] - begin, degree) + np.arange(degree.sum())
-    kept = ~np.isin(position, lost)
-    indptr = np.concatenate(([0], np.cumsum(kept)))[np.append(begin, len(kept))]
-    position = position[kept]
+    remains = ~np.isin(position, lost)
+    indptr = np.concatenate(([0], np.cumsum(remains)))[np.append(begin, len(remains))]
+    position = position[remains]
     columns = [None if column is None else column[position] for column in (lists.weight, lists.source_identity)]
     return InLists(indptr, lists.identity[nodes], *columns), position
 
@@ -204,8 +204,8 @@ class NeighborSampler:
         if lost is None or len(lost) == 0:
             return self._draw(lists, nodes, fanout, random)
         touched = np.isin(nodes, np.searchsorted(lists.indptr, lost, side="right") - 1)
-        kept, position = without(lists, nodes[touched], lost)
-        offsets, positions = self._draw(kept, np.arange(len(kept.identity)), fanout, random)
+        rest, position = without(lists, nodes[touched], lost)
+        offsets, positions = self._draw(rest, np.arange(len(rest.identity)), fanout, random)
         return splice(touched, self._draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
 
     def _draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
@@ -233,9 +233,9 @@ class NeighborSampler:
         kind = self.partition.relations[relation]
         nodes = frontier[kind.dst_type] - int(self.partition.type_start[kind.dst_type])
         offsets, positions = self._sample(relation, nodes, fanout, random)
-        return Sampled(offsets, *self._found(relation, positions))
+        return Sampled(offsets, *self._edges_at(relation, positions))
 
-    def _found(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def _edges_at(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Sources of the edges at positions in the lists here, and where they are among all, if wanted."""
         place = positions + self._first[relation] if self._with_edges else None
         return self._sources[relation][positions], place
@@ -258,11 +258,11 @@ class NeighborSampler:
             target = self.partition.relations[relation].dst_type
             offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
             degree = np.diff(offsets)
-            found = [column for column in self._found(relation, positions) if column is not None]
+            columns = [column for column in self._edges_at(relation, positions) if column is not None]
             cut = np.searchsorted(chosen[target], bounds)
             for rank in range(len(serve)):
                 counts[rank].append(degree[cut[rank] : cut[rank + 1]])
-                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in found]
+                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in columns]
         pieces = [np.concatenate([*c, *v]) if c else np.empty(0, np.int64) for c, v in zip(counts, values, strict=True)]
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
 
@@ -273,13 +273,13 @@ class NeighborSampler:
         counts: list[list[np.ndarray]] = [[] for _ in relations]
         columns: list[list[list[np.ndarray]]] = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
         by_owner = np.split(types, np.cumsum(want)[:-1])
-        for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
-            numbers, at = np.bincount(asked, minlength=len(frontier)), 0
-            for kind, kept in zip(relations, counts, strict=True):
-                kept.append(message[at : at + numbers[kind.dst_type]])
+        for message, requested_types in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
+            numbers, at = np.bincount(requested_types, minlength=len(frontier)), 0
+            for kind, degrees in zip(relations, counts, strict=True):
+                degrees.append(message[at : at + numbers[kind.dst_type]])
                 at += numbers[kind.dst_type]
-            for kept, pieces in zip(counts, columns, strict=True):
-                total = int(kept[-1].sum())
+            for degrees, pieces in zip(counts, columns, strict=True):
+                total = int(degrees[-1].sum())
                 for piece in pieces:
                     piece.append(message[at : at + total])
                     at += total
@@ -332,17 +332,17 @@ def check_weights(partition: GraphPartition) -> None:
 def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
     """Collective. Each relation's column ``weight``, which ``check_weights`` passed, as uint32 [m]: integers as they
     are, others in 2^31-ths of the largest one of all ranks; above 0 at least 1."""
-    found = []
+    weights = []
     for edges in partition.edges:
         weight = edges.columns["weight"].astype(np.float64)
         whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
         everyone = channel.everyone(torch.from_numpy(whole)).numpy()
         largest = everyone[:, 1].max()
         if everyone[:, 0].all() and largest < 1 << 32:
-            found.append(weight.astype(np.uint32))
+            weights.append(weight.astype(np.uint32))
         else:
-            found.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
-    return found
+            weights.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
+    return weights
 
 
 def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:

@@ -79,8 +79,9 @@ def read_request(message: np.ndarray) -> Request | Leave:
 
 def pack_drawn(drawn: Drawn) -> np.ndarray:
     """The bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as int64."""
-    header = [len(drawn.places), len(drawn.wanted), len(drawn.blocks), *map(len, drawn.places), *map(len, drawn.wanted)]
-    narrow = [*drawn.places]
+    places, input_ids = drawn.places, drawn.input_ids
+    header = [len(places), len(input_ids), len(drawn.blocks), *map(len, places), *map(len, input_ids)]
+    narrow = [*places]
     for block in drawn.blocks:
         header += [len(block.relations), *block.num_src, *block.num_dst]
         for adjacency in block.relations:
@@ -88,7 +89,7 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
             narrow += [adjacency.indptr.numpy(), adjacency.source.numpy()]
             assert len(adjacency.source) < 1 << 31
     whole = np.array([len(header), *header], np.int64)
-    return np.concatenate([_bytes(whole, *drawn.wanted), *(_bytes(array.astype(np.int32)) for array in narrow)])
+    return np.concatenate([_bytes(whole, *input_ids), *(_bytes(array.astype(np.int32)) for array in narrow)])
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
@@ -104,7 +105,7 @@ def read_drawn(message: np.ndarray) -> Drawn:
 
     num_places, num_types, num_blocks = (next(header) for _ in range(3))
     place_sizes, sizes = ([next(header) for _ in range(count)] for count in (num_places, num_types))
-    wanted = [take(size, np.int64) for size in sizes]
+    input_ids = [take(size, np.int64) for size in sizes]
     places = [take(size, np.int32) for size in place_sizes]
     blocks = []
     for _ in range(num_blocks):
@@ -116,7 +117,7 @@ def read_drawn(message: np.ndarray) -> Drawn:
             indptr, source = (torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges))
             relations.append(Adjacency(relation, src_type, dst_type, indptr, source))
         blocks.append(Block(tuple(relations), num_src, num_dst))
-    return Drawn(places, tuple(blocks), wanted)
+    return Drawn(places, tuple(blocks), input_ids)
 
 
 def _bytes(*arrays: np.ndarray) -> np.ndarray:
@@ -129,33 +130,33 @@ class RemoteDraw:
     on_device = False
 
     def __init__(self, crew: Crew, lane: Lane, ahead: int):
-        """ahead: steps asked for besides the one that is wanted."""
+        """ahead: steps asked for besides the one that is taken."""
         self._lane, self._ahead, trainer = lane, ahead, crew.job.rank
         self._sampler = crew.rank_of(crew.mapping.sampler_of(trainer))
         self._followers = [crew.rank_of(sampler) for sampler in crew.mapping.followers(trainer)]
-        self._asked: deque[tuple[str, int, int]] = deque()
+        self._pending: deque[tuple[str, int, int]] = deque()
 
     @property
-    def num_asked(self) -> int:
+    def num_pending(self) -> int:
         """Steps asked for that were not taken yet."""
-        return len(self._asked)
+        return len(self._pending)
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
         """Collective over the trainers. As in Draw."""
         name = steps.batches.name
-        while self._asked and self._asked[0] != (name, steps.epoch, step):
+        while self._pending and self._pending[0] != (name, steps.epoch, step):
             self._take()
-        if not self._asked:
+        if not self._pending:
             self._ask(steps, step)
         else:
             steps.groups(step)
-        while self.num_asked <= self._ahead and (after := self._asked[-1][2] + stride) < steps.batches.num_steps:
+        while self.num_pending <= self._ahead and (after := self._pending[-1][2] + stride) < steps.batches.num_steps:
             self._ask(steps, after)
         return read_drawn(self._take())
 
     def settle(self) -> None:
         """Take what was asked for plans that were then given up."""
-        while self._asked:
+        while self._pending:
             self._take()
 
     def leave(self, reason: Leave) -> None:
@@ -167,16 +168,16 @@ class RemoteDraw:
     def _ask(self, steps: Steps, step: int) -> None:
         training, epoch = steps.training, steps.epoch
         self._send(Request(epoch, step, training, steps.groups(step)), Request(epoch, step, training, []))
-        self._asked.append((steps.batches.name, epoch, step))
+        self._pending.append((steps.batches.name, epoch, step))
 
     def _take(self) -> np.ndarray:
-        self._asked.popleft()
+        self._pending.popleft()
         return self._lane.receive(self._sampler)
 
-    def _send(self, mine: Request | Leave, others: Request | Leave) -> None:
-        self._lane.send(mine.pack(), self._sampler)
+    def _send(self, request: Request | Leave, to_followers: Request | Leave) -> None:
+        self._lane.send(request.pack(), self._sampler)
         for rank in self._followers:
-            self._lane.send(others.pack(), rank)
+            self._lane.send(to_followers.pack(), rank)
 
 
 class Samplers:
@@ -268,9 +269,9 @@ class SamplerRank:
         threads = max(1, world.threads // len(lanes))
         neighbors = self._make_neighbors(partition, channels[0], threads)
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
-        edges = sum(len(found.src) for found in partition.edges)
-        log(f"sampler rank {world.rank} of {world.size} on {world.host}: {partition.num_nodes} nodes, {edges} edges",
-            everywhere=True)  # fmt: skip
+        num_edges = sum(len(edges.src) for edges in partition.edges)
+        size = f"{partition.num_nodes} nodes, {num_edges} edges"
+        log(f"sampler rank {world.rank} of {world.size} on {world.host}: {size}", everywhere=True)
         return [first, *map(first.over, channels[1:])]
 
     def _check(self, partition: GraphPartition) -> None:
@@ -322,22 +323,22 @@ class SamplerRank:
 
     def _serve_lane(self, lane: Lane, draws: BlockSampler) -> Leave:
         while True:
-            asked: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
-            if isinstance(asked[0], Leave):
+            requests: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
+            if isinstance(requests[0], Leave):
                 lane.flush()
-                return asked[0]
-            with self._at_work(asked[0]):
-                self._draw(asked, lane, draws)
+                return requests[0]
+            with self._at_work(requests[0]):
+                self._draw(requests, lane, draws)
 
-    def _draw(self, asked: list[Request], lane: Lane, draws: BlockSampler) -> None:
+    def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler) -> None:
         """Collective over the samplers. A step for every trainer that asked, one after the other."""
-        epoch, step, training = asked[0].epoch, asked[0].step, asked[0].training
-        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in asked)
+        epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
+        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
         self._start_epoch(epoch, training)
         for number in range(self._crew.mapping.rounds):
-            mine = number < len(self._askers)
-            drawn = draws.draw_groups(asked[number].groups if mine else [], epoch, step, training)
-            if mine:
+            has_asker = number < len(self._askers)
+            drawn = draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
+            if has_asker:
                 lane.send(pack_drawn(drawn), self._askers[number])
 
     def _start_epoch(self, epoch: int, training: bool) -> None:

@@ -155,7 +155,7 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
             for kind in learnt
         }
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
-        widths = tuple(known + width * (kind in learnt) for kind, known in enumerate(graph.widths))
+        widths = tuple(input_width + width * (kind in learnt) for kind, input_width in enumerate(graph.widths))
         model: Any = goal.extend(make_model(config.model, GraphSizes(widths, relations, goal.num_outputs)))
         lacking = [name for name in PARTS if not hasattr(model, name)]
         if config.sampling.mode == WHOLE and lacking:

@@ -158,8 +158,8 @@ def _make_half(
         positions[-1][sources[-1]] = np.arange(len(sources[-1]))
     adjacencies = []
     for number, (relation, edges) in enumerate(zip(partition.relations, partition.edges, strict=True)):
-        indptr, kept = _lists_of(edges, rows[relation.dst_type])
-        source = positions[relation.src_type][source_rows[number][kept]]
+        indptr, places = _lists_of(edges, rows[relation.dst_type])
+        source = positions[relation.src_type][source_rows[number][places]]
         lists = torch.from_numpy(indptr), torch.from_numpy(source)
         adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists))
     block = Block(tuple(adjacencies), tuple(map(len, sources)), tuple(map(len, rows)), device)

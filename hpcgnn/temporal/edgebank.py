@@ -93,10 +93,10 @@ class EdgeBank:
         length = times[-1] - self._newest_share(np.array([self._train_end]))[0]
         return times[:-1] - length
 
-    def _newest_share(self, known: np.ndarray) -> np.ndarray:
-        """Collective. The first time of the newest share of the events with rows below ``known`` [S]: the quantile of
+    def _newest_share(self, ends: np.ndarray) -> np.ndarray:
+        """Collective. The first time of the newest share of the events with rows below ``ends`` [S]: the quantile of
         their times, interpolated and rounded up to a whole time."""
-        position = np.round((1 - self._share) * np.maximum(known - 1, 0), 6)  # 17.000000000000004 is row 17
+        position = np.round((1 - self._share) * np.maximum(ends - 1, 0), 6)  # 17.000000000000004 is row 17
         low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
         times = event_times(self._partition, np.concatenate([low, high]), self._world).reshape(2, -1)
         return times[0] + np.ceil((position - low) * (times[1] - times[0])).astype(np.int64)

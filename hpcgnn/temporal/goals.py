@@ -96,11 +96,11 @@ class EventLabelGoal(TemporalGoal):
     def task(self, batches: Batches, *shared) -> TemporalLabelTask:
         """Scores labels."""
         task, (model, *_) = self._config.task, shared
-        given: Any = task.class_weights
+        factors: Any = task.class_weights
         if task.balance_classes:
-            given = balanced_weights(batches.events.columns["label"], self.num_outputs, self._world)
+            factors = balanced_weights(batches.events.columns["label"], self.num_outputs, self._world)
         parameter = next(model.parameters())
-        weights = torch.tensor(given, dtype=parameter.dtype, device=parameter.device) if len(given) else None
+        weights = torch.tensor(factors, dtype=parameter.dtype, device=parameter.device) if len(factors) else None
         return TemporalLabelTask(task.kind, weights, *shared)
 
     def collector(self) -> Collected:

@@ -113,22 +113,22 @@ class NodeMemory:
             tensor.zero_()
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:
-        """Time of the newest mail of the given rows [r], -1 where there was none."""
+        """Time of the newest mail of rows [r], -1 where there was none."""
         mailed = native.gather_rows(self.table.mailed, rows)
         delivered = native.gather_rows(self.table.delivered, rows)
         return torch.where(delivered > 0, mailed.max(dim=1).values, torch.full_like(delivered, -1))
 
-    def replace(self, rows, state, given, time, place: torch.Tensor | None = None) -> None:
+    def replace(self, rows, state, rest, time, place: torch.Tensor | None = None) -> None:
         """Replace state and only mail of unique rows [r]: states are state [., D] at place [r] (None: [r, D] as they
-        come), mails of times [r] the new state, then given [r, M - D]. The state's time becomes that of the mail it
+        come), mails of times [r] the new state, then rest [r, M - D]. The state's time becomes that of the mail it
         consumed; for a node without mail, that of its first mail, whose time difference is thereby 0."""
         table = self.table
-        if is_supported(table.state, state, given):
-            replace_memory(table.tensors(), rows, place, state.contiguous(), given.contiguous(), time)
+        if is_supported(table.state, state, rest):
+            replace_memory(table.tensors(), rows, place, state.contiguous(), rest.contiguous(), time)
             return
         if place is not None:
             state = native.gather_rows(state, place)
-        self._delay(rows, time, state, lambda: given)
+        self._delay(rows, time, state, lambda: rest)
         self.settle()
 
     def write(
@@ -139,8 +139,8 @@ class NodeMemory:
         gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was
         made from what reads see now, and so is its time."""
         if keep == 0:
-            state, given = split_mail(state, arrive(), self.table.state.shape[1])
-            self.replace(rows, state, given, time, place)
+            state, rest = split_mail(state, arrive(), self.table.state.shape[1])
+            self.replace(rows, state, rest, time, place)
             return
         if place is not None:
             state = native.gather_rows(state, place)
@@ -164,8 +164,8 @@ class NodeMemory:
 
     def _columns(self, write: WaitingWrite) -> MemoryRows:
         """What a write writes, as rows of the memory."""
-        state, given = split_mail(write.state, write.arrive(), self.table.state.shape[1])
-        mail = torch.cat([state, given], dim=1).unsqueeze(1)
+        state, rest = split_mail(write.state, write.arrive(), self.table.state.shape[1])
+        mail = torch.cat([state, rest], dim=1).unsqueeze(1)
         return MemoryRows(
             state.contiguous(), mail, write.updated, write.mailed.unsqueeze(1), torch.ones_like(write.updated)
         )

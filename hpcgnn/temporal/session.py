@@ -90,13 +90,13 @@ def _make_memory(
 ) -> tuple[NodeMemory, torch.Tensor | None, HotNodes | None]:
     """Collective. Node memory and node features, each of this rank's nodes, of these and copies of the hot ones, or of
     all nodes by global id; and which are hot."""
-    partition, world, kept = graph.partition, graph.world, config.memory
+    partition, world, settings = graph.partition, graph.world, config.memory
     book, ids, hot, layout = partition.book, partition.book.local_to_global(world.rank), None, None
     mib = book.num_nodes * (model.state_width + model.mail_width) * dtype.itemsize / (1 << 20)
-    if model.has_memory and kept.replicates(mib):
+    if model.has_memory and settings.replicates(mib):
         layout = Layout(book.num_nodes, torch.from_numpy(ids).to(world.device), 0)
-    elif model.has_memory and kept.hot_nodes and world.size > 1:
-        hot = hottest(kept.hot_nodes, graph.splits.degree(), partition, graph.channel)
+    elif model.has_memory and settings.hot_nodes and world.size > 1:
+        hot = hottest(settings.hot_nodes, graph.splits.degree(), partition, graph.channel)
         layout = None if hot is None else hot.layout(ids, world.device)
     num_rows = partition.num_nodes if layout is None else layout.num_rows
     widths = model.state_width, model.mail_width
@@ -113,10 +113,10 @@ def _make_loaders(
 ) -> dict[str, TemporalLoader]:  # fmt: skip
     """Collective. Loaders by split: training has a sampler of its own, validation and test share one."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
-    kept, mailing = config.memory, None
+    settings, mailing = config.memory, None
     if model.has_memory:
         mailing = Mailing(
-            kept.mailbox_slots, kept.deliver_to == "neighbors", kept.aggregator == "mean",
+            settings.mailbox_slots, settings.deliver_to == "neighbors", settings.aggregator == "mean",
             model.config.message_from == "memory",
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
