@@ -62,7 +62,10 @@ def sample_steps(session: Session, steps: np.ndarray) -> Iterator[SampledStep]:
         winner = np.zeros(len(roots), bool)
         winner[: 2 * len(events)] = native.last_event(roots[: 2 * len(events)], np.tile(events.row, 2))
         unique = np.unique(np.concatenate([roots, other[valid]]))
-        has_mail = _first_event(history, unique) < batches.first_row[index]
+        begin, end = history.indptr[unique], history.indptr[unique + 1]
+        first_event = np.full(len(unique), np.iinfo(np.int64).max)
+        first_event[end > begin] = history.event[begin[end > begin]]
+        has_mail = first_event < batches.first_row[index]
         yield SampledStep(index, len(events), roots, other, event, winner, unique, has_mail)
 
 
@@ -78,13 +81,6 @@ def _places(session: Session, graph, roots, times, identity, limit: int, step: i
         return native.sample_recent(graph, roots, times, sampling.fanout, limit)[0]
     random = Random(session.config.train.seed, Stream.SAMPLE, step, 0)
     return native.sample_uniform(graph, roots, times, identity, sampling.fanout, random, event_limit=limit)[0]
-
-
-def _first_event(history, nodes: np.ndarray) -> np.ndarray:
-    begin, end = history.indptr[nodes], history.indptr[nodes + 1]
-    first = np.full(len(nodes), np.iinfo(np.int64).max)
-    first[end > begin] = history.event[begin[end > begin]]
-    return first
 
 
 @dataclass(slots=True)

@@ -125,9 +125,11 @@ def make_report(session: Session, options: ScaleOptions, machine: Machine, sourc
     parts = book.offsets.shape[1] - 1
     num_counted = min(options.steps or batches.num_steps, batches.num_steps)
     steps = np.unique(np.linspace(0, batches.num_steps - 1, num_counted).round().astype(np.int64))
-    counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
+    most = options.max_ranks
+    sizes = {*range(1, SMALL + 1), *_powers_of_two(parts), parts}
+    counts, apart = count(session, sorted(size for size in sizes if size <= min(parts, most)), steps)
     laws: Any = None if config.memory.hot_nodes else Laws.fit(counts, apart)
-    beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
+    beyond = sorted(size for size in {*_powers_of_two(most), most} if size > parts) if laws else []
     demands = [counted_demand(c) for c in counts.values()] + [laws.demand(size) for size in beyond]
     setting = Setting(
         config, session.partition.edge_width, exchanges(session), gradient_bytes(session), options.overlap
@@ -148,14 +150,8 @@ def make_report(session: Session, options: ScaleOptions, machine: Machine, sourc
     }  # fmt: skip
 
 
-def _counted_sizes(parts: int, most: int) -> list[int]:
-    powers = [1 << k for k in range(parts.bit_length())]
-    return sorted({size for size in (*range(1, SMALL + 1), *powers, parts) if size <= min(parts, most)})
-
-
-def _extrapolated_sizes(parts: int, most: int) -> list[int]:
-    powers = [1 << k for k in range(most.bit_length())]
-    return sorted({size for size in (*powers, most) if parts < size <= most})
+def _powers_of_two(most: int) -> list[int]:
+    return [1 << k for k in range(most.bit_length())]
 
 
 def table(report: dict) -> str:

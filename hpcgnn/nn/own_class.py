@@ -8,7 +8,7 @@ from torch import nn
 
 
 def own_class(class_path: str) -> type[nn.Module]:
-    """The class that ``model.class_path`` names. Raises ValueError."""
+    """Return the class that ``model.class_path`` names. Raises ValueError."""
     module, _, name = class_path.rpartition(".")
     try:
         model_class = getattr(importlib.import_module(module), name)

@@ -107,7 +107,7 @@ class LabelGoal(SnapshotGoal):
         return self.metric_names(), self._measure
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective."""
+        """Collective. Measure classes, or the errors of numbers."""
         output, label = scores["output"], scores["label"]
         if self.classes:
             return metrics.node_metrics(output, label, world)
@@ -147,7 +147,7 @@ class RegressionGoal(LabelGoal):
         self.roots = world.reduce_array(np.array(counts, np.int64)) * self.num_outputs
 
     def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [r] with known values, and these [r, C]."""
+        """Find the rows [r] whose values are not missing; returns them and the values [r, C]."""
         begin = number + self._first
         values = self._series[:, begin : begin + self._steps].reshape(len(self._series), self.num_outputs)
         rows = np.flatnonzero(np.isfinite(values).all(axis=1))
@@ -184,7 +184,7 @@ class RegressionGoal(LabelGoal):
         return self._scale * outputs
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective."""
+        """Collective. Measure the errors of numbers, also in the source's units."""
         return regression_metrics(scores["output"], scores["label"], world, self._scale)
 
     def describe(self) -> str:
@@ -201,7 +201,13 @@ class NodeLabelGoal(LabelGoal):
         self._horizon, self._device = config.sampling.horizon, world.device
         with together(world, "read the labels"):
             self._label = _node_labels(partition, config.task)
-            self._split = _node_split(partition) if config.task.split == NODES else None
+            self._split: np.ndarray | None = None  # [n]: 0 train, 1 val, 2 test
+            if config.task.split == NODES:
+                if "split" not in partition.columns:
+                    raise ValueError(
+                        "task.split nodes needs a column split of the nodes: write the graph with one, or use time"
+                    )
+                self._split = partition.columns["split"].astype(np.int64)
         self._set_classes(self._label, config, world)
         self.num_outputs, self.restarts = self.classes, self._split is not None
         self.last = partition.num_snapshots - 1 - self._horizon
@@ -269,7 +275,7 @@ class EdgeLabelGoal(LabelGoal):
         return model
 
     def _edges(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the edges whose label is known: sources, destinations (global ids) and labels [r]."""
+        """Find the edges with a label: sources, destinations (global ids) and labels [r]."""
         edges = self._partition.edges_at(number + self._horizon, (self._column,))
         label = self._read(edges.columns[self._column], self._column, self._most)
         labelled = is_known(label)
@@ -302,10 +308,3 @@ def _node_labels(partition: SnapshotPartition, task: SnapshotTaskConfig) -> np.n
     if label.ndim > 1 + (task.target in partition.series):
         raise ValueError(f"column {task.target} of nodes must be one class each, got {label.shape[1:]}")
     return label
-
-
-def _node_split(partition: SnapshotPartition) -> np.ndarray:
-    """Read the nodes' split [n]: 0 train, 1 val, 2 test. Raises ValueError."""
-    if "split" not in partition.columns:
-        raise ValueError("task.split nodes needs a column split of the nodes: write the graph with one, or use time")
-    return partition.columns["split"].astype(np.int64)

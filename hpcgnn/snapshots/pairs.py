@@ -99,14 +99,19 @@ class TargetEdges:
         channel: Channel,
     ):  # fmt: skip
         self._partition, self._horizon, self._new_only, self._types = partition, horizon, new_only, types
-        self._rows = _SourceRows(partition, channel) if undirected else None
+        self._undirected = undirected
+        if undirected:  # flat row ids of all sources of edges into this rank's nodes
+            self._source_ids = np.unique(partition.all_sources)
+            (rows,) = Route.plan(partition.book, self._source_ids, channel).pull(torch.from_numpy(partition.flat_row))
+            self._source_rows = rows.numpy()
 
     def at(self, number: int) -> SnapshotEdges:
         """Return the edges that predictions from a snapshot are about."""
         edges = self.all_at(number)
         place = np.sort(np.unique(self._key(edges), return_index=True)[1])  # the first of each of equal keys
-        if self._rows is not None:
-            place = place[self._rows.of(edges.src[place]) <= self._partition.flat_row[edges.dst[place]]]
+        if self._undirected:
+            source_rows = self._source_rows[np.searchsorted(self._source_ids, edges.src[place])]
+            place = place[source_rows <= self._partition.flat_row[edges.dst[place]]]
         if self._new_only:
             old = self._key(self.all_at(number - self._horizon))
             place = place[~np.isin(self._key(edges)[place], old)]
@@ -207,19 +212,6 @@ class PairPlanner:
 def _types_of(edges: SnapshotEdges) -> np.ndarray:
     """Return the types of edges [e] int64; 0 where they have none."""
     return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
-
-
-class _SourceRows:
-    """Knows the flat row ids of all sources of edges into this rank's nodes. Collective to create."""
-
-    def __init__(self, partition: SnapshotPartition, channel: Channel):
-        self._ids = np.unique(partition.all_sources)
-        (rows,) = Route.plan(partition.book, self._ids, channel).pull(torch.from_numpy(partition.flat_row))
-        self._rows = rows.numpy()
-
-    def of(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row ids of global ids [n]."""
-        return self._rows[np.searchsorted(self._ids, ids)]
 
 
 def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> LinkScores:

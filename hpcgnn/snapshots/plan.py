@@ -41,8 +41,8 @@ def make_batches(
     name: str, snapshots: range, batch_size: int, roots: np.ndarray, shuffle: Random | None = None,
     drop_last: bool = False, updates: int = 1,
 ) -> SnapshotBatches:  # fmt: skip
-    """Steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times; roots:
-    what every snapshot of the graph predicts on all ranks."""
+    """Make steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times;
+    roots: what every snapshot of the graph predicts on all ranks."""
     numbers = np.arange(snapshots.start, snapshots.stop)
     if shuffle is not None:
         numbers = numbers[np.argsort(permute(np.arange(len(numbers)), len(numbers), shuffle))]
@@ -91,18 +91,20 @@ class SnapshotPlanner:
         self._built: dict[int, tuple[Neighborhood, Neighborhood | None]] = {}
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
-        """Collective."""
+        """Collective. Plan a step with what the goal needs of its targets."""
         return self._plan(
             batches, epoch, step, [self._want(batches.name, epoch, n) for n in self.targets(batches, step)]
         )
 
     def forecast(self, batches: SnapshotBatches, step: int) -> SnapshotPlan:
-        """Collective. A step whose predictions are compared with nothing."""
+        """Collective. Plan a step whose predictions are compared with nothing."""
         return self._plan(batches, 0, step, [])
 
     def targets(self, batches: SnapshotBatches, step: int) -> list[int]:
-        """This group's targets of a step."""
-        return self._share(batches.targets[step])
+        """Return this group's part of the targets of a step, which follow each other."""
+        targets = batches.targets[step]
+        first, last = (len(targets) * place // self._groups for place in (self._group, self._group + 1))
+        return targets[first:last]
 
     def _plan(self, batches: SnapshotBatches, epoch: int, step: int, needs: list[Any]) -> SnapshotPlan:
         """Collective."""
@@ -124,24 +126,19 @@ class SnapshotPlanner:
         assert self._boundary is not None
         return tuple(None if b is None else self._boundary.sample(b, epoch, step, like) for b in pair)
 
-    def _share(self, targets: list[int]) -> list[int]:
-        """This group's part of the targets of a step, which follow each other."""
-        first, last = (len(targets) * place // self._groups for place in (self._group, self._group + 1))
-        return targets[first:last]
-
     def frames(self, targets: list[int]) -> list[list[int]]:
-        """Windows that end at the targets, side by side, or the targets one after the other."""
+        """Return windows that end at the targets, side by side, or the targets one after the other."""
         if not self._config.history:
             return [[number] for number in targets]
         return [[number - back for number in targets] for back in reversed(range(self._config.history))]
 
     def block(self, number: int) -> tuple[Neighborhood, Neighborhood | None]:
-        """Collective. A snapshot's neighbourhoods."""
+        """Collective. Return a snapshot's neighbourhoods."""
         like = int(self._like[number])
         return self._blocks([like])[like]
 
     def _blocks(self, numbers: list[int]) -> dict[int, tuple[Neighborhood, Neighborhood | None]]:
-        """Collective. By the first snapshot with the same edges."""
+        """Collective. Build neighbourhoods, by the first snapshot with the same edges."""
         blocks, built = {}, {} if self._config.routes == FRESH else self._built
         for like in dict.fromkeys(int(self._like[number]) for number in numbers):
             if like not in built:
@@ -182,7 +179,7 @@ class SnapshotInputs:
         return sum(widths)
 
     def at(self, number: int, channel: Channel) -> torch.Tensor:
-        """Collective where degrees are asked for. Inputs [n, F] of a snapshot."""
+        """Collective where degrees are among the inputs. Form the inputs [n, F] of a snapshot."""
         nodes, pieces = self._partition.num_nodes, []
         if self._fixed is not None:
             pieces.append(self._fixed)

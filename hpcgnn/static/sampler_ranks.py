@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.crew import Crew, Lane
-from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import epoch_shuffle
@@ -29,7 +28,7 @@ from hpcgnn.static.draw import BlockSampler, Drawn, Groups, Steps
 from hpcgnn.static.goals import links_to_learn
 from hpcgnn.static.graph import open_partition
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.neighbors import NeighborSampler, check_weights
+from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.replica import make_neighbors, make_replica
 
 STEP, LEAVE = 0, 1
@@ -45,7 +44,7 @@ class Request:
     groups: Groups
 
     def pack(self) -> np.ndarray:
-        """The bytes of a message."""
+        """Pack the bytes of a message."""
         sizes = [number for kind, ids in self.groups for number in (kind, len(ids))]
         header = [STEP, self.epoch, self.step, self.training, len(self.groups), *sizes]
         return _bytes(np.array(header, np.int64), *(ids for _, ids in self.groups))
@@ -60,13 +59,13 @@ class Leave:
     user_error: bool = False
 
     def pack(self) -> np.ndarray:
-        """The bytes of a message."""
+        """Pack the bytes of a message."""
         header = np.array([LEAVE, self.code, self.user_error], np.int64)
         return np.concatenate([_bytes(header), np.frombuffer(self.error.encode(), np.uint8)])
 
 
 def read_request(message: np.ndarray) -> Request | Leave:
-    """What a trainer sent."""
+    """Read what a trainer sent."""
     if message[:8].view(np.int64)[0] == LEAVE:
         _, code, user_error = message[:24].view(np.int64).tolist()
         return Leave(code, message[24:].tobytes().decode(), bool(user_error))
@@ -78,7 +77,8 @@ def read_request(message: np.ndarray) -> Request | Leave:
 
 
 def pack_drawn(drawn: Drawn) -> np.ndarray:
-    """The bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as int64."""
+    """Pack the bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as
+    int64."""
     places, input_ids = drawn.places, drawn.input_ids
     header = [len(places), len(input_ids), len(drawn.blocks), *map(len, places), *map(len, input_ids)]
     narrow = [*places]
@@ -93,7 +93,7 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
-    """The inverse of ``pack_drawn``."""
+    """Read what ``pack_drawn`` packed."""
     length = int(message[:8].view(np.int64)[0])
     header = iter(message[8 : 8 + 8 * length].view(np.int64).tolist())
     at = 8 + 8 * length
@@ -142,7 +142,7 @@ class RemoteDraw:
         return len(self._pending)
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective over the trainers. As in Draw."""
+        """Collective over the trainers. Take the draw of a step, and ask ahead for the next ones."""
         name = steps.batches.name
         while self._pending and self._pending[0] != (name, steps.epoch, step):
             self._take()
@@ -160,7 +160,7 @@ class RemoteDraw:
             self._take()
 
     def leave(self, reason: Leave) -> None:
-        """Collective over the trainers. The samplers may go."""
+        """Collective over the trainers. Let the samplers go."""
         self.settle()
         self._send(reason, reason)
         self._lane.flush()
@@ -189,13 +189,14 @@ class Samplers:
         self.draws = [RemoteDraw(crew, lane, ahead) for lane in crew.lanes]
 
     def describe(self) -> str:
-        """Which ranks they are."""
+        """Say which ranks they are."""
         mapping = self._crew.mapping
         ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
         return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}"
 
     def meet(self) -> None:
-        """Collective over the job. The trainers are ready to ask. Raises DistributedError when the samplers are not."""
+        """Collective over the job. Tell the samplers that the trainers are ready. Raises DistributedError when the
+        samplers are not."""
         self._crew.meet()
 
     def settle(self) -> None:
@@ -204,11 +205,11 @@ class Samplers:
             draw.settle()
 
     def leave(self, code: int) -> None:
-        """Collective over the trainers. The samplers end with an exit code."""
+        """Collective over the trainers. End the samplers with an exit code."""
         self._leave(Leave(code))
 
     def fail(self, error: DistributedError) -> None:
-        """Collective over the trainers. The samplers leave with the error that the trainers leave with."""
+        """Collective over the trainers. End the samplers with the error that the trainers leave with."""
         if not self._crew.met:
             self._crew.meet(error)
         elif self._crew.open:
@@ -223,8 +224,8 @@ Train = Callable[[World, Samplers | None], int]
 
 
 def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
-    """Collective. ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None, where
-    ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
+    """Collective. Call ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None,
+    where ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
     if not config.comm.sampler_ranks:
         return train(world, None)
     ahead = world.plans_ahead(config.sampling.prefetch, config.sampling.in_flight)
@@ -258,7 +259,7 @@ class SamplerRank:
         crew.meet()
 
     def _make_draws(self, path: str, log: RunLog) -> list[BlockSampler]:
-        """Collective over the samplers. One for each lane, all of the same edges."""
+        """Collective over the samplers. Make a draw for each lane, all of the same edges."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         channels = [world.channel(polite=True) for _ in lanes]
         partition = open_partition(config, path, world, channels[0], self._check, columns=False)
@@ -267,7 +268,13 @@ class SamplerRank:
             links = links_to_learn(config, partition, world, channels[0])
             partition, self._excluded = links.messages, links.excluded
         threads = max(1, world.threads // len(lanes))
-        neighbors = self._make_neighbors(partition, channels[0], threads)
+        mode, topology = config.sampling.mode, config.sampling.topology
+        self._replica = make_replica(topology, partition, mode, world, channels[0], self._excluded)
+        if self._replica is not None:
+            self._excluded = self._replica.excluded
+        neighbors = make_neighbors(
+            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica
+        )  # fmt: skip
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
         num_edges = sum(len(edges.src) for edges in partition.edges)
         size = f"{partition.num_nodes} nodes, {num_edges} edges"
@@ -280,14 +287,6 @@ class SamplerRank:
         sampling.check_relations([relation.name for relation in partition.relations])
         if sampling.mode == "weighted":
             check_weights(partition)
-
-    def _make_neighbors(self, partition: GraphPartition, channel: Channel, threads: int) -> NeighborSampler:
-        """Collective over the samplers."""
-        mode, topology = self._config.sampling.mode, self._config.sampling.topology
-        self._replica = make_replica(topology, partition, mode, self._world, channel, self._excluded)
-        if self._replica is not None:
-            self._excluded = self._replica.excluded
-        return make_neighbors(partition, mode, channel, threads, excluded=self._excluded, replica=self._replica)
 
     def serve(self) -> int:
         """Collective over the samplers. Draw until the trainers leave; returns their exit code, or raises the error
@@ -331,22 +330,19 @@ class SamplerRank:
                 self._draw(requests, lane, draws)
 
     def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler) -> None:
-        """Collective over the samplers. A step for every trainer that asked, one after the other."""
+        """Collective over the samplers. Draw a step for every trainer that asked, one after the other."""
         epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
         assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
-        self._start_epoch(epoch, training)
+        with self._lock:
+            # No trainer asks for an epoch before all of the one before is drawn: each of its steps ends on all at once.
+            if training and self._excluded is not None and epoch != self._epoch:
+                self._excluded.start_epoch(epoch_shuffle(self._config.train.seed, epoch))
+                self._epoch = epoch
         for number in range(self._crew.mapping.rounds):
             has_asker = number < len(self._askers)
             drawn = draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
             if has_asker:
                 lane.send(pack_drawn(drawn), self._askers[number])
-
-    def _start_epoch(self, epoch: int, training: bool) -> None:
-        """No trainer asks for an epoch before all of the one before is drawn: each of its steps ends on all at once."""
-        with self._lock:
-            if training and self._excluded is not None and epoch != self._epoch:
-                self._excluded.start_epoch(epoch_shuffle(self._config.train.seed, epoch))
-                self._epoch = epoch
 
     @contextmanager
     def _at_work(self, request: Request) -> Iterator[None]:

@@ -63,7 +63,7 @@ class EdgeBank:
     def score(
         self, batches: Batches, step: int, negatives: Negatives | AllOthers, columns: slice = slice(None)
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Scores of a step's events and their negatives, positive [b] and negative [b, k] float32.
+        """Collective. Score a step's events and their negatives: positive [b] and negative [b, k] float32.
 
         negatives: of all events of ``batches``, of which ``columns`` are looked at.
         """
@@ -83,7 +83,7 @@ class EdgeBank:
         return scores[:, 0], scores[:, 1:]
 
     def _window_begins(self, batches: Batches) -> np.ndarray:
-        """Collective. The oldest time that memory keeps in every step, [S] int64."""
+        """Collective. Find the oldest time that memory keeps in every step, [S] int64."""
         if self._kind == "unlimited":
             return np.full(batches.num_steps, np.iinfo(np.int64).min)
         if self._kind == "time_window":
@@ -94,8 +94,8 @@ class EdgeBank:
         return times[:-1] - length
 
     def _newest_share(self, ends: np.ndarray) -> np.ndarray:
-        """Collective. The first time of the newest share of the events with rows below ``ends`` [S]: the quantile of
-        their times, interpolated and rounded up to a whole time."""
+        """Collective. Find the first time of the newest share of the events with rows below ``ends`` [S]: the quantile
+        of their times, interpolated and rounded up to a whole time."""
         position = np.round((1 - self._share) * np.maximum(ends - 1, 0), 6)  # 17.000000000000004 is row 17
         low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
         times = event_times(self._partition, np.concatenate([low, high]), self._world).reshape(2, -1)
@@ -103,7 +103,8 @@ class EdgeBank:
 
 
 def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
-    """Collective. Validation and test as one line of kind "test" in metrics.jsonl; returns the exit code."""
+    """Collective. Write the metrics of validation and test as one line of kind "test" in metrics.jsonl; returns the
+    exit code."""
     config = session.config.baseline
     values = baseline_metrics(session, config)
     with together(session.world, "write metrics.jsonl"):
@@ -116,33 +117,24 @@ def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
 
 
 def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, float]:
-    """Collective. Metrics of validation and test, named as a model's."""
+    """Collective. Compute the metrics of validation and test, named as a model's."""
     with together(session.world, "baseline"):
-        bank = EdgeBank(
-            config.kind,
-            session.partition,
-            session.graph.splits,
-            session.world,
-            session.graph.channel,
-            config.share or None,
-        )
+        splits, channel = session.graph.splits, session.graph.channel
+        bank = EdgeBank(config.kind, session.partition, splits, session.world, channel, config.share or None)
     values: dict[str, float] = {}
     for split in ("val", "test"):
-        values |= {f"{split}_{name}": value for name, value in _split_metrics(session, bank, split).items()}
+        collected = session.goal.collector()
+        for step in range(session.batches[split].num_steps):
+            session.watchdog.at(split, step)
+            positive, negative = _score(session, bank, split, step)
+            collected.take({"positive": positive, "negative": negative})
+        metrics = split_metrics(session, split, collected)
+        values |= {f"{split}_{name}": value for name, value in metrics.items()}
     return values
 
 
-def _split_metrics(session: Session, bank: EdgeBank, split: str) -> dict[str, float]:
-    collected = session.goal.collector()
-    for step in range(session.batches[split].num_steps):
-        session.watchdog.at(split, step)
-        positive, negative = _score(session, bank, split, step)
-        collected.take({"positive": positive, "negative": negative})
-    return split_metrics(session, split, collected)
-
-
 def _score(session: Session, bank: EdgeBank, split: str, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Collective. Scores of a step's events [b] and of all their negatives [b, k], a few columns at a time."""
+    """Collective. Score a step's events [b] and all their negatives [b, k], a few columns at a time."""
     batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
     pieces = range(0, max(1, negatives.per_event), chunk)
     scores = [bank.score(batches, step, negatives, slice(first, first + chunk)) for first in pieces]

@@ -32,7 +32,8 @@ ADMITTED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
 
 @dataclass(frozen=True, slots=True)
 class NegativeFile:
-    """read(start, stop): negatives [stop - start, k] of the events listed there, int64 or bytes.
+    """Negatives as a file lists them. read(start, stop): negatives [stop - start, k] of the events listed there, int64
+    or bytes.
 
     Events are listed by row [m], or by their source, destination and time: keys, three arrays [m].
     """
@@ -106,7 +107,7 @@ def _check(path: str, row: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
-    """Ids as int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
+    """Convert ids to int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
     if values.dtype.kind == "O":  # variable-length strings of HDF5
         values = np.array([[v if isinstance(v, bytes) else str(v).encode() for v in line] for line in values], "S")
     if values.dtype.kind == "U":
@@ -181,7 +182,7 @@ def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
 
 
 class OriginalIds:
-    """The nodes of one type, by original id; every rank knows its own."""
+    """Finds the nodes of one type by original id; every rank knows its own."""
 
     def __init__(self, partition: TemporalPartition, node_type: str, world: World):
         base = partition.book.type_base()
@@ -193,13 +194,14 @@ class OriginalIds:
         self._world = world
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Collective. Global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where no node
-        has one. Integers match bytes and text that spell them."""
+        """Collective. Find the global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where
+        no node has one. Integers match bytes and text that spell them."""
         encoded = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
         return self._world.reduce_array(self._find_own(encoded), "max")
 
     def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
-        """Collective. Global ids of ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
+        """Collective. Find the global ids of ids that rank 0 alone brings and asks for, however often each; None
+        elsewhere."""
         unique = inverse = None
         if self._world.rank == 0:
             unique, inverse = np.unique(ids, return_inverse=True)

@@ -31,7 +31,7 @@ from hpcgnn.temporal.sides import Needs, Placement
 
 
 def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog) -> Session:
-    """Collective. The session of a run.
+    """Collective. Open the session of a run.
 
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
     the job's, which trains on some of the epochs of every round.
@@ -75,7 +75,7 @@ def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dt
 
 
 def _time_scale(graph: TemporalGraph) -> float:
-    """Collective. Root mean square of the times between consecutive events of a node, in training."""
+    """Collective. Compute the root mean square of the times between consecutive events of a node, in training."""
     history, end, world = graph.splits.history, int(graph.splits.bounds[1]), graph.world
     follows = history.event[1:] < end
     first = history.indptr[(history.indptr > 0) & (history.indptr < len(history.event))]
@@ -88,8 +88,8 @@ def _time_scale(graph: TemporalGraph) -> float:
 def _make_memory(
     config: RunConfig, graph: TemporalGraph, model: TemporalModel, dtype: torch.dtype
 ) -> tuple[NodeMemory, torch.Tensor | None, HotNodes | None]:
-    """Collective. Node memory and node features, each of this rank's nodes, of these and copies of the hot ones, or of
-    all nodes by global id; and which are hot."""
+    """Collective. Make node memory and node features, each of this rank's nodes, of these and copies of the hot ones,
+    or of all nodes by global id; and which are hot."""
     partition, world, settings = graph.partition, graph.world, config.memory
     book, ids, hot, layout = partition.book, partition.book.local_to_global(world.rank), None, None
     mib = book.num_nodes * (model.state_width + model.mail_width) * dtype.itemsize / (1 << 20)
@@ -111,7 +111,7 @@ def _make_loaders(
     config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers],
 ) -> dict[str, TemporalLoader]:  # fmt: skip
-    """Collective. Loaders by split: training has a sampler of its own, validation and test share one."""
+    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
     settings, mailing = config.memory, None
     if model.has_memory:

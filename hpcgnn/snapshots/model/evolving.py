@@ -75,7 +75,7 @@ class MatrixGRU(nn.Module):
         self.candidate, self.bias = nn.Parameter(_squares(1, rows)), nn.Parameter(torch.zeros(3 * rows, columns))
 
     def forward(self, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """inputs and weight [k, I, O]; returns [k, I, O]."""
+        """Evolve the matrix. inputs and weight [k, I, O]; returns [k, I, O]."""
         rows = weight.shape[1]
         gates = self.given @ inputs + self.bias
         update, reset = torch.sigmoid(gates[:, : 2 * rows] + self.kept @ weight).chunk(2, dim=1)
@@ -84,7 +84,7 @@ class MatrixGRU(nn.Module):
 
 
 def _squares(count: int, rows: int) -> torch.Tensor:
-    """Matrices [rows, rows] one below the other [count rows, rows]."""
+    """Make matrices [rows, rows], one below the other [count rows, rows]."""
     return glorot(count, rows, rows).detach().flatten(0, 1)
 
 

@@ -117,8 +117,8 @@ class GatedStep(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gate_inputs, hidden, gates, candidate):
-        """gate_inputs [n, 3 H] (update | reset | candidate), hidden [n, H], gates [H, 2 H], candidate [H, H]; returns
-        [n, H]."""
+        """Do the step. gate_inputs [n, 3 H] (update | reset | candidate), hidden [n, H], gates [H, 2 H], candidate [H,
+        H]; returns [n, H]."""
         width = hidden.shape[1]
         open_gates, shown, new, out = (empty_rows(hidden, len(hidden), parts * width) for parts in (2, 1, 1, 1))
         multiply_into(open_gates, hidden, gates, gate_inputs[:, : 2 * width]).sigmoid_()
@@ -135,16 +135,12 @@ class GatedStep(torch.autograd.Function):
         grad_inputs, grad_hidden, work, grad_shown = (empty_rows(new, len(new), k * width) for k in (3, 1, 1, 1))
         to_gates, to_new = grad_inputs[:, : 2 * width], grad_inputs[:, 2 * width :]
         torch.mul(gradient, update, out=grad_hidden)
-        _tanh_backward(torch.sub(gradient, grad_hidden, out=work), new, to_new)
+        torch.ops.aten.tanh_backward.grad_input(torch.sub(gradient, grad_hidden, out=work), new, grad_input=to_new)
         _sigmoid_backward(torch.sub(hidden, new, out=work).mul_(gradient), update, to_gates[:, :width])
         multiply_into(grad_shown, to_new, candidate.t())
         _sigmoid_backward(torch.mul(grad_shown, hidden, out=work), reset, to_gates[:, width:])
         grad_hidden.addcmul_(grad_shown, reset).addmm_(to_gates, gates.t())
         return grad_inputs, grad_hidden, hidden.t() @ to_gates, shown.t() @ to_new
-
-
-def _tanh_backward(gradient, value, out):
-    torch.ops.aten.tanh_backward.grad_input(gradient, value, grad_input=out)
 
 
 def _sigmoid_backward(gradient, value, out):
