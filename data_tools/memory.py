@@ -17,24 +17,24 @@ def mebibytes(size: int) -> str:
 
 def parse_bytes(text: str) -> int:
     """Bytes of a size such as 8GiB, 500M or 1.5g; ValueError for anything else."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*", text.lower())
-    if not found:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*", text.lower())
+    if not match:
         raise ValueError(f"{text!r} is not a size; expected a number of bytes, such as 8GiB or 500M")
-    return int(float(found[1]) * UNITS[found[2]])
+    return int(float(match[1]) * UNITS[match[2]])
 
 
 def status_bytes(name: str) -> int:
     """A size of this process from /proc/self/status."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", pathlib.Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found, name
-    return int(found[1]) << 10
+    match = re.search(rf"^{name}:\s+(\d+) kB$", pathlib.Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match, name
+    return int(match[1]) << 10
 
 
 def free_memory() -> int:
     """Bytes that are free on the machine and in the control group of this process."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", pathlib.Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert found
-    return min([int(found[1]) << 10, *group_limits()])
+    match = re.search(r"^MemAvailable:\s+(\d+) kB$", pathlib.Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert match
+    return min([int(match[1]) << 10, *group_limits()])
 
 
 def group_limits() -> list[int]:

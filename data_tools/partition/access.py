@@ -18,8 +18,8 @@ TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take 
 
 def learnt_relation(source: Source) -> SourceRelation | None:
     """The relation whose edges are seeds: where no node has a split, the first relation that has one."""
-    found = [relation for relation in source.relations if "split" in relation.columns]
-    return found[0] if found and not has_split(source) else None
+    with_split = [relation for relation in source.relations if "split" in relation.columns]
+    return with_split[0] if with_split and not has_split(source) else None
 
 
 def training_slabs(source: Source, relation: SourceRelation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -107,6 +107,6 @@ def access_by_part(
     """(part, probability [N] float32 that a global batch reaches a node from that part's seeds), for some parts."""
     at_once = max(1, TABLE_BYTES // max(1, 16 * source.num_nodes))
     for first in range(parts.start, parts.stop, at_once):
-        some = range(first, min(first + at_once, parts.stop))
-        start = seed_probability(source, part, some, batch_size)
-        yield from zip(some, access_probability(source, start, fanouts).astype(np.float32), strict=True)
+        block = range(first, min(first + at_once, parts.stop))
+        start = seed_probability(source, part, block, batch_size)
+        yield from zip(block, access_probability(source, start, fanouts).astype(np.float32), strict=True)

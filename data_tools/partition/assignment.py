@@ -175,7 +175,7 @@ def parmetis_parts(job: Job) -> np.ndarray:
     return rebalance_blocks(ghosts, part, weights, options.parts)
 
 
-def given(job: Job) -> np.ndarray:
+def parts_of_file(job: Job) -> np.ndarray:
     """Parts as a file says, which every rank reads: 8 bytes a node for a moment."""
     part = np.empty(0, np.int32)
     with job.team.together("read the assignment"):
@@ -251,5 +251,5 @@ METHODS: dict[str, Callable[[Job], np.ndarray]] = {
     "kaminpar": gathered(kaminpar),
     PARMETIS: parmetis_parts,
     HOTNESS: hotness,
-    GIVEN: given,
+    GIVEN: parts_of_file,
 }

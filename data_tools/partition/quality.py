@@ -28,7 +28,7 @@ HALO_KEY_BYTES = 24  # of memory for one, while they are made distinct
 class Loads:
     """Loads of the parts by constraint, and by what single nodes weigh."""
 
-    asked: tuple[str, ...]  # columns that the partition was to balance
+    balanced: tuple[str, ...]  # columns that the partition was to balance
     by_part: dict[str, np.ndarray]  # [P] int64
     heaviest: dict[str, int]  # node
 
@@ -40,25 +40,25 @@ class Loads:
     def ideal(self, rank: np.ndarray, num_ranks: int) -> dict[str, float]:
         """What balance could be at best: nodes are whole, and ranks take whole parts."""
         ragged = float(np.bincount(rank, minlength=num_ranks).max()) * num_ranks / len(rank)
-        found = {}
-        for name in self.asked:
+        bounds = {}
+        for name in self.balanced:
             mean = self.by_part[name].sum() / num_ranks
             unit = max(self.heaviest[name], np.ceil(mean)) / mean if mean else 1.0
-            found[name] = round(max(ragged, float(unit)), 4)
-        return found
+            bounds[name] = round(max(ragged, float(unit)), 4)
+        return bounds
 
 
 def measure_loads(
-    team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int, asked: list[str]
+    team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int, balanced: list[str]
 ) -> Loads:
-    """Collective. Loads by all columns of weights [n]; part [n] of this rank's block; asked: columns to balance."""
+    """Collective. Loads by all columns of weights [n]; part [n] of this rank's block; balanced: columns to balance."""
     by_part, heaviest = {}, {}
     for name, weight in weights.items():
         load = np.zeros(num_parts, np.int64)
         np.add.at(load, part, weight)
         by_part[name] = team.sum(load)
         heaviest[name] = int(team.largest(np.array([weight.max(initial=0)], np.int64))[0])
-    return Loads(tuple(asked), by_part, heaviest)
+    return Loads(tuple(balanced), by_part, heaviest)
 
 
 def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
@@ -79,9 +79,9 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
         "cut": cut,
         "cut_fraction": round(cut / max(1, total), 6),
         "replication": round((total + cut) / max(1, total), 6),
-        "balance": loads.balance(loads.asked, rank, num_ranks),
+        "balance": loads.balance(loads.balanced, rank, num_ranks),
         "ideal": loads.ideal(rank, num_ranks),
-        "further": loads.balance((name for name in loads.by_part if name not in loads.asked), rank, num_ranks),
+        "further": loads.balance((name for name in loads.by_part if name not in loads.balanced), rank, num_ranks),
     }
 
 
@@ -149,11 +149,11 @@ def measure(measured: Measured, loads: Loads) -> dict:
     halos = halo_sizes(measured, sizes, num_cut, temporal)
 
     def of(num_ranks: int) -> dict:
-        found, count = measures(total, loads, num_ranks), halos[num_ranks]
+        values, count = measures(total, loads, num_ranks), halos[num_ranks]
         if temporal:
-            return {**found, "volume": count}
+            return {**values, "volume": count}
         replication = round((source.num_nodes + count) / max(1, source.num_nodes), 6)
-        return {**found, "replication": replication, "halo": count}
+        return {**values, "replication": replication, "halo": count}
 
     runs = [of(size) for size in sizes[:-1]]
     if temporal:
@@ -232,10 +232,10 @@ def unmet(quality: dict, target: float) -> list[str]:
     """One line for every constraint that is farther from its ideal than the target, and for every one whose ideal is
     that far from even, telling why."""
     lines = []
-    for found in (quality, *(run for run in quality["runs"] if 1 < run["ranks"] < quality["ranks"])):
-        for name, value in found["balance"].items():
-            ideal, ranks = found.get("ideal", {}).get(name, 1.0), found["ranks"]
-            where = f"balance of {name} among {ranks} {'parts' if found is quality else 'ranks'} is {value:.3f}"
+    for result in (quality, *(run for run in quality["runs"] if 1 < run["ranks"] < quality["ranks"])):
+        for name, value in result["balance"].items():
+            ideal, ranks = result.get("ideal", {}).get(name, 1.0), result["ranks"]
+            where = f"balance of {name} among {ranks} {'parts' if result is quality else 'ranks'} is {value:.3f}"
             if value > target * ideal + ROUNDING:
                 lines.append(
                     f"{where}, above {target} times the best possible, {ideal:.3f}: what moves and exchanges of nodes "
@@ -277,10 +277,10 @@ def headline(quality: dict) -> str:
     for name, cut in quality["relations"].items() if len(quality["relations"]) > 1 else ():
         text += f"\n  {name}: {cut} edges cut"
     if "snapshots" in quality:
-        found = quality["snapshots"]
+        sums = quality["snapshots"]
         text += (
-            f"\n  {found['num_snapshots']} snapshots of {found['edges']} edges in all, {found['cut']} of them cut; "
-            f"{found['halo_rows']} rows in one exchange of every snapshot"
+            f"\n  {sums['num_snapshots']} snapshots of {sums['edges']} edges in all, {sums['cut']} of them cut; "
+            f"{sums['halo_rows']} rows in one exchange of every snapshot"
         )
     if "cache" in quality:
         cache = quality["cache"]

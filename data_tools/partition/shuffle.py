@@ -115,12 +115,12 @@ def shuffle(
     """
     if numbering.blocks.team.size == 1:
         return source, numbering.by_node()
-    kept = KeptSource(source.file, source.kind, source.types, source.relations)
+    moved = KeptSource(source.file, source.kind, source.types, source.relations)
     for node_type in source.types:
-        kept.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)
+        moved.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)
     for relation in source.relations:
-        kept.kept_edges[relation.name] = move_edges(source, numbering, relation, both_ends, window, stack)
-    return kept, numbering.by_id
+        moved.kept_edges[relation.name] = move_edges(source, numbering, relation, both_ends, window, stack)
+    return moved, numbering.by_id
 
 
 def move_nodes(
@@ -170,8 +170,8 @@ def move_table(
     """Collective. Move the rows of a table. route(start, stop), collective: columns ``own`` of rows start .. stop - 1
     by name [k], and pairs (index into them, rank that needs the row)."""
     team = numbering.blocks.team
-    kept = {name: KeptColumn(stack, (), np.dtype(np.int64), {}) for name in own}
-    kept |= {
+    moved = {name: KeptColumn(stack, (), np.dtype(np.int64), {}) for name in own}
+    moved |= {
         name: KeptColumn(stack, table[name].shape[1:], table[name].dtype, dict(table[name].attrs)) for name in columns
     }
     width = 8 * len(own) + sum(files.row_bytes(table[name]) for name in columns)
@@ -180,7 +180,7 @@ def move_table(
         routed, index, rank = route(start, stop)
         order = np.lexsort((index, rank))
         index, counts = index[order], np.bincount(rank, minlength=team.size)
-        for name, column in kept.items():
+        for name, column in moved.items():
             values = routed[name] if name in routed else table[name][start:stop]
             column.append(team.exchange(values[index], counts)[0])
-    return kept
+    return moved

@@ -172,9 +172,9 @@ def checked_count(group: h5py.Group, attribute: str) -> int:
     count = int(group.attrs[attribute])
     for name, dataset in group.items():
         if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 1 or dataset.shape[0] != count:
-            found = getattr(dataset, "shape", "a group")
+            shape = getattr(dataset, "shape", "a group")
             raise FileFormatError(
-                f"{file}: {group.name}/{name} has shape {found}, expected {count} rows ({attribute}); write it anew"
+                f"{file}: {group.name}/{name} has shape {shape}, expected {count} rows ({attribute}); write it anew"
             )
         if name == "row" or dataset.dtype.kind not in "biufS":
             raise FileFormatError(

@@ -189,9 +189,9 @@ class RowTable:
     def slab_starts(self, limit: int) -> np.ndarray:
         """First row of every slab, and N [K + 1]: about ``limit`` entries and rows together, or one row."""
         costs = np.r_[0, np.cumsum((self.entries + 1) * np.diff(self.first_row))]  # before the first of so many
-        wanted = np.arange(0, costs[-1], max(1, limit))
-        index = np.searchsorted(costs, wanted, side="right") - 1
-        rows = self.first_row[index] - (costs[index] - wanted) // (self.entries[index] + 1)
+        targets = np.arange(0, costs[-1], max(1, limit))
+        index = np.searchsorted(costs, targets, side="right") - 1
+        rows = self.first_row[index] - (costs[index] - targets) // (self.entries[index] + 1)
         return np.unique(np.r_[rows, self.first_row[-1]]).astype(np.int64)
 
     @property
@@ -207,8 +207,8 @@ def number_rows(team: Team, entries: np.ndarray) -> tuple[RowTable, np.ndarray]:
     tables = team.everyone((distinct, own_counts))
     values = np.unique(np.concatenate([values for values, _ in tables]))
     counts = np.zeros((len(tables), len(values)), np.int64)  # [R, D]
-    for rank, (some, amount) in enumerate(tables):
-        counts[rank, np.searchsorted(values, some)] = amount
+    for rank, (rank_values, amount) in enumerate(tables):
+        counts[rank, np.searchsorted(values, rank_values)] = amount
     first_row = np.r_[0, np.cumsum(counts.sum(axis=0))]
     start = first_row[:-1] + counts[: team.rank].sum(axis=0)
     order = np.argsort(inverse, kind="stable")

@@ -48,10 +48,10 @@ def predict(
 
 def snapshot_step(view: BookView, num_ranks: int) -> Report:
     """As predict, of one exchange in the mean snapshot."""
-    found = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
-    if not found:
+    halo_counts = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
+    if not halo_counts:
         raise ValueError(f"--ranks {num_ranks}: the book of snapshots tells it of 1, 2, 4, ... ranks")
-    rows = found[0] / int(view.told["num_snapshots"]) / num_ranks
+    rows = halo_counts[0] / int(view.snapshot_facts["num_snapshots"]) / num_ranks
     return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
 
 
@@ -74,12 +74,12 @@ def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) 
     chosen = np.unique(np.linspace(0, batches - 1, min(STEPS, batches)).astype(np.int64))
     total = np.zeros(num_ranks)
     for batch in chosen.tolist():
-        mine = slice(batch * batch_size, min((batch + 1) * batch_size, len(src)))
-        random = np.random.default_rng(batch).integers(low, high, len(src[mine]))
-        roots, business = np.concatenate([src[mine], dst[mine], random]), np.tile(rank[src[mine]], 3)
-        place, _ = sample_recent(graph, roots, np.tile(time[mine], 3), fanout)
-        found = np.where(place >= 0, other[np.maximum(place, 0)], roots[:, None])
-        needed = np.unique(business[:, None] * num_nodes + np.c_[roots, found])
+        events = slice(batch * batch_size, min((batch + 1) * batch_size, len(src)))
+        random = np.random.default_rng(batch).integers(low, high, len(src[events]))
+        roots, business = np.concatenate([src[events], dst[events], random]), np.tile(rank[src[events]], 3)
+        place, _ = sample_recent(graph, roots, np.tile(time[events], 3), fanout)
+        neighbors = np.where(place >= 0, other[np.maximum(place, 0)], roots[:, None])
+        needed = np.unique(business[:, None] * num_nodes + np.c_[roots, neighbors])
         user, node = np.divmod(needed, num_nodes)
         total += np.bincount(user[rank[node] != user], minlength=num_ranks)
     return total / max(1, len(chosen))
@@ -119,11 +119,11 @@ def histories(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int
     return (indptr, time[event[order]], event[order]), other[order]
 
 
-def render_step(found: Report) -> list[str]:
+def render_step(step: Report) -> list[str]:
     """The prediction, for people."""
-    batch = f" with a batch of {found['batch_size']}" if "batch_size" in found else ""
-    busiest = f", {found['busiest_bytes']:,} by the busiest" if "busiest_bytes" in found else ""
+    batch = f" with a batch of {step['batch_size']}" if "batch_size" in step else ""
+    busiest = f", {step['busiest_bytes']:,} by the busiest" if "busiest_bytes" in step else ""
     return [
-        f"a training step on {found['ranks']} ranks{batch}: expected {found['rows']:,} rows of other ranks a rank, "
-        f"{found['bytes']:,} bytes{busiest}"
+        f"a training step on {step['ranks']} ranks{batch}: expected {step['rows']:,} rows of other ranks a rank, "
+        f"{step['bytes']:,} bytes{busiest}"
     ]

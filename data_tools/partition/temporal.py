@@ -131,15 +131,15 @@ def write_edge_columns(
     def endpoint(name: str, base: int) -> Callable:
         return lambda start, stop: layout.global_id[columns[name][start:stop].astype(np.int64) + base]
 
-    mine, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
+    group_counts, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
     rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
-    scatter(group, prefix + "row", mine, ((), np.int64), rows, routes(8))
-    scatter(group, prefix + "src", mine, ((), np.int64), endpoint("src", src_base), routes(8))
-    scatter(group, prefix + "dst", mine, ((), np.int64), endpoint("dst", dst_base), routes(8))
+    scatter(group, prefix + "row", group_counts, ((), np.int64), rows, routes(8))
+    scatter(group, prefix + "src", group_counts, ((), np.int64), endpoint("src", src_base), routes(8))
+    scatter(group, prefix + "dst", group_counts, ((), np.int64), endpoint("dst", dst_base), routes(8))
     for name in relation.columns:
         column = columns[name]
         read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
-        scatter(group, prefix + name, mine, shape_of(column), read, routes(files.row_bytes(column)))
+        scatter(group, prefix + name, group_counts, shape_of(column), read, routes(files.row_bytes(column)))
 
 
 def local_index(layout: PartLayout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
@@ -208,8 +208,8 @@ def open_group(layout: PartLayout, folder: str | os.PathLike, set_id: str, parts
 
 def carry_attributes(source: Source, group: PartGroup) -> None:
     """Attributes of the source's columns, such as the names of classes, in every file of the group."""
-    tables = [(f"nodes/{found.name}", source.nodes(found), found.columns) for found in source.types]
-    tables += [(f"edges/{found.name}", source.edges(found), found.columns) for found in source.relations]
+    tables = [(f"nodes/{item.name}", source.nodes(item), item.columns) for item in source.types]
+    tables += [(f"edges/{item.name}", source.edges(item), item.columns) for item in source.relations]
     for path, columns, names in tables:
         for name in names:
             for key, value in columns[name].attrs.items():

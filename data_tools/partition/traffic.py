@@ -65,8 +65,8 @@ def part_of(view: BookView, ids: np.ndarray) -> np.ndarray:
     """Part [n] of global ids [n] of any types, -1 for ids that nobody has."""
     part = np.full(len(ids), -1, np.int64)
     for node_type in view.types:
-        mine = (ids >= node_type.base) & (ids < node_type.base + node_type.num_nodes)
-        part[mine] = node_type.owner(ids[mine])
+        of_type = (ids >= node_type.base) & (ids < node_type.base + node_type.num_nodes)
+        part[of_type] = node_type.owner(ids[of_type])
     return part
 
 
@@ -101,7 +101,7 @@ def learnt_relation(view: BookView) -> BookRelation | None:
     with files.open_checked(view.part_path(0), files.PART) as file:
         if any("split" in group for group in file["nodes"].values()):
             return None
-        return next((found for found in view.relations if "split" in file["edges"][found.name]), None)
+        return next((relation for relation in view.relations if "split" in file["edges"][relation.name]), None)
 
 
 def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
@@ -143,7 +143,7 @@ def in_edges(
                     raise files.FileFormatError(f"{file.filename}: {group.name}: indptr and src do not fit; {REMEDY}")
                 local = np.repeat(np.arange(len(degree)), degree)
                 if learnt and "split" in group:
-                    kept = group["split"][:] == 0
-                    src, local = src[kept], local[kept]
+                    trains = group["split"][:] == 0
+                    src, local = src[trains], local[trains]
                     degree = np.bincount(local, minlength=len(degree))
                 yield src, int(relation.dst_type.offsets[part]) + local, degree[local]

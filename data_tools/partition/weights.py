@@ -120,15 +120,15 @@ def stream_cuts(source: Source, fraction: float) -> list[int]:
 
     With one relation this is a row count; with several, the smallest time is sought up to which enough events happen.
     """
-    wanted = round(fraction * source.num_edges)
-    if len(source.relations) == 1 or wanted in (0, source.num_edges):
-        return [relation.num_edges * wanted // max(1, source.num_edges) for relation in source.relations]
+    num_events = round(fraction * source.num_edges)
+    if len(source.relations) == 1 or num_events in (0, source.num_edges):
+        return [relation.num_edges * num_events // max(1, source.num_edges) for relation in source.relations]
     filled = [relation for relation in source.relations if relation.num_edges]
     low = min(int(source.edges(relation)["time"][0]) for relation in filled)
     high = max(int(source.edges(relation)["time"][-1]) for relation in filled)
     while low < high:
         middle = (low + high) // 2
-        if sum(rows_until(source, relation, middle) for relation in source.relations) >= wanted:
+        if sum(rows_until(source, relation, middle) for relation in source.relations) >= num_events:
             high = middle
         else:
             low = middle + 1

@@ -97,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     graph = read(args)
     sources = [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
-        for given in paths
-        for path in (sorted(given.iterdir()) if given.is_dir() else [given])
+        for source in paths
+        for path in (sorted(source.iterdir()) if source.is_dir() else [source])
         if path.is_file()
     ]
     print(write_snapshots(args.output, graph, sources, paths[0].name))

@@ -75,11 +75,11 @@ class IdColumn:
         """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
         for start in range(0, len(codes), MAP_ROWS):
             piece = codes[start : start + MAP_ROWS]
-            known = piece != UNKNOWN
-            if known.all():
+            present = piece != UNKNOWN
+            if present.all():
                 piece[:] = self._space.rows(piece)
             else:
-                piece[known] = self._space.rows(piece[known])
+                piece[present] = self._space.rows(piece[present])
             forget(codes)
 
 

@@ -31,8 +31,8 @@ def draw_links(num_nodes: int, num_snapshots: int, seed: int) -> tuple[np.ndarra
     step = rng.integers(1, NEAR + 1, count)
     far = rng.random(count) < FAR
     dst = np.where(far, rng.integers(0, num_nodes, count), (src + step) % num_nodes)
-    kept = (last >= 0) & (src != dst)
-    src, dst, first, last = (column[kept] for column in (src, dst, np.maximum(first, 0), last))
+    valid = (last >= 0) & (src != dst)
+    src, dst, first, last = (column[valid] for column in (src, dst, np.maximum(first, 0), last))
     return np.r_[src, dst], np.r_[dst, src], np.r_[first, first], np.r_[last, last]
 
 

@@ -36,7 +36,7 @@ def compare_static_edges(
 
     row_of: row ids by global id, per node type, as compare_nodes returns them.
     """
-    (columns,) = each(team, findings, [relation], lambda item, found: column_types(view, item, source, found))
+    (columns,) = each(team, findings, [relation], lambda item, problems: column_types(view, item, source, problems))
     dtype = np.dtype([*HEAD, *columns])
     window = max(files.SLAB_BYTES // 2 // dtype.itemsize, -(-relation.num_edges // MAX_WINDOWS), 1)
     starts = range(0, relation.num_edges, window)
@@ -48,8 +48,8 @@ def compare_static_edges(
         spools = []
         for path, _, _, other in sides(relation, layouts):
             names = [name for name, *_ in columns] if other == "src" else []
-            kept = dtype if other == "src" else np.dtype(HEAD)
-            spools.append(PairSpool(stack, kept, range(*team.share(0, len(starts))), window))
+            record_type = dtype if other == "src" else np.dtype(HEAD)
+            spools.append(PairSpool(stack, record_type, range(*team.share(0, len(starts))), window))
             spool_parts(team, view, relation, path, other, names, spools[-1], len(starts), findings)
 
         def check(index: int, findings: Findings) -> int:
@@ -120,11 +120,11 @@ def global_of(row_of: np.ndarray) -> np.ndarray:
 
 def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
     """Endpoints [W] of the edges of a window, -1 where there is no record."""
-    found = {}
+    ends = {}
     for name in ("src", "dst"):
-        found[name] = np.full(stop - start, -1, np.int64)
-        found[name][records["row"] - start] = records[name]
-    return found
+        ends[name] = np.full(stop - start, -1, np.int64)
+        ends[name][records["row"] - start] = records[name]
+    return ends
 
 
 def compare_records(
@@ -140,14 +140,14 @@ def compare_records(
             differs &= expected >= 0
         bad = np.flatnonzero(differs)
         for part in np.unique(records[PART][bad]):
-            mine = bad[records[PART][bad] == part]
+            positions = bad[records[PART][bad] == part]
 
-            def text(i: int, name=name, mine=mine, expected=expected) -> str:
-                found, wanted = short(records[name][mine[i]]), short(expected[mine[i]])
-                return f"{name} {found}, expected {wanted} as in {what} (edge {records['row'][mine[i]]})"
+            def text(i: int, name=name, positions=positions, expected=expected) -> str:
+                actual, correct = short(records[name][positions[i]]), short(expected[positions[i]])
+                return f"{name} {actual}, expected {correct} as in {what} (edge {records['row'][positions[i]]})"
 
             dataset = f"{path}/{name}" if name != owner_of(path) else f"{path}/indptr"
-            findings.add_rows(view.part_path(int(part)), dataset, records[POSITION][mine], text)
+            findings.add_rows(view.part_path(int(part)), dataset, records[POSITION][positions], text)
 
 
 def owner_of(path: str) -> str:
@@ -158,7 +158,7 @@ def owner_of(path: str) -> str:
 def count_halo(team: Team, view: BookView, findings: Findings) -> int:
     """Collective. Distinct remote sources of in-edges, summed over the usable parts."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    return sum(each(team, findings, usable, lambda part, found: part_halo(view, part, found)))
+    return sum(each(team, findings, usable, lambda part, problems: part_halo(view, part, problems)))
 
 
 def part_halo(view: BookView, part: int, findings: Findings) -> int:
@@ -168,7 +168,7 @@ def part_halo(view: BookView, part: int, findings: Findings) -> int:
         for relation in view.relations:
             ids = file["edges"][relation.name]["src"]
             for start, stop in files.slabs(len(ids), 16):
-                some = ids[start:stop]
-                reached[some[relation.src_type.owner(some) != part]] = True
+                sources = ids[start:stop]
+                reached[sources[relation.src_type.owner(sources) != part]] = True
         return int(np.count_nonzero(reached))
     return 0

@@ -16,7 +16,7 @@ from data_tools.verify.static import check_static_part
 from data_tools.verify.temporal import Layout
 from hpcgnn.graph import files
 
-TOLD = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
+SNAPSHOT_FACTS = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
 
 
 def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
@@ -27,9 +27,9 @@ def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], f
         return
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         for relation in view.relations:
-            _check_stamps(file, f"/edges/{relation.name}", view.told["num_snapshots"], findings)
+            _check_stamps(file, f"/edges/{relation.name}", view.snapshot_facts["num_snapshots"], findings)
         for node_type in view.types:
-            _check_series(file[f"/nodes/{node_type.name}"], view.told["num_snapshots"], findings)
+            _check_series(file[f"/nodes/{node_type.name}"], view.snapshot_facts["num_snapshots"], findings)
 
 
 def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Findings) -> None:
@@ -46,10 +46,10 @@ def _check_series(group: h5py.Group, num_snapshots: int, findings: Findings) -> 
             findings.add(group.file.filename, column.name, text)
 
 
-def check_told(view: BookView, source: h5py.File, findings: Findings) -> None:
+def check_snapshot_facts(view: BookView, source: h5py.File, findings: Findings) -> None:
     """The book tells of the snapshots what the graph file does."""
-    for name in TOLD:
-        ours, theirs = view.told.get(name), source.attrs.get(name)
+    for name in SNAPSHOT_FACTS:
+        ours, theirs = view.snapshot_facts.get(name), source.attrs.get(name)
         if ours != theirs:
             findings.add(view.path, name, f"{ours}, but {source.filename} has {theirs}")
 
@@ -57,9 +57,9 @@ def check_told(view: BookView, source: h5py.File, findings: Findings) -> None:
 def measured_snapshots(team: Team, view: BookView, findings: Findings) -> dict:
     """Collective. What the quality tells of snapshots, from the parts that can be used."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    counted = each(team, findings, usable, lambda part, found: _measured_part(view, part, found))
-    sums = {name: sum(some.get(name, 0) for some in counted) for name in ("edges", "cut", "halo_rows")}
-    return {"num_snapshots": view.told["num_snapshots"], **sums}
+    counted = each(team, findings, usable, lambda part, problems: _measured_part(view, part, problems))
+    sums = {name: sum(counts.get(name, 0) for counts in counted) for name in ("edges", "cut", "halo_rows")}
+    return {"num_snapshots": view.snapshot_facts["num_snapshots"], **sums}
 
 
 def _measured_part(view: BookView, part: int, findings: Findings) -> dict[str, int]:

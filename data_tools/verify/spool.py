@@ -22,24 +22,24 @@ HEAD = [("row", "<i8"), (PART, "<i4"), (POSITION, "<i8"), ("src", "<i8"), ("dst"
 class PairSpool:
     """Records of edges by windows of row ids, those of some of the windows."""
 
-    def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, mine: range, window: int):
-        self.dtype, self.window, self._mine = dtype, window, mine
-        self._files = {index: stack.enter_context(tempfile.TemporaryFile(buffering=0)) for index in mine}
+    def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, windows: range, window: int):
+        self.dtype, self.window, self._windows = dtype, window, windows
+        self._files = {index: stack.enter_context(tempfile.TemporaryFile(buffering=0)) for index in windows}
 
     def add(self, records: np.ndarray) -> None:
         """Put records [k] away."""
         window = records["row"] // self.window
         order = np.argsort(window, kind="stable")
-        bounds = np.searchsorted(window[order], np.arange(self._mine.start, self._mine.stop + 1))
+        bounds = np.searchsorted(window[order], np.arange(self._windows.start, self._windows.stop + 1))
         for index in np.flatnonzero(np.diff(bounds)):
-            records[order[bounds[index] : bounds[index + 1]]].tofile(self._files[self._mine[index]])
+            records[order[bounds[index] : bounds[index + 1]]].tofile(self._files[self._windows[index]])
 
     def records(self, index: int) -> np.ndarray:
         """The records of a window, by part and position."""
         file = self._files[index]
         file.seek(0)
-        found = np.fromfile(file, self.dtype)
-        return found[np.lexsort((found[POSITION], found[PART]))]
+        records = np.fromfile(file, self.dtype)
+        return records[np.lexsort((records[POSITION], records[PART]))]
 
 
 def spool_parts(
@@ -56,11 +56,11 @@ def spool_parts(
     """Collective. Put the edges of a group of all usable parts away, every rank reading some of the parts, with the
     rank that has their window; ``other`` is the endpoint that the group has as a column."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    mine = [(part, Findings()) for part in usable[slice(*team.share(0, len(usable)))]]
+    part_findings = [(part, Findings()) for part in usable[slice(*team.share(0, len(usable)))]]
     pieces = (
         records
-        for part, found in mine
-        for records in part_records(view, relation, path, other, part, names, spool.dtype, found)
+        for part, problems in part_findings
+        for records in part_records(view, relation, path, other, part, names, spool.dtype, problems)
     )
     bounds = np.arange(team.size + 1) * num_windows // team.size
     records = next(pieces, None)
@@ -71,7 +71,7 @@ def spool_parts(
         order = np.argsort(rank, kind="stable")
         spool.add(team.exchange(records[order], np.bincount(rank, minlength=team.size))[0])
         records = next(pieces, None)
-    put_together(team, findings, [found for _, found in mine])
+    put_together(team, findings, [problems for _, problems in part_findings])
 
 
 def part_records(

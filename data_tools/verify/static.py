@@ -51,10 +51,10 @@ def check_static_part(view: BookView, part: int, layouts: dict[str, Layout], fin
 
 def sides(relation: BookRelation, layouts: dict[str, Layout]) -> list[tuple[str, BookType, BookType, str]]:
     """(group, type that owns the edges, type of the other endpoints, their column) for in-edges and out-edges."""
-    found = [(f"/edges/{relation.name}", relation.dst_type, relation.src_type, "src")]
+    groups = [(f"/edges/{relation.name}", relation.dst_type, relation.src_type, "src")]
     if f"/out/{relation.name}" in layouts:
-        found.append((f"/out/{relation.name}", relation.src_type, relation.dst_type, "dst"))
-    return found
+        groups.append((f"/out/{relation.name}", relation.src_type, relation.dst_type, "dst"))
+    return groups
 
 
 def check_counts(view: BookView, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:

@@ -61,21 +61,21 @@ def check_datasets(view: BookView, file: h5py.File, part: int, layouts: dict[str
 
 def check_layouts(file: h5py.File, layouts: dict[str, Layout], findings: Findings) -> None:
     """A part has the expected groups and columns."""
-    found = part_layouts(file)
-    for path in sorted(found.keys() | layouts.keys()):
-        compare_layouts(file, path, found.get(path), layouts.get(path), findings)
+    actual = part_layouts(file)
+    for path in sorted(actual.keys() | layouts.keys()):
+        compare_layouts(file, path, actual.get(path), layouts.get(path), findings)
 
 
 def compare_layouts(
-    file: h5py.File, path: str, found: Layout | None, expected: Layout | None, findings: Findings
+    file: h5py.File, path: str, actual: Layout | None, expected: Layout | None, findings: Findings
 ) -> None:
     """Columns of one group must be the expected ones."""
-    if found is None or expected is None:
-        findings.add(file.filename, path, "is missing" if found is None else "is not expected in this set")
+    if actual is None or expected is None:
+        findings.add(file.filename, path, "is missing" if actual is None else "is not expected in this set")
         return
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            text = f"found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')} (dtype, row shape)"
+    for name in sorted(actual.keys() | expected.keys()):
+        if actual.get(name) != expected.get(name):
+            text = f"found {actual.get(name, 'nothing')}, expected {expected.get(name, 'nothing')} (dtype, row shape)"
             findings.add(file.filename, f"{path}/{name}", text)
 
 

@@ -54,9 +54,9 @@ def by_type(source: Source, path: pathlib.Path) -> np.ndarray:
     """The arrays of an npz file, one a node type, joined."""
     with np.load(path) as arrays:
         expected = {node_type.name: (node_type.num_nodes,) for node_type in source.types}
-        found = {name: arrays[name].shape for name in arrays.files}
-        if found != expected:
-            raise ValueError(f"{path}: arrays {found}, expected one of every node type: {expected}")
+        shapes = {name: arrays[name].shape for name in arrays.files}
+        if shapes != expected:
+            raise ValueError(f"{path}: arrays {shapes}, expected one of every node type: {expected}")
         return np.concatenate([arrays[name] for name in expected])
 
 
@@ -65,13 +65,13 @@ def load_partitioner(name: str) -> Callable:
     arguments. ValueError where there is none."""
     module, _, attribute = name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        partitioner = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"method={name}: no such class or function ({error})") from None
-    found = found() if isinstance(found, type) else found
-    if not callable(found):
+    partitioner = partitioner() if isinstance(partitioner, type) else partitioner
+    if not callable(partitioner):
         raise ValueError(f"method={name}: cannot be called; expected a class with __call__, or a function")
-    return found
+    return partitioner
 
 
 def user_parts(name: str, graph: PairGraph, weights: dict[str, np.ndarray], num_parts: int, seed: int) -> np.ndarray:

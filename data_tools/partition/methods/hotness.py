@@ -47,9 +47,9 @@ class HotPlacement:
         self.place_one_by_one((self.part < 0) & (self.weights > self.limit / 2).any(axis=1))
         waiting = np.flatnonzero(self.part < 0)
         while len(waiting) and self.open.any():
-            wanted, lead = self.favourites(waiting)
+            favourite, lead = self.favourites(waiting)
             for goal in map(int, np.flatnonzero(self.open)):
-                chosen = np.flatnonzero(wanted == goal)
+                chosen = np.flatnonzero(favourite == goal)
                 self.accept(goal, waiting[chosen[np.argsort(-lead[chosen], kind="stable")]])
             waiting = waiting[self.part[waiting] < 0]
         self.place_one_by_one(self.part < 0)
@@ -61,10 +61,10 @@ class HotPlacement:
         best = np.full(len(nodes), -1)
         first, second = np.full(len(nodes), -1.0, np.float32), np.full(len(nodes), -1.0, np.float32)
         for index in np.flatnonzero(self.open):
-            found = self.access[index, nodes]
-            better = (found > first) | ((found == first) & (self.home[nodes] == index))
-            second = np.where(better, first, np.maximum(second, found))
-            best[better], first[better] = index, found[better]
+            probability = self.access[index, nodes]
+            better = (probability > first) | ((probability == first) & (self.home[nodes] == index))
+            second = np.where(better, first, np.maximum(second, probability))
+            best[better], first[better] = index, probability[better]
         return best, first - second
 
     def accept(self, goal: int, nodes: np.ndarray) -> None:

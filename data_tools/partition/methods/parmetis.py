@@ -49,8 +49,8 @@ def find_library(path: str | None = None, bits: int = 64) -> str:
         return path
     for name in ("libparmetis.so", "libptscotchparmetisv3.so", "libptscotchparmetis.so"):
         for place in PLACES:
-            for found in sorted(glob.glob(os.path.join(place.format(bits=bits), name))):
-                return found
+            for library in sorted(glob.glob(os.path.join(place.format(bits=bits), name))):
+                return library
     raise ValueError(f"method parmetis: no ParMETIS library is found; {REMEDY}")
 
 

@@ -76,15 +76,15 @@ def spread_giants(part: np.ndarray, weight: np.ndarray, giants: np.ndarray, num_
     ranks = [rank_of_parts(num_parts, count) for count in run_sizes(num_parts)]
     held = [np.zeros((rank[-1] + 1, weight.shape[1])) for rank in ranks]
     for node in giants[np.argsort(-weight[giants].max(axis=1), kind="stable")]:
-        mine = np.where(weight[node] > 1, weight[node], 0.0)
+        node_weight = np.where(weight[node] > 1, weight[node], 0.0)
         surplus = np.zeros(num_parts)
         for rank, load in zip(ranks, held, strict=True):
-            allowed = np.maximum(tolerance * np.bincount(rank)[:, None], mine)
-            surplus += np.maximum(load + mine - allowed, 0)[rank].sum(axis=1)
+            allowed = np.maximum(tolerance * np.bincount(rank)[:, None], node_weight)
+            surplus += np.maximum(load + node_weight - allowed, 0)[rank].sum(axis=1)
         if surplus[part[node]] > surplus.min():
             part[node] = np.argmin(surplus)
         for rank, load in zip(ranks, held, strict=True):
-            load[rank[part[node]]] += mine
+            load[rank[part[node]]] += node_weight
 
 
 TARGET = 1.05  # what a part may have of the mean

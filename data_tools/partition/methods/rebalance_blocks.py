@@ -88,11 +88,11 @@ def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.n
     """Collective. TARGET times the mean for every part; of nodes heavier than a mean part their parts have all, and the
     others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
     giant = np.any(weights > means, axis=1)
-    found = team.everyone((part[giant], weights[giant] / means))
-    parts, shares = (np.concatenate(column) for column in zip(*found, strict=True))
+    giants_by_rank = team.everyone((part[giant], weights[giant] / means))
+    parts, shares = (np.concatenate(column) for column in zip(*giants_by_rank, strict=True))
     everyone = np.arange(len(parts))
     spread_giants(parts, shares, everyone, num_parts, TARGET)
-    first = sum(len(some) for some, _ in found[: team.rank])
+    first = sum(len(rank_parts) for rank_parts, _ in giants_by_rank[: team.rank])
     part[giant] = parts[first : first + np.count_nonzero(giant)]
     return BlockLoads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
 
@@ -112,8 +112,8 @@ def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: B
         moves = accept(moves, excess, penalty)
         if not len(moves) and number > LASTING:
             break
-        mine = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
-        part[moves["node"][mine] - ghosts.first] = moves["goal"][mine]
+        in_block = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
+        part[moves["node"][in_block] - ghosts.first] = moves["goal"][in_block]
         loads, penalty = allowed.of(ghosts.team, part, weights), penalty * RISE
     return loads
 
@@ -123,9 +123,9 @@ def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.
     changes in place. Returns the number of exchanges."""
     shares = weights * allowed.unit
     coarse = np.flatnonzero(shares.max(axis=1, initial=0) > COARSE)
-    found = team.everyone((part[coarse], shares[coarse]))
-    parts, weights = (np.concatenate(column) for column in zip(*found, strict=True))
-    first = sum(len(some) for some, _ in found[: team.rank])
+    nodes_by_rank = team.everyone((part[coarse], shares[coarse]))
+    parts, weights = (np.concatenate(column) for column in zip(*nodes_by_rank, strict=True))
+    first = sum(len(rank_parts) for rank_parts, _ in nodes_by_rank[: team.rank])
     count = swap_nodes(parts, weights, loads.copy(), allowed.limit)
     part[coarse] = parts[first : first + len(coarse)]
     return count
@@ -149,33 +149,33 @@ def propose(
     names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
     kinds = [*names, ("share", "f8", (shares.shape[1],))]
     around, num_parts = ghosts.neighbor_parts(part), len(excess)
-    found, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
+    proposals, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
     for start in range(0, len(nodes), max(1, CELLS // num_parts)):
-        some = nodes[start : start + max(1, CELLS // num_parts)]
-        ties, here = part_ties_of(ghosts.graph, around, some, num_parts), np.arange(len(some))
-        loss = ties[here, part[some]][:, None] - ties
-        change = added_overload(excess, shares[some], part[some])
+        chunk = nodes[start : start + max(1, CELLS // num_parts)]
+        ties, here = part_ties_of(ghosts.graph, around, chunk, num_parts), np.arange(len(chunk))
+        loss = ties[here, part[chunk]][:, None] - ties
+        change = added_overload(excess, shares[chunk], part[chunk])
         cost = loss + penalty * change
         cost[change >= 0] = 0
         # The lightest part is the best for all: some take another, or it would be full at once.
-        keys = splitmix64((some + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
+        keys = splitmix64((chunk + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
         preference = 0.5 + (keys >> np.uint64(40)) * 2.0**-25  # from 0.5 to 1, the same on any rank
         goal = np.argmin(np.minimum(cost, 0) * preference, axis=1)
-        moves = np.zeros(len(some), kinds)
-        moves["node"], moves["heavy"], moves["goal"] = some + ghosts.first, part[some], goal
-        moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[some]
-        found.append(moves[moves["cost"] < 0])
-    return best(np.concatenate(found))[:CANDIDATES]
+        moves = np.zeros(len(chunk), kinds)
+        moves["node"], moves["heavy"], moves["goal"] = chunk + ghosts.first, part[chunk], goal
+        moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[chunk]
+        proposals.append(moves[moves["cost"] < 0])
+    return best(np.concatenate(proposals))[:CANDIDATES]
 
 
 def added_overload(excess: np.ndarray, share: np.ndarray, part: np.ndarray) -> np.ndarray:
     """What moves of nodes [k] from part [k] to every part add to the overload [k, P]; excess [P, C], share [k, C]."""
     added = np.zeros((len(part), len(excess)))
     # By constraint: a product of matrices may round by its size.
-    for mine, over in zip(share.T, excess.T, strict=True):
+    for shares, over in zip(share.T, excess.T, strict=True):
         before = np.square(np.maximum(over, 0))
-        added += np.square(np.maximum(over + mine[:, None], 0)) - before
-        added += (np.square(np.maximum(over[part] - mine, 0)) - before[part])[:, None]
+        added += np.square(np.maximum(over + shares[:, None], 0)) - before
+        added += (np.square(np.maximum(over[part] - shares, 0)) - before[part])[:, None]
     added[np.arange(len(part)), part] = 0
     return added
 
