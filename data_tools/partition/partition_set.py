@@ -132,7 +132,9 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
     quality = journal.get("quality")
     if getattr(options, "cache_ranking", 0):
         accesses = [journal.part_value(part) for part in range(options.parts)]
-        quality = {**quality, "cache": static.access_shares(accesses)}
+        total, *shares = np.sum(accesses, axis=0).tolist()
+        values = [round(value / total, 6) if total else 0.0 for value in shares]
+        quality = {**quality, "cache": dict(zip(("local", "ranked"), values, strict=True))}
     own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in numbering.own_parts]
     records = [record for of_rank in team.everyone(own) for record in of_rank]
     attributes = {

@@ -55,12 +55,6 @@ def write_caches(
     return accesses
 
 
-def access_shares(accesses: list[tuple[float, float, float]]) -> dict[str, float]:
-    """Which shares of the expected accesses of all parts are local and within the ranking."""
-    total, local, ranked = np.sum(accesses, axis=0).tolist()
-    return {name: round(value / total, 6) if total else 0.0 for name, value in (("local", local), ("ranked", ranked))}
-
-
 def rank_remote(
     layout: PartLayout, part: int, probability: np.ndarray, node_type: NodeType, share: float
 ) -> tuple[np.ndarray, np.ndarray]:

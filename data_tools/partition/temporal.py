@@ -156,17 +156,10 @@ def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start
     part. A self-loop is one entry.
     """
     first, stop = nodes
-    mine_src = np.flatnonzero((src >= first) & (src < stop))
-    mine_dst = np.flatnonzero((dst >= first) & (dst < stop) & (dst != src))
-    rows, ends = np.r_[mine_src, mine_dst], np.r_[src[mine_src], dst[mine_dst]]
+    src_rows = np.flatnonzero((src >= first) & (src < stop))
+    dst_rows = np.flatnonzero((dst >= first) & (dst < stop) & (dst != src))
+    rows, ends = np.r_[src_rows, dst_rows], np.r_[src[src_rows], dst[dst_rows]]
     return (ends - first) * num_events + start + rows
-
-
-def local_ends(layout: PartLayout, edges: h5py.Group, part: int, relation: SourceRelation) -> Iterator[tuple]:
-    """Slabs of a part's events: (first row, local indices of both endpoints)."""
-    for start, stop in files.slabs(len(edges["src"]), 16, partition_source.SLAB_BYTES):
-        src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
-        yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
 
 
 def write_history(layout: PartLayout, file: h5py.File, part: int, relation: SourceRelation, memory: int) -> None:
@@ -174,7 +167,13 @@ def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Sour
     into ``memory``."""
     edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
     num_events = len(edges["src"])
-    ends = lambda: local_ends(layout, edges, part, relation)  # noqa: E731
+
+    def ends() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield slabs of the part's events: (first row, local indices of both endpoints)."""
+        for start, stop in files.slabs(num_events, 16, partition_source.SLAB_BYTES):
+            src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
+            yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
+
     counts = np.zeros(num_local + 1, np.int64)
     for start, src, dst in ends():
         keys = history_keys(src, dst, (0, num_local), start, num_events)

@@ -223,6 +223,7 @@ def compare_records(
     """Compare the values of records [k] with those of a window, columns [W, ...], bit by bit; endpoints of -1 are not
     known."""
     index = records["row"] - start
+    owner = "src" if path.startswith("/out/") else "dst"  # has no column: it follows from the index pointer
     for name, values in reference.items():
         expected = values[index]
         differs = ~same_rows(records[name], expected)
@@ -236,13 +237,8 @@ def compare_records(
                 actual, correct = short(records[name][positions[i]]), short(expected[positions[i]])
                 return f"{name} {actual}, expected {correct} as in {what} (edge {records['row'][positions[i]]})"
 
-            dataset = f"{path}/{name}" if name != owner_of(path) else f"{path}/indptr"
+            dataset = f"{path}/{name}" if name != owner else f"{path}/indptr"
             findings.add_rows(view.part_path(int(part)), dataset, records[POSITION][positions], text)
-
-
-def owner_of(path: str) -> str:
-    """The endpoint that a group has no column for, as it follows from the index pointer."""
-    return "src" if path.startswith("/out/") else "dst"
 
 
 def count_halo(team: Team, view: BookView, findings: Findings) -> int:

@@ -22,14 +22,17 @@ SNAPSHOT_FACTS = ("num_snapshots", "splits")  # root attributes of the graph fil
 def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """As `check_static_part`; edges are in snapshots that there are, and columns of snapshots have one value each."""
     check_static_part(view, part, layouts, findings)
-    path = view.part_path(part)
+    path, num_snapshots = view.part_path(part), view.snapshot_facts["num_snapshots"]
     if part in findings.unusable:
         return
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         for relation in view.relations:
-            _check_stamps(file, f"/edges/{relation.name}", view.snapshot_facts["num_snapshots"], findings)
+            _check_stamps(file, f"/edges/{relation.name}", num_snapshots, findings)
         for node_type in view.types:
-            _check_series(file[f"/nodes/{node_type.name}"], view.snapshot_facts["num_snapshots"], findings)
+            for column in file[f"/nodes/{node_type.name}"].values():
+                if column.attrs.get("per_snapshot", False) and column.shape[1:2] != (num_snapshots,):
+                    text = f"shape {column.shape}, expected {num_snapshots} snapshots as the book tells"
+                    findings.add(file.filename, column.name, text)
 
 
 def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Findings) -> None:
@@ -37,13 +40,6 @@ def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Find
     bad = np.flatnonzero((first < 0) | (last < first) | (last >= num_snapshots))
     text = lambda i: f"snapshots {first[bad[i]]} to {last[bad[i]]} of 0 to {num_snapshots - 1}"  # noqa: E731
     findings.add_rows(file.filename, f"{path}/first", bad, text)
-
-
-def _check_series(group: h5py.Group, num_snapshots: int, findings: Findings) -> None:
-    for column in group.values():
-        if column.attrs.get("per_snapshot", False) and column.shape[1:2] != (num_snapshots,):
-            text = f"shape {column.shape}, expected {num_snapshots} snapshots as the book tells"
-            findings.add(group.file.filename, column.name, text)
 
 
 def check_snapshot_facts(view: BookView, source: h5py.File, findings: Findings) -> None:

@@ -123,7 +123,8 @@ def improve(problem: PartProblem, nodes: np.ndarray, part: np.ndarray) -> np.nda
     best, least = part, np.inf
     for _ in range(ROUNDS):
         part = part.copy()
-        loads = part_loads(problem, part)
+        loads = np.zeros_like(problem.limit)
+        np.add.at(loads, part, problem.weight)
         sweep(problem, nodes, part, loads)
         over = np.maximum(loads - problem.limit, 0)
         if over.sum() < least:
@@ -133,13 +134,6 @@ def improve(problem: PartProblem, nodes: np.ndarray, part: np.ndarray) -> np.nda
         emphasis = np.where(over.any(axis=0), 2.0, 1.0)
         problem = replace(problem, weight=problem.weight * emphasis, limit=problem.limit * emphasis)
     return best
-
-
-def part_loads(problem: PartProblem, part: np.ndarray) -> np.ndarray:
-    """Loads [P, C] of an assignment [N]."""
-    loads = np.zeros_like(problem.limit)
-    np.add.at(loads, part, problem.weight)
-    return loads
 
 
 def sweep(problem: PartProblem, nodes: np.ndarray, part: np.ndarray, loads: np.ndarray) -> None:

@@ -43,12 +43,6 @@ class Slab:
     own: np.ndarray  # [stop - first]
     adjacency: Adjacency
 
-    def set_parts(self, begin: int, part: np.ndarray) -> None:
-        """Parts of the rows from ``begin`` on, which another rank has assigned."""
-        if self.rows is not None:
-            low, high = np.searchsorted(self.rows, [begin, begin + len(part)])
-            self.part[low:high] = part[self.rows[low:high] - begin]
-
 
 def open_slab(graph: RowGraph, number: int, part: np.ndarray) -> Slab:
     """Collective. This rank's slab in a round; part [m] of its rows, which the slab of one process shares."""
@@ -95,7 +89,9 @@ class NodeStream:
             result = self.part[slab.first : slab.stop], self.loads.loads, moves
         part, loads, moves = team.broadcast(result, rank)
         self.loads.loads[:] = loads
-        slab.set_parts(begin, part)
+        if slab.rows is not None:
+            low, high = np.searchsorted(slab.rows, [begin, begin + len(part)])
+            slab.part[low:high] = part[slab.rows[low:high] - begin]
         return moves
 
 
