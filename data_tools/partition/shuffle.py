@@ -96,7 +96,8 @@ class KeptSource(Source):
 
 
 def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Positions (start, stop) in rows [n], increasing, of the slabs of all rows; those with none are left out."""
+    """Yield positions (start, stop) in rows [n], increasing, of the slabs of all rows; slabs without rows are left
+    out."""
     start = 0
     for _, last in files.slabs(num_rows, row_bytes, partition_source.SLAB_BYTES):
         stop = bisect.bisect_left(rows, last, lo=start)
@@ -126,7 +127,7 @@ def shuffle(
 def move_nodes(
     source: Source, numbering: Numbering, node_type: NodeType, window: int, stack: contextlib.ExitStack
 ) -> dict:
-    """Collective. Columns of a type's nodes, their rows and their global ids ``#id``."""
+    """Collective. Move the columns of a type's nodes, their rows and their global ids ``#id``."""
     table = source.nodes(node_type)
 
     def route(start: int, stop: int) -> tuple[dict, np.ndarray, np.ndarray]:
@@ -144,7 +145,8 @@ def move_edges(
     window: int,
     stack: contextlib.ExitStack,
 ) -> dict:
-    """Collective. Columns of a relation's edges, their rows, and their endpoints: global ids relative to their type."""
+    """Collective. Move the columns of a relation's edges, their rows, and their endpoints: global ids relative to their
+    type."""
     table = source.edges(relation)
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
 

@@ -20,7 +20,7 @@ from hpcgnn.graph import files
 
 
 def write_group(source: Source, layout: PartLayout, group: PartGroup, options: StaticOptions) -> None:
-    """Nodes and edges of a group of parts."""
+    """Write nodes and edges of a group of parts."""
     sections = ("nodes", "edges", *(("out",) if options.out_edges else ()))
     for file in group.files:
         for name in sections:
@@ -58,8 +58,8 @@ def write_caches(
 def rank_remote(
     layout: PartLayout, part: int, probability: np.ndarray, node_type: NodeType, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Global ids and probabilities of the nodes of other parts that are reached most likely, at most a share of the
-    type's nodes; probability [N]."""
+    """Rank the nodes of other parts that are reached most likely, at most a share of the type's nodes: global ids and
+    probabilities; probability [N]."""
     of_type = slice(node_type.base, node_type.base + node_type.num_nodes)
     remote = node_type.base + np.flatnonzero((layout.part[of_type] != part) & (probability[of_type] > 0))
     order = np.lexsort((layout.global_id[remote], -probability[remote]))

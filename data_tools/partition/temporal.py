@@ -34,7 +34,7 @@ class Routing:
     bounds: np.ndarray  # [G + 1] int64 into rows
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(part relative to the group, rows) of every part that gets something."""
+        """Yield (part relative to the group, rows) of every part that gets something."""
         for index in np.flatnonzero(np.diff(self.bounds)):
             yield int(index), self.rows[self.bounds[index] : self.bounds[index + 1]]
 
@@ -56,14 +56,15 @@ class PartGroup:
 
 
 def event_parts(layout: PartLayout, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The (part, row) pairs of a slab of events between nodes src, dst [n]: once per distinct part of the endpoints."""
+    """Find the (part, row) pairs of a slab of events between nodes src, dst [n]: once per distinct part of the
+    endpoints."""
     first, second = layout.part[src], layout.part[dst]
     other = np.flatnonzero(first != second)
     return np.r_[first, second[other]], np.r_[np.arange(len(src)), other]
 
 
 def count_events(layout: PartLayout, endpoints: Iterator[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Events stored in each part [P] int64."""
+    """Count the events stored in each part [P] int64."""
     counts = np.zeros(layout.num_parts, np.int64)
     for _, src, dst in endpoints:
         counts += np.bincount(event_parts(layout, src, dst)[0], minlength=layout.num_parts)
@@ -91,12 +92,12 @@ def scatter(group: PartGroup, path: str, counts: np.ndarray, like, values: Calla
 
 
 def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
-    """Trailing shape and dtype of a column."""
+    """Return the trailing shape and dtype of a column."""
     return dataset.shape[1:], dataset.dtype
 
 
 def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> None:
-    """Row ids and all columns of the nodes of a group of parts."""
+    """Write row ids and all columns of the nodes of a group of parts."""
     for type_id, node_type in enumerate(source.types):
         columns = source.nodes(node_type)
         offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
@@ -118,7 +119,7 @@ def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> 
 def write_edge_columns(
     source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, counts: np.ndarray
 ) -> None:
-    """Row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
+    """Write row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
     columns = source.edges(relation)
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
 
@@ -143,14 +144,15 @@ def write_edge_columns(
 
 
 def local_index(layout: PartLayout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
-    """Local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
+    """Find the local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
     offsets, base = layout.offsets[type_id], layout.local_bases(part)[type_id]
     inside = (global_ids >= offsets[part]) & (global_ids < offsets[part + 1])
     return np.where(inside, global_ids - offsets[part] + base, -1)
 
 
 def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start: int, num_events: int) -> np.ndarray:
-    """Keys (node - first) * num_events + event position [k] int64 of the history entries of nodes first .. stop - 1.
+    """Make the keys (node - first) * num_events + event position [k] int64 of the history entries of nodes first ..
+    stop - 1.
 
     src, dst [m]: local indices of the endpoints of the events from ``start`` on, -1 where the endpoint is in another
     part. A self-loop is one entry.
@@ -163,8 +165,8 @@ def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start
 
 
 def write_history(layout: PartLayout, file: h5py.File, part: int, relation: SourceRelation, memory: int) -> None:
-    """History of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a time as fit
-    into ``memory``."""
+    """Write the history of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a
+    time as fit into ``memory``."""
     edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
     num_events = len(edges["src"])
 
@@ -192,7 +194,7 @@ def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Sour
 
 @contextlib.contextmanager
 def open_group(layout: PartLayout, folder: str | os.PathLike, set_id: str, parts: range) -> Iterator[PartGroup]:
-    """New files for some parts; committed at the end, removed after an error."""
+    """Open new files for ``parts``; they are committed at the end, removed after an error."""
     with contextlib.ExitStack() as stack:
         opened = [
             stack.enter_context(
@@ -206,7 +208,7 @@ def open_group(layout: PartLayout, folder: str | os.PathLike, set_id: str, parts
 
 
 def carry_attributes(source: Source, group: PartGroup) -> None:
-    """Attributes of the source's columns, such as the names of classes, in every file of the group."""
+    """Copy attributes of the source's columns, such as the names of classes, into every file of the group."""
     tables = [(f"nodes/{item.name}", source.nodes(item), item.columns) for item in source.types]
     tables += [(f"edges/{item.name}", source.edges(item), item.columns) for item in source.relations]
     for path, columns, names in tables:

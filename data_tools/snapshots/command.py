@@ -28,7 +28,7 @@ from hpcgnn.graph import files
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.snapshots", description=__doc__.splitlines()[0])
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
 

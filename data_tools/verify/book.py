@@ -35,7 +35,7 @@ class BookType:
         return int(self.offsets[0])
 
     def owner(self, global_ids: np.ndarray) -> np.ndarray:
-        """Part [n] of global ids [n] of this type."""
+        """Find the part [n] of global ids [n] of this type."""
         return np.searchsorted(self.offsets, global_ids, side="right") - 1
 
 
@@ -69,11 +69,11 @@ class BookView:
     sizes: list[int]
 
     def part_path(self, part: int) -> pathlib.Path:
-        """Path of a part file."""
+        """Return the path of a part file."""
         return files.part_path(self.path.parent, part)
 
     def local_bases(self, part: int) -> np.ndarray:
-        """First local index [T + 1] of every type in a part."""
+        """Find the first local index [T + 1] of every type in a part."""
         return np.cumsum([0, *(int(t.offsets[part + 1] - t.offsets[part]) for t in self.types)])
 
 
@@ -130,7 +130,7 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
 
 
 def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> int:
-    """The number of a relation's edges, of which every one takes a byte of the parts, packed or not."""
+    """Return the number of a relation's edges, of which every one takes a byte of the parts, packed or not."""
     count = int(group.attrs["num_edges"])
     if not 0 <= count <= files.MOST_PACKED * max(0, sum(sizes)):
         raise files.FileFormatError(
@@ -140,7 +140,7 @@ def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> in
 
 
 def check_book(view: BookView, findings: Findings) -> None:
-    """Offsets must tile the global ids in order of type and part; one hash and one size per part."""
+    """Check that offsets tile the global ids in order of type and part, with one hash and one size per part."""
     if view.kind not in KINDS:
         findings.add(view.path, "", f"kind {view.kind!r} is not supported yet by verify")
     for name, values in (("hash", view.hashes), ("bytes", view.sizes)):
@@ -162,13 +162,14 @@ def check_book(view: BookView, findings: Findings) -> None:
 
 
 def check_files(team: Team, view: BookView, findings: Findings) -> None:
-    """Collective. Every part file must be there, belong to the set, and be the very bytes that the book describes."""
+    """Collective. Check that every part file is there, belongs to the set, and is the very bytes that the book
+    describes."""
     each(team, findings, range(view.num_parts), lambda part, problems: check_file(view, part, problems))
     each(team, findings, [view], check_strangers)
 
 
 def check_file(view: BookView, part: int, findings: Findings) -> None:
-    """One part file."""
+    """Check that one part file is there, and its bytes and header."""
     path = view.part_path(part)
     if not path.is_file():
         findings.add(path, "", "no such file; copy it again or partition again")
@@ -182,14 +183,14 @@ def check_file(view: BookView, part: int, findings: Findings) -> None:
 
 
 def check_strangers(view: BookView, findings: Findings) -> None:
-    """No further part files may be there."""
+    """Note part files that do not belong to the set."""
     for path in sorted(view.path.parent.glob("part-*")):
         if path not in {view.part_path(part) for part in range(view.num_parts)}:
             findings.add(path, "", f"does not belong to this set of {view.num_parts} parts; remove it")
 
 
 def check_bytes(view: BookView, path: pathlib.Path, part: int, findings: Findings) -> bool:
-    """Size and hash of one part file; False: it must not be opened, since HDF5 can hang on a damaged header."""
+    """Check size and hash of one part file; False: it must not be opened, since HDF5 can hang on a damaged header."""
     size = path.stat().st_size
     if size != view.sizes[part]:
         findings.add(path, "", f"{size} bytes, expected {view.sizes[part]} (book.h5: /parts/bytes, row {part})")
@@ -204,7 +205,7 @@ def check_bytes(view: BookView, path: pathlib.Path, part: int, findings: Finding
 
 
 def check_header(view: BookView, path: pathlib.Path, part: int, findings: Findings) -> None:
-    """Format, version, part number and set of one part file."""
+    """Check format, version, part number and set of one part file."""
     with files.open_checked(path, files.PART) as file:
         expected = {"part": part, "num_parts": view.num_parts, "set_id": view.set_id}
         for name, value in expected.items():

@@ -34,8 +34,8 @@ CHECK_PART = {"temporal": check_part, "static": check_static_part, "snapshots": 
 
 
 def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, team: Team | None = None) -> list[str]:
-    """Collective. Problems of a partition set, one line each; empty when all is right. The ranks of a team share the
-    work; the lines are the same on all of them, and on any number of ranks.
+    """Collective. List the problems of a partition set, one line each; empty when all is right. The ranks of a team
+    share the work; the lines are the same on all of them, and on any number of ranks.
 
     Raises FileFormatError when there is no readable graph file at ``against``.
     """
@@ -82,12 +82,13 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
 
 
 def row_bytes(layout: Layout) -> int:
-    """Bytes of one row with all its columns."""
+    """Count the bytes of one row with all its columns."""
     return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
 
 
 def expected_layouts(view: BookView, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
-    """Columns that every part must have: the graph file's, or those of the first readable part; the book names them."""
+    """Find the columns that every part must have: the graph file's, or those of the first readable part; the book names
+    them."""
     layouts: dict[str, Layout] = {}
     own = OWN_COLUMNS[view.kind]
     if source is not None:
@@ -117,7 +118,8 @@ def expected_layouts(view: BookView, source: h5py.File | None, findings: Finding
 
 
 def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
-    """The graph file is the one the set was made from; False: the outlines differ, rows cannot be compared."""
+    """Check that the graph file is the one the set was made from; False: the outlines differ, rows cannot be
+    compared."""
     digest = files.file_hash(source.filename)
     if digest != view.source_hash:
         findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {digest}")

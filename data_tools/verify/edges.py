@@ -35,8 +35,8 @@ def compare_static_edges(
     source: h5py.File | None,
     findings: Findings,
 ) -> int:
-    """Collective. Every edge is at the owner of its destination once, with the graph file's values, and with out-edges
-    at the owner of its source too; returns the number of cut edges.
+    """Collective. Check that every edge is at the owner of its destination once, with the graph file's values, and with
+    out-edges at the owner of its source too; returns the number of cut edges.
 
     row_of: row ids by global id, per node type, as compare_nodes returns them.
     """
@@ -73,14 +73,14 @@ def compare_static_edges(
 
 
 class PairSpool:
-    """Records of edges by windows of row ids, those of some of the windows."""
+    """Scratch files with records of edges, one for each of the ``windows`` of row ids that the rank compares."""
 
     def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, windows: range, window: int):
         self.dtype, self.window, self._windows = dtype, window, windows
         self._files = {index: stack.enter_context(tempfile.TemporaryFile(buffering=0)) for index in windows}
 
     def add(self, records: np.ndarray) -> None:
-        """Put records [k] away."""
+        """Write records [k] to the files of their windows."""
         window = records["row"] // self.window
         order = np.argsort(window, kind="stable")
         bounds = np.searchsorted(window[order], np.arange(self._windows.start, self._windows.stop + 1))
@@ -88,7 +88,7 @@ class PairSpool:
             records[order[bounds[index] : bounds[index + 1]]].tofile(self._files[self._windows[index]])
 
     def records(self, index: int) -> np.ndarray:
-        """The records of a window, by part and position."""
+        """Read the records of a window, by part and position."""
         file = self._files[index]
         file.seek(0)
         records = np.fromfile(file, self.dtype)
@@ -106,8 +106,8 @@ def spool_parts(
     num_windows: int,
     findings: Findings,
 ) -> None:
-    """Collective. Put the edges of a group of all usable parts away, every rank reading some of the parts, with the
-    rank that has their window; ``other`` is the endpoint that the group has as a column."""
+    """Collective. Write the edges of a group of all usable parts to the ranks that have their windows, every rank
+    reading its share of the parts; ``other`` is the endpoint that the group has as a column."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     part_findings = [(part, Findings()) for part in usable[slice(*team.share(0, len(usable)))]]
     pieces = (
@@ -137,7 +137,7 @@ def part_records(
     dtype: np.dtype,
     findings: Findings,
 ) -> Iterator[np.ndarray]:
-    """Records of the edges of a group of one part, in slabs."""
+    """Yield the records of the edges of a group of one part, in slabs."""
     owners = relation.dst_type if other == "src" else relation.src_type
     file_name = view.part_path(part)
     with findings.reading(file_name, part), files.open_checked(file_name, files.PART) as file:
@@ -159,7 +159,7 @@ def part_records(
 
 
 def column_types(view: BookView, relation: BookRelation, source: h5py.File | None, findings: Findings) -> list[tuple]:
-    """(name, dtype, row shape) of the columns of a relation, from the graph file or the first usable part."""
+    """Find (name, dtype, row shape) of the columns of a relation, from the graph file or the first usable part."""
     if source is not None:
         group = source["edges"][relation.name]
         return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
@@ -172,7 +172,7 @@ def column_types(view: BookView, relation: BookRelation, source: h5py.File | Non
 
 
 def check_once(view: BookView, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
-    """Every row of a window has one record."""
+    """Check that every row of a window has one record."""
     order = np.argsort(records["row"], kind="stable")
     rows = records["row"][order]
     again = np.flatnonzero(rows[1:] == rows[:-1]) + 1
@@ -189,8 +189,8 @@ def check_once(view: BookView, path: str, start: int, stop: int, records: np.nda
 def source_edges(
     relation: BookRelation, source: h5py.File, place: dict[str, np.ndarray], start: int, stop: int
 ) -> dict[str, np.ndarray]:
-    """The graph file's columns of a window, endpoints as global ids (-1 where no part has the node); place: as
-    `global_of` returns it, by node type."""
+    """Read the graph file's columns of a window, endpoints as global ids (-1 where no part has the node); place: what
+    `global_of` returns, by node type."""
     group = source["edges"][relation.name]
     columns = {name: group[name][start:stop] for name in relation.columns}
     for name, node_type in (("src", relation.src_type), ("dst", relation.dst_type)):
@@ -201,7 +201,7 @@ def source_edges(
 
 
 def global_of(row_of: np.ndarray) -> np.ndarray:
-    """Global ids by row id from row ids by global id, both relative to the type; -1 where there is none."""
+    """Make global ids by row id from row ids by global id, both relative to the type; -1 where there is none."""
     place = np.full(len(row_of), -1, np.int64)
     held = np.flatnonzero(row_of >= 0)
     place[row_of[held]] = held
@@ -209,7 +209,7 @@ def global_of(row_of: np.ndarray) -> np.ndarray:
 
 
 def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Endpoints [W] of the edges of a window, -1 where there is no record."""
+    """Find the endpoints [W] of the edges of a window, -1 where there is no record."""
     ends = {}
     for name in ("src", "dst"):
         ends[name] = np.full(stop - start, -1, np.int64)
@@ -242,13 +242,13 @@ def compare_records(
 
 
 def count_halo(team: Team, view: BookView, findings: Findings) -> int:
-    """Collective. Distinct remote sources of in-edges, summed over the usable parts."""
+    """Collective. Count the distinct remote sources of in-edges, summed over the usable parts."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     return sum(each(team, findings, usable, lambda part, problems: part_halo(view, part, problems)))
 
 
 def part_halo(view: BookView, part: int, findings: Findings) -> int:
-    """Distinct remote sources of a part's in-edges; 0 where it cannot be read."""
+    """Count the distinct remote sources of a part's in-edges; 0 where it cannot be read."""
     reached = np.zeros(sum(node_type.num_nodes for node_type in view.types), bool)
     with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
         for relation in view.relations:

@@ -46,9 +46,9 @@ class Findings:
 
 
 def each(team: Team, findings: Findings, units: Sequence, check: Callable[[Any, Findings], Any]) -> list:
-    """Collective. What check(unit, findings) returns of every unit, in their order, on every rank; every rank checks a
-    run of the units. A check knows the parts that were unusable before; what it finds comes in the order of the units.
-    """
+    """Collective. Check all units, every rank a run of them; returns on every rank what check(unit, findings) returned
+    of each, in their order. A check knows the parts that were unusable before; its problems come in the order of the
+    units."""
     unit_findings, values = [], []
     for unit in units[slice(*team.share(0, len(units)))]:
         unit_findings.append(Findings(unusable=set(findings.unusable)))
@@ -58,7 +58,7 @@ def each(team: Team, findings: Findings, units: Sequence, check: Callable[[Any, 
 
 
 def put_together(team: Team, findings: Findings, own_findings: list[Findings]) -> None:
-    """Collective. Add what the ranks have found, in rank order, to the findings on every rank."""
+    """Collective. Add the problems of all ranks, in rank order, to the findings on every rank."""
     for rank_findings in team.everyone([(item.lines, item.unusable) for item in own_findings]):
         for lines, unusable in rank_findings:
             findings.lines += lines

@@ -20,7 +20,8 @@ SNAPSHOT_FACTS = ("num_snapshots", "splits")  # root attributes of the graph fil
 
 
 def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
-    """As `check_static_part`; edges are in snapshots that there are, and columns of snapshots have one value each."""
+    """Check a part as `check_static_part` does, that edges are in snapshots that there are, and that columns of
+    snapshots have one value each."""
     check_static_part(view, part, layouts, findings)
     path, num_snapshots = view.part_path(part), view.snapshot_facts["num_snapshots"]
     if part in findings.unusable:
@@ -43,7 +44,7 @@ def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Find
 
 
 def check_snapshot_facts(view: BookView, source: h5py.File, findings: Findings) -> None:
-    """The book tells of the snapshots what the graph file does."""
+    """Check that the book has the graph file's number of snapshots and splits."""
     for name in SNAPSHOT_FACTS:
         ours, theirs = view.snapshot_facts.get(name), source.attrs.get(name)
         if ours != theirs:
@@ -51,7 +52,7 @@ def check_snapshot_facts(view: BookView, source: h5py.File, findings: Findings) 
 
 
 def measured_snapshots(team: Team, view: BookView, findings: Findings) -> dict:
-    """Collective. What the quality tells of snapshots, from the parts that can be used."""
+    """Collective. Measure what the quality holds of snapshots, from the parts that can be used."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     counted = each(team, findings, usable, lambda part, problems: _measured_part(view, part, problems))
     sums = {name: sum(counts.get(name, 0) for counts in counted) for name in ("edges", "cut", "halo_rows")}

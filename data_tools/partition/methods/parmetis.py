@@ -41,8 +41,8 @@ class Library:
 
 
 def find_library(path: str | None = None, bits: int = 64) -> str:
-    """Path of the library; ``path`` where it is given, else, of several, that whose integers have so many bits. Raises
-    ValueError when there is none."""
+    """Find the library: ``path`` if there is one, else, of several, the library whose integers have ``bits`` bits.
+    Raises ValueError when there is none."""
     if path is not None:
         if not os.path.isfile(path):
             raise ValueError(f"--parmetis {path}: no such file; {REMEDY}")
@@ -75,7 +75,7 @@ def load_library(path: str | None = None, bits: int = 64) -> Library:
 
 
 def metis_index(handle: ctypes.CDLL) -> np.dtype:
-    """The integers of METIS, by how much its function for default options writes: ParMETIS's are the same."""
+    """Find the integers of METIS by how much its function for default options writes: ParMETIS's are the same."""
     options = np.full(2 * NUM_OPTIONS, 7, np.int32)
     handle.METIS_SetDefaultOptions(ctypes.c_void_p(options.ctypes.data))
     return np.dtype(np.int64 if options[-1] != 7 else np.int32)
@@ -89,7 +89,8 @@ def parmetis_partition(
     weights: np.ndarray,
     seed: int,
 ) -> np.ndarray:
-    """Collective. Part [n] int32 of the nodes of this rank's block; ``graph`` and weights [n, C] are of the block.
+    """Collective. Cut by ParMETIS; returns the part [n] int32 of the nodes of this rank's block; ``graph`` and weights
+    [n, C] are of the block.
 
     Raises RuntimeError when the library reports a failure, ValueError for a graph that its integers cannot number.
     """

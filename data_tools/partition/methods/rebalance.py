@@ -23,12 +23,12 @@ LEAST_SHARE = 0.5  # means: of parts in the same run as such nodes
 
 
 def run_sizes(num_parts: int) -> list[int]:
-    """Numbers of ranks, 2, 4, ... and that of the parts, whose runs of parts should be even."""
+    """List the numbers of ranks, 2, 4, ... and that of the parts, whose runs of parts should be even."""
     return [*(1 << power for power in range(1, num_parts.bit_length()) if 1 << power < num_parts), num_parts]
 
 
 def part_distance(num_parts: int) -> np.ndarray:
-    """For every two parts [P, P] float64, for how many of `run_sizes` they lie at different ranks."""
+    """Count for every two parts [P, P] float64 at how many of `run_sizes` they lie at different ranks."""
     distance = np.zeros((num_parts, num_parts))
     for ranks in run_sizes(num_parts):
         rank = rank_of_parts(num_parts, ranks)
@@ -39,7 +39,7 @@ def part_distance(num_parts: int) -> np.ndarray:
 def load_limits(
     part: np.ndarray, weight: np.ndarray, giant: np.ndarray, num_parts: int, tolerance: float
 ) -> np.ndarray:
-    """Limits of the loads [P, C] float64 by constraint, for an assignment [N] of nodes with weights [N, C].
+    """Compute the limits of the loads [P, C] float64 by constraint, for an assignment [N] of nodes with weights [N, C].
 
     A part without a giant (mask [N]: nodes heavier than a mean part) may have ``tolerance`` times the mean; where there
     are giants, the others share what remains, and parts of the same runs as they are get less of it.
@@ -96,8 +96,8 @@ STRICT_SWEEPS = 3  # that cut less and leave the balance as it is
 
 
 def rebalance(graph: PairGraph, part: np.ndarray, weights: np.ndarray, num_parts: int, near: bool = True) -> np.ndarray:
-    """Part per node [N] int32 with loads within TARGET of the mean, as far as single nodes and the constraints together
-    allow it.
+    """Even out an assignment: part per node [N] int32 with loads within TARGET of the mean, as far as single nodes and
+    the constraints together allow it.
 
     weights [N, C]. near: consecutive parts are neighbours and stay so: a tie costs more the fewer ranks can cut it.
     A node heavier than a mean part stays where it is, unless it shares the part with another.
@@ -119,7 +119,7 @@ def rebalance(graph: PairGraph, part: np.ndarray, weights: np.ndarray, num_parts
 
 
 def improve(problem: PartProblem, nodes: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Part per node [N] after nodes [n] have moved; the best of several rounds."""
+    """Move nodes [n] in several rounds; returns the part per node [N] of the best."""
     best, least = part, np.inf
     for _ in range(ROUNDS):
         part = part.copy()

@@ -44,8 +44,8 @@ def best_exchange(
     heavy: int,
     column: int,
 ) -> tuple[int, int] | None:
-    """The node of part ``heavy`` and the one of another part whose exchange lowers the squared excesses most, or none;
-    coarse [n]: the nodes looked at."""
+    """Find the node of part ``heavy`` and the one of another part whose exchange lowers the squared excesses most, or
+    none; coarse [n]: the nodes looked at."""
     in_heavy = np.flatnonzero(part[coarse] == heavy)
     own = coarse[in_heavy[np.argsort(-weight[coarse[in_heavy], column], kind="stable")[:TRIED]]]
     others = coarse[part[coarse] != heavy]
@@ -63,7 +63,7 @@ def best_exchange(
 
 
 def square_over(loads: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Squared excess over the limits, summed over the constraints [..., C]."""
+    """Sum the squared excess over the limits over the constraints [..., C]."""
     return (np.maximum(loads - limit, 0) ** 2).sum(axis=-1)
 
 

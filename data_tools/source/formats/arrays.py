@@ -121,7 +121,8 @@ class ArraysTable:
                     forget(array)
 
     def array(self, reference: str) -> np.ndarray:
-        """One array, its index applied. Raises FileFormatError naming the arrays of the file when it is missing."""
+        """Read one array, its index applied. Raises FileFormatError naming the arrays of the file when it is
+        missing."""
         match = REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
         if match is None:
             raise FileFormatError(f"{self.name}: {reference!r} is not an array of it; it has {', '.join(self._names)}")

@@ -169,7 +169,7 @@ class ListsTable:
                 yield pick(chosen, {0: first, 1: others}, len(others))
 
     def _pairs(self, block: bytes) -> tuple[pa.Array, pa.Array]:
-        """Both ends of the pairs of whole lines, as text."""
+        """Split whole lines into both ends of their pairs, as text."""
         lines = [line.split(self._delimiter) for line in block.splitlines()]
         counts = np.array([len(line) - 1 for line in lines])
         heads = text_array(self.name, [line[0] for line in lines])
