@@ -154,8 +154,8 @@ def launched_team() -> Team:
 
 
 def run_team(main: Callable[[Team], int]) -> int:
-    """As `run_command`, of a command that runs on several ranks too: one of them tells of an error that all share, and
-    the exit code is the same on all. A rank that fails alone ends all."""
+    """Run a command on one rank or several, with the exit codes of `run_command`: one rank prints an error that all
+    share, and the exit code is the same on all. A rank that fails alone ends all."""
 
     def run() -> int:
         team = launched_team()

@@ -41,7 +41,7 @@ class PartOfId:
         self._num_parts = len(offsets[0]) - 1 if offsets else 1
 
     def __getitem__(self, global_ids: np.ndarray) -> np.ndarray:
-        """Parts [k] int32."""
+        """Find the parts [k] int32 of global ids [k]."""
         return ((np.searchsorted(self._starts, global_ids, side="right") - 1) % self._num_parts).astype(np.int32)
 
 

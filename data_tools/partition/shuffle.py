@@ -47,7 +47,7 @@ class KeptColumn:
         self._rows += len(rows)
 
     def __getitem__(self, index):
-        """Rows of a slice with a step of 1, or one row."""
+        """Read the rows of a slice with a step of 1, or one row."""
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._rows)
             out = np.empty((max(0, stop - start), *self._tail), self.dtype)

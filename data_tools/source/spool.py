@@ -30,7 +30,7 @@ class Spool:
         self._rows += len(rows)
 
     def column(self) -> np.ndarray:
-        """All rows [N, ...], writable."""
+        """Map all rows [N, ...], writable."""
         if self._like is None:
             return np.empty(0, np.int64)
         if self._rows == 0 or 0 in self._like.shape[1:]:
