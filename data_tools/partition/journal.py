@@ -79,7 +79,7 @@ class Journal:
         self.note("assignment", self.team.broadcast(digest))
 
     def finished(self, parts: range) -> dict[int, str]:
-        """Return the hashes of those of ``parts`` that were noted and whose files are still what they were."""
+        """Return the hashes of the ``parts`` that were noted and whose files are still what they were."""
         hashes = {}
         for part in parts:
             note, path = self._notes["parts"].get(str(part)), files.part_path(self.folder, part)

@@ -1,4 +1,4 @@
-"""The options of each kind of graph, from those that all kinds share and those of static graphs."""
+"""The options of each kind of graph, made of the options that all kinds share and the further ones of static graphs."""
 
 from __future__ import annotations
 

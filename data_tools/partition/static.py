@@ -38,8 +38,8 @@ def write_group(source: Source, layout: PartLayout, group: PartGroup, options: S
 def write_caches(
     source: Source, layout: PartLayout, group: PartGroup, options: StaticOptions
 ) -> dict[int, tuple[float, float, float]]:
-    """Write the cache ranking of a group of parts; returns the expected accesses of each: all, local, and those of
-    ranked nodes. source: the graph file, as every part may reach every node; layout: of its nodes."""
+    """Write the cache ranking of a group of parts; returns the expected accesses of each: to all nodes, local ones and
+    ranked ones. source: the graph file, as every part may reach every node; layout: of its nodes."""
     parts = range(group.first, group.first + len(group.files))
     accesses = {}
     for part, probability in access_by_part(source, layout.part, parts, options.fanouts, options.batch_size):

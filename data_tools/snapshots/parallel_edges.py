@@ -1,4 +1,4 @@
-"""Merges parallel edges: those of one pair of nodes that are in a snapshot together become one.
+"""Merges parallel edges: the edges of one pair of nodes that are in a snapshot together become one.
 
 E edges, each in the snapshots first .. last.
 """

@@ -220,8 +220,8 @@ def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
 def compare_records(
     view: BookView, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
 ) -> None:
-    """Compare the values of records [k] with those of a window, columns [W, ...], bit by bit; endpoints of -1 are not
-    known."""
+    """Compare the values of records [k] with the values of a window, columns [W, ...], bit by bit; endpoints of -1 are
+    unknown."""
     index = records["row"] - start
     owner = "src" if path.startswith("/out/") else "dst"  # has no column: it follows from the index pointer
     for name, values in reference.items():

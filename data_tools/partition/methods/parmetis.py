@@ -126,8 +126,8 @@ def parmetis_partition(
 
 
 def start_numbers(library: Library, seed: int) -> None:
-    """Start PT-Scotch's random numbers anew: they are the process's, go on from one call to the next, and heed no seed
-    among ParMETIS's options. Other libraries lack the function and need it not."""
+    """Start PT-Scotch's random numbers anew: they belong to the process, continue from one call to the next, and ignore
+    the seed among ParMETIS's options. Other libraries lack the function and need it not."""
     if hasattr(library.handle, "SCOTCH_randomSeed"):
         library.handle.SCOTCH_randomSeed(ctypes.c_int64(seed))
         library.handle.SCOTCH_randomReset()
