@@ -100,7 +100,7 @@ def partition(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.partition", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("folder", help="folder of the partition set")
@@ -144,7 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def size(text: str) -> int:
-    """Bytes, as argparse wants to hear of a bad size."""
+    """Parse bytes; a bad size is the error that argparse wants."""
     try:
         return parse_bytes(text)
     except ValueError as error:

@@ -32,7 +32,7 @@ class Journal:
             self._notes |= notes
 
     def get(self, stage: str) -> Any:
-        """What was noted of a stage, None where it is not finished."""
+        """Return what was noted of a stage, None where it is not finished."""
         return self._notes.get(stage)
 
     def note(self, stage: str, value: Any = True) -> None:
@@ -44,7 +44,8 @@ class Journal:
                 write_file(self.folder / NAME, json.dumps(self._notes, sort_keys=True).encode())
 
     def assignment(self, blocks: NodeBlocks) -> np.ndarray | None:
-        """Collective. The parts [n] int32 of this rank's block, None where there are none or others than were noted."""
+        """Collective. Read the parts [n] int32 of this rank's block, None where there are none or others than were
+        noted."""
         path, part = self.folder / ASSIGNMENT, np.empty(0, np.int32)
         right = self.get("assignment") is not None
         with self.team.together("read the assignment"):
@@ -78,7 +79,7 @@ class Journal:
         self.note("assignment", self.team.broadcast(digest))
 
     def finished(self, parts: range) -> dict[int, str]:
-        """The hashes of those of some parts that were noted and whose files are still what they were."""
+        """Return the hashes of the ``parts`` that were noted and whose files are still what they were."""
         hashes = {}
         for part in parts:
             note, path = self._notes["parts"].get(str(part)), files.part_path(self.folder, part)
@@ -94,7 +95,7 @@ class Journal:
         self.note("parts", notes)
 
     def part_value(self, part: int) -> Any:
-        """The value that was noted of a part."""
+        """Return the value that was noted of a part."""
         return self._notes["parts"][str(part)]["value"]
 
     def finish(self) -> None:
@@ -106,7 +107,7 @@ class Journal:
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:
-    """The notes of a journal; none where there is no readable one."""
+    """Read the notes of a journal; none where there is no readable one."""
     try:
         notes = json.loads(path.read_bytes())
     except (OSError, ValueError):

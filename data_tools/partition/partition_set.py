@@ -33,7 +33,7 @@ from hpcgnn.graph import files
 
 
 def make_set_id(source_hash: str, options: Options) -> str:
-    """Identity of a partition set, hex: equal inputs give equal sets."""
+    """Compute the identity of a partition set, hex: equal inputs give equal sets."""
     text = json.dumps({"source": source_hash, "version": files.VERSION, **asdict(options)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -71,8 +71,8 @@ def write_set(journal: Journal, job: Job) -> dict:
 
 
 def load_parts(job: Job, part: np.ndarray) -> Loads:
-    """Collective. Loads of the parts by the constraints asked for, by nodes, and by events or edges; part [n] of this
-    rank's block."""
+    """Collective. Measure the loads of the parts by the constraints asked for, by nodes, and by events or edges; part
+    [n] of this rank's block."""
     balance, always = job.options.balance, ("nodes", "events" if job.source.kind == "temporal" else "edges")
     weights = job.weights(tuple(dict.fromkeys((*balance, *always))), job.blocks)
     return measure_loads(job.team, weights, part, job.options.parts, columns_of(job.source, balance))
@@ -90,7 +90,7 @@ def write_own(
     journal: Journal, job: Job, rows: Source, layout: PartLayout, numbering: Numbering, hashes: dict[int, str]
 ) -> None:
     """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
-    group of theirs together. rows, layout: as `shuffle` returns them."""
+    group of their parts together. rows, layout: what `shuffle` returns."""
     options: Any = job.options
     counts, by_node = [], None
     if rows.kind == "temporal":
@@ -115,7 +115,7 @@ def write_own(
 
 
 def missing_groups(parts: range, finished: Container[int]) -> Iterator[range]:
-    """Blocks of at most `memory.PARTS_AT_ONCE` consecutive parts that are not finished."""
+    """Yield blocks of at most `memory.PARTS_AT_ONCE` consecutive parts that are not finished."""
     first = None
     for part in range(parts.start, parts.stop + 1):
         missing = part < parts.stop and part not in finished
@@ -132,7 +132,9 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
     quality = journal.get("quality")
     if getattr(options, "cache_ranking", 0):
         accesses = [journal.part_value(part) for part in range(options.parts)]
-        quality = {**quality, "cache": static.access_shares(accesses)}
+        total, *shares = np.sum(accesses, axis=0).tolist()
+        values = [round(value / total, 6) if total else 0.0 for value in shares]
+        quality = {**quality, "cache": dict(zip(("local", "ranked"), values, strict=True))}
     own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in numbering.own_parts]
     records = [record for of_rank in team.everyone(own) for record in of_rank]
     attributes = {
@@ -176,7 +178,7 @@ def write_book(
 
 
 def write_outline(book: h5py.File, source: Source, layout: PartLayout) -> None:
-    """Types with their offsets and relations with their columns."""
+    """Write types with their offsets and relations with their columns."""
     book.create_group("nodes")
     book.create_group("edges")
     for type_id, node_type in enumerate(source.types):

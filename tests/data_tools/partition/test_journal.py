@@ -50,7 +50,7 @@ STOPS = [
     (partition_set, "number_nodes"),
     (partition_set, "clear_folder"),
     (part_static, "write_node_columns"),
-    (part_csc.Targets, "sort"),
+    (part_csc.CscTargets, "sort"),
     (part_static, "carry_attributes"),
     (partition_set, "write_book"),
     (journal.Journal, "finish"),
