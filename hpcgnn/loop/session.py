@@ -19,7 +19,7 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.native.products import choose_products
-from hpcgnn.task.collect import Collected
+from hpcgnn.task.goal import Collected
 
 
 class Loader(Protocol):

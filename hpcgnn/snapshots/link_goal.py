@@ -22,7 +22,7 @@ from hpcgnn.snapshots.config import ALL, BOTH, DRAWN, FILTERED, SnapshotConfig
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, Answers, PairPlanner, Pairs, TargetEdges, score_pairs
-from hpcgnn.task.collect import Collected, Measure, SplitMeasure, measure_links
+from hpcgnn.task.goal import Collected, Measure, SplitMeasure, measure_links
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import Levels, check_finite, count_levels, ranking_metrics, ranks_of
 from hpcgnn.task.ranking import FILTERED_NAMES, Candidates, filtered_metrics

@@ -41,8 +41,7 @@ from hpcgnn.static.step import (
     ReplacedEnd,
     score_negatives,
 )
-from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_links, measure_nodes
-from hpcgnn.task.goal import Goal
+from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_links, measure_nodes
 from hpcgnn.task.labels import LabelScores, count_classes, has_label, labelled_type, node_labels
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import (

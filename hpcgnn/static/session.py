@@ -34,7 +34,7 @@ from hpcgnn.static.rows import FEATURE
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.seeds import SeedBatches, SeedPool
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
-from hpcgnn.task.collect import Collected
+from hpcgnn.task.goal import Collected
 
 
 def open_session(

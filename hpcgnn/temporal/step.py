@@ -25,7 +25,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.task.collect import StepScores
+from hpcgnn.task.goal import StepScores
 from hpcgnn.task.labels import MISSING, Head, LabelScores
 from hpcgnn.task.links import LinkScores, binary_loss
 from hpcgnn.temporal.config import ModelConfig
