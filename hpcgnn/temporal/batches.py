@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.world import World
-from hpcgnn.graph.spill import exchange_columns, spill
+from hpcgnn.graph.spill import spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.splits import Splits, flags_of
