@@ -26,7 +26,7 @@ from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
 from hpcgnn.nn.time_encoding import TimeEncoding
-from hpcgnn.temporal.model.attention import TemporalAttentionLayer
+from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:

@@ -23,7 +23,7 @@ from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
 from hpcgnn.loop.records import Seen
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
-from hpcgnn.task.collect import TrainScores
+from hpcgnn.task.goal import TrainScores
 from hpcgnn.task.metrics import LOWER_IS_BETTER
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity

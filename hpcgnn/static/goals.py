@@ -41,8 +41,7 @@ from hpcgnn.static.step import (
     ReplacedEnd,
     score_negatives,
 )
-from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_links, measure_nodes
-from hpcgnn.task.goal import Goal
+from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_links, measure_nodes
 from hpcgnn.task.labels import LabelScores, count_classes, has_label, labelled_type, node_labels
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import (
@@ -50,7 +49,6 @@ from hpcgnn.task.metrics import (
     MULTICLASS_NAMES,
     MULTILABEL_NAMES,
     link_metrics,
-    node_metrics,
     ranking_metrics,
     ranks_of,
 )
@@ -108,7 +106,7 @@ class NodeGoal(StaticGoal):
 
     def collector(self) -> Collected:
         """Collect outputs and labels."""
-        return Collected(measure_classes)
+        return Collected(lambda scores, batches, world: measure_nodes(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
@@ -136,11 +134,6 @@ def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) 
     values = link_metrics(positive, negative, none, world)
     values |= ranking_metrics(ranks_of(positive, negative), none, world)
     return {name: values[name] for name in METRICS}
-
-
-def measure_classes(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Measure the classes of nodes."""
-    return node_metrics(scores["output"], scores["label"], world)
 
 
 class LinkGoal(StaticGoal):

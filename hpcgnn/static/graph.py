@@ -21,12 +21,11 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
 from hpcgnn.static.draw import induced_block
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
-from hpcgnn.static.features import NodeTables
+from hpcgnn.static.features import FEATURE, NodeRows, NodeTables
 from hpcgnn.static.model.blocks import Block
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.replica import Replica, make_replica
-from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.static.seeds import type_directory
 
 Nodes = np.ndarray | torch.Tensor

@@ -18,9 +18,9 @@ from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import WHOLE
+from hpcgnn.static.features import FEATURE
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
-from hpcgnn.static.rows import FEATURE
 
 
 @torch.no_grad()

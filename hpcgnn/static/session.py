@@ -23,6 +23,7 @@ from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, RELATIONAL_KINDS, WHOLE, StaticConfig
 from hpcgnn.static.edges import check_columns
+from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
 from hpcgnn.static.inference import infer
@@ -30,11 +31,10 @@ from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.plan import pad_graph_plan
-from hpcgnn.static.rows import FEATURE
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.seeds import SeedBatches, SeedPool
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
-from hpcgnn.task.collect import Collected
+from hpcgnn.task.goal import Collected
 
 
 def open_session(

@@ -21,13 +21,12 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.session import Session
-from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.negative_file import OriginalIds
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
-from hpcgnn.temporal.splits import event_times
 
 
 def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
