@@ -41,7 +41,7 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         f"model {config.model_name}, {config.train.epochs} epochs, seed {config.train.seed}"
     ]
     try:
-        lines += _results(folder)
+        lines += _results(folder, config.train.monitor)
     except (LookupError, TypeError) as error:
         raise ValueError(f"{folder / 'metrics.jsonl'}: {error}; not written by hpcgnn") from error
     problems = []
@@ -54,17 +54,19 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
     return [*lines, *([] if checkpoints else ["no checkpoints"]), *problems], problems
 
 
-def _results(folder: Path) -> list[str]:
+def _results(folder: Path, monitored: str) -> list[str]:
     """Describe the newest epoch and the test."""
     lines = read_lines(folder / "metrics.jsonl")
     epochs, tests = ([line for line in lines if line.get("kind") == kind] for kind in ("epoch", "test"))
     described = []
     if epochs:
         values = {name: value for name, value in epochs[-1].items() if value is not None}
-        described.append(f"epoch {values['epoch']}: loss {values['loss']:.4f} {headline('val', values)}".rstrip())
+        described.append(
+            f"epoch {values['epoch']}: loss {values['loss']:.4f} {headline('val', values, monitored)}".rstrip()
+        )
     if tests:
         values = {name: value for name, value in tests[-1].items() if value is not None}
-        described.append(f"tested: best epoch {values['epoch']}: {headline('test', values)}")
+        described.append(f"tested: best epoch {values['epoch']}: {headline('test', values, monitored)}")
     return described
 
 

@@ -41,8 +41,9 @@ class Trainer:
 
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
-        self._metric_names = session.goal.metric_names()
-        _check(self._config, num_steps, self._metric_names)
+        metric_names = session.goal.metric_names()
+        _check(self._config, num_steps, metric_names)
+        self._monitored = self._config.monitor or metric_names[0]
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
         keep, graph = session.config.output.keep, session.partition.graph
@@ -215,7 +216,7 @@ class Trainer:
             loss=loss,
             **values,
         )
-        shown = [text for split in ("train", "val") if (text := headline(split, values))]
+        shown = [text for split in ("train", "val") if (text := headline(split, values, self._monitored))]
         parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} {self.session.roots}/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
@@ -225,12 +226,14 @@ class Trainer:
         next_epoch = progress.epoch + self._config.epoch_parallel
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if metrics:
-            name = self._config.monitor or self._metric_names[0]
+            name = self._monitored
             value = -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
-            # NaN (no validation events): the newest epoch is the best
-            if progress.best_epoch < 0 or not value <= progress.best_metric:
-                best = float(np.nan_to_num(value, nan=WORST))
-                done = replace(done, best_metric=best, best_epoch=progress.epoch, bad_epochs=0)
+            if progress.best_epoch < 0 and np.isnan(value):
+                self.log(f"validation has no {name.upper()}: without one the newest epoch counts as the best")
+            value = float(np.nan_to_num(value, nan=WORST))
+            is_unknown = value == progress.best_metric == WORST  # of all epochs so far, as without validation roots
+            if progress.best_epoch < 0 or value > progress.best_metric or is_unknown:
+                done = replace(done, best_metric=value, best_epoch=progress.epoch, bad_epochs=0)
                 self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
             else:
                 done = replace(done, bad_epochs=progress.bad_epochs + 1)
@@ -253,7 +256,7 @@ class Trainer:
             for name, value in scores.items()
         }
         self._write("test", epoch=self.progress.best_epoch, **values)
-        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values)}")
+        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")
 
     # -------------------------------------------------------------------------------------------------------------
     # checkpoints
@@ -287,10 +290,13 @@ class Trainer:
         self._seen.write(kind, self.progress.global_step, **values)
 
 
-def headline(split: str, values: dict[str, float]) -> str:
-    """A split's first two metrics as text, such as "test AP 0.9123, AUC 0.9200"; empty without metrics."""
-    shown = [(n.removeprefix(f"{split}_"), v) for n, v in values.items() if n.startswith(f"{split}_")][:2]
-    return f"{split} " * bool(shown) + ", ".join(f"{name.upper()} {value:.4f}" for name, value in shown)
+def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
+    """Write two of a split's metrics as text, such as "test AP 0.9123, AUC 0.9200": the monitored one, then as many of
+    the first ones; without those that are NaN, empty where none is left."""
+    names = [name for name in values if name.startswith(f"{split}_") and values[name] == values[name]]
+    names.sort(key=lambda name: name != f"{split}_{monitored}")
+    shown = [f"{name.removeprefix(f'{split}_').upper()} {values[name]:.4f}" for name in names[:2]]
+    return f"{split} {', '.join(shown)}" if shown else ""
 
 
 def _check(config: TrainConfig, num_steps: int, known: tuple[str, ...]) -> None:
