@@ -128,7 +128,8 @@ class Trainer:
         sums = self.world.allgather(self.flat.checksum())
         if len(set(sums)) > 1:
             raise RuntimeError(f"parameters differ between ranks after epoch {progress.epoch}: {sums}")
-        trained, metrics = [], {}
+        trained: list[SavedRows] | None = None
+        metrics: dict[str, float] = {}
         if self._config.validates(progress.epoch):
             trained = memory.saved()
             with self.session.timers("validation"):
@@ -190,12 +191,12 @@ class Trainer:
             self.optimizer.step(plan.epoch, plan.step)
         return total, stop
 
-    def _score(self, split: str, trained: list[SavedRows]) -> dict[str, float]:
-        """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it, where there is any)
-        goes into a checkpoint."""
+    def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
+        """Metrics of a split; memory moves on. A signal stops it: where training has moved on since the last
+        checkpoint, memory before the split is ``trained``, maybe without any row, and goes into one."""
         collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
         if collected is None:
-            if trained:
+            if trained is not None:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
         metrics = split_metrics(self.session, split, collected)
@@ -220,12 +221,12 @@ class Trainer:
         parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} {self.session.roots}/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
-    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows]) -> None:
-        """Collective. ``metrics`` of validation and the memory before it; both empty without one."""
+    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows] | None) -> None:
+        """Collective. ``metrics`` of validation and the memory before it; empty and None without one."""
         progress = self.progress
         next_epoch = progress.epoch + self._config.epoch_parallel
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
-        if metrics:
+        if trained is not None:
             name = self._monitored
             value = -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
             if progress.best_epoch < 0 and np.isnan(value):
@@ -248,8 +249,8 @@ class Trainer:
         if epoch < 0:
             return
         load(self.session, self._folder / checkpoint.best_tag(epoch))
-        val = self._score("val", [])
-        test = self._score("test", [])
+        val = self._score("val")
+        test = self._score("test")
         values = {
             f"{split}_{name}": value
             for split, scores in (("val", val), ("test", test))

@@ -71,10 +71,10 @@ def test_lines_of_progress_while_a_split_is_scored(clock):
     told = []
     progress = StepProgress(TrainConfig(log_seconds=6), told.append, Terminal(True))
     progress.begin(0, 0, 0)
-    for plans in range(1, 30):
+    for steps in range(1, 30):
         clock[0] += 0.5
-        progress.scored("val", plans)
-    assert told == ["val: 12 batches scored, 2.0 a second", "val: 24 batches scored, 2.0 a second"]
+        progress.scored("val", steps)
+    assert told == ["val: 12 steps of scoring, 2.0 a second", "val: 24 steps of scoring, 2.0 a second"]
 
 
 @pytest.mark.serial
@@ -191,7 +191,7 @@ def test_run_that_is_looked_at_gives_the_same_answer(comm, parts, mpi_tmp_path, 
     log = (mpi_tmp_path / "seen" / "log" / f"rank-{comm.rank}.log").read_text()
     steps_an_epoch = sum(line["kind"] == "step" for line in plain) // 2
     assert log.count("steps/s") == (2 * steps_an_epoch if comm.rank == 0 else 0)
-    assert ("val: 1 batches scored" in log) == (comm.rank == 0)
+    assert ("val: 1 steps of scoring" in log) == (comm.rank == 0)
     assert ("profile of steps 3 to 5" in log) == (comm.rank == 0)
     assert ("epoch 1 [#" in capfd.readouterr().err) == (comm.rank == 0)
 
