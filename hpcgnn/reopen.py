@@ -12,7 +12,7 @@ import jsonargparse
 from hpcgnn import config as configuration
 from hpcgnn import kinds
 from hpcgnn.comm.watchdog import Watchdog
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.checkpoint_writer import load
@@ -81,7 +81,14 @@ def open_session(
 def load_best(session: Session, folder: str) -> Progress:
     """Collective. Weights and node memory of a run's best epoch, into a session."""
     best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
-    return load(session, best).progress
+    try:
+        return load(session, best).progress
+    except DistributedError as error:
+        problem = checkpoint.find_damage(best, session.world)
+        if problem is None:
+            raise
+        message = f"{problem}; python -m hpcgnn.train --resume {folder} makes a damaged checkpoint anew where it can"
+        raise DistributedError(message, user_error=True) from error
 
 
 def data_path(config: Sections, folder: Path) -> str:

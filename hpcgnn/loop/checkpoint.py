@@ -11,6 +11,7 @@ layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -78,19 +79,46 @@ def step_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
 
 
-def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path | None:
-    """Collective. Find the newest step checkpoint whose files are all as they were written; None where there is no
-    checkpoint. Logs which ones it skips. Raises DistributedError when every one is damaged, and when one that is newer
-    than all sound ones has another layout: an older one would lose work."""
-    paths = world.broadcast(step_checkpoints(folder))
+def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[Path | None, bool]:
+    """Collective. Find the newest step checkpoint whose files are all as they were written, and say whether the best
+    epoch's that it names is as well; (None, True) where there is no checkpoint.
+
+    Where a best epoch is lost, an older step checkpoint is taken from which it is trained anew, if there is one. Logs
+    which ones it skips; those that are damaged are no checkpoints any more, so that the run writes them anew. Raises
+    DistributedError when every one is damaged, and when one that is newer than all sound ones has another layout: an
+    older one would lose work."""
+    paths, damaged, lost = world.broadcast(step_checkpoints(folder)), [], -1
+    sound: Path | None = None
     for path in reversed(paths):
-        problem = find_damage(path, world)
-        if problem is None:
-            return path
-        log(f"{path.name} is damaged and passed over: {problem}")
-    if paths:
+        if problem := find_damage(path, world):
+            log(f"{path.name} is damaged and passed over: {problem}")
+            damaged.append(path)
+            continue
+        best_epoch = int(world.broadcast(read_manifest(path)["progress"]["best_epoch"] if world.rank == 0 else None))
+        if sound is not None and best_epoch == lost:
+            continue
+        best = folder / best_tag(best_epoch)
+        if sound is not None:
+            log(f"{path.name} is from before {best_tag(lost)}, which is trained anew")
+        elif best_epoch >= 0 and (problem := find_damage(best, world)):
+            log(f"{best.name} is damaged: {problem}")
+            sound, lost = path, best_epoch
+            damaged.append(best)
+            continue
+        _set_aside(damaged, world)
+        return path, True
+    if paths and sound is None:
         raise DistributedError(f"{folder}: none of {len(paths)} checkpoints is whole; see the log", user_error=True)
-    return None
+    _set_aside(damaged, world)
+    return sound, sound is None
+
+
+def _set_aside(damaged: list[Path], world: World) -> None:
+    """Collective. Rename the manifests of damaged checkpoints: without one a folder is no checkpoint."""
+    with together(world, "set damaged checkpoints aside"):
+        for path in damaged if world.rank == 0 else []:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(path / MANIFEST, path / f"{MANIFEST}.damaged")
 
 
 def find_damage(path: Path, world: World) -> str | None:
@@ -109,12 +137,19 @@ def find_damage(path: Path, world: World) -> str | None:
 
 
 def find_best(folder: Path) -> Path | None:
-    """Find the checkpoint of the best epoch, which the newest step checkpoint names."""
+    """Find the checkpoint of the best epoch, which the newest step checkpoint names; where that one is damaged, the
+    newest of a best epoch: each is better than those before it. Raises OtherVersionError."""
     latest = find_latest(folder)
     if latest is None:
         return None
-    best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
-    return best if (best / MANIFEST).is_file() else None
+    bests = sorted(path for path in folder.glob("best-*") if (path / MANIFEST).is_file())
+    try:
+        best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
+    except OtherVersionError:
+        raise
+    except ValueError:
+        return bests[-1] if bests else None
+    return best if best in bests else None
 
 
 def best_tag(epoch: int) -> str:

@@ -67,16 +67,33 @@ class Trainer:
 
     def resume(self) -> None:
         """Continue from the newest checkpoint; a run without one starts anew."""
-        newest = checkpoint.find_sound(self._folder, self.world, self.log)
+        newest, has_best = checkpoint.find_sound(self._folder, self.world, self.log)
         if newest is None:
             self.log("no checkpoint to resume from: starting anew")
             self.start()
             return
         state = load(self.session, newest)
         self.progress, self._resumed = state.progress, newest.name
+        if not has_best:
+            self._forget_best()
         self.optimizer.restore(state.tensors)
         self._scores.restore(state.tensors)
         self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
+
+    def _forget_best(self) -> None:
+        """The best epoch's checkpoint is damaged. Raises DistributedError where no epoch is left to be a better one."""
+        tag = checkpoint.best_tag(self.progress.best_epoch)
+        if self.progress.epoch >= self._config.epochs:
+            message = (
+                f"{self._folder / tag}: damaged, and no checkpoint from before it is left: resume with more "
+                "--train.epochs, of which the best one counts then, or train anew into another folder"
+            )
+            raise DistributedError(message, user_error=True)
+        self.log(f"{tag} is lost: the best epoch is chosen among those to come")
+        start = Progress()
+        self.progress = replace(
+            self.progress, best_metric=start.best_metric, best_epoch=start.best_epoch, bad_epochs=start.bad_epochs
+        )
 
     def close(self) -> None:
         """Finish the checkpoints, and free what the ranks have together; the session stays open."""
