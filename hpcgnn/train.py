@@ -190,6 +190,7 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
             (folder / FINISHED).unlink(missing_ok=True)
     path = data_path(config, folder)
     with together(world, "make the synthetic graph"):
+        world.working("make the synthetic graph")
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
             make_built_in(config, Path(path))
     return path

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,10 @@ class StagedFile:
     hash: str
     bytes: int
 
-    def is_there(self) -> bool:
+    def is_there(self, working: Callable[..., None] | None = None) -> bool:
         """Say whether the copy is there and right."""
         has_size = self.target.is_file() and self.target.stat().st_size == self.bytes
-        return has_size and files.file_hash(self.target) == self.hash
+        return has_size and files.file_hash(self.target, working=working) == self.hash
 
 
 def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
@@ -63,7 +64,7 @@ def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
     staged = Staged(folder)
     with together(world, "stage the partition set"):
         for file in staged_files:
-            if copy_checked(file):
+            if copy_checked(file, world.working):
                 staged.files, staged.bytes = staged.files + 1, staged.bytes + file.bytes
     return staged
 
@@ -87,17 +88,17 @@ def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> 
     return folder, staged_files
 
 
-def copy_checked(staged: StagedFile) -> bool:
+def copy_checked(staged: StagedFile, working: Callable[..., None] | None = None) -> bool:
     """Copy a file, unless a right copy is there; say whether it was copied. Raises FileFormatError for a file that is
-    not the one that the book describes."""
+    not the one that the book describes. working: is told about every block."""
     with open(staged.target.with_name(f".{staged.target.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # for the processes of a node that want the same file; closing it lets go
-        if staged.is_there():
+        if staged.is_there(working):
             return False
         temporary = staged.target.with_name(f".{staged.target.name}.tmp")
         try:
-            shutil.copyfile(staged.source, temporary)
-            if files.file_hash(temporary) != staged.hash:
+            files.copy(staged.source, temporary, working)
+            if files.file_hash(temporary, working=working) != staged.hash:
                 raise files.FileFormatError(
                     f"{staged.source}: contents do not match the hash in the book: damaged, or of another set; run "
                     "data_tools.verify, or partition again"

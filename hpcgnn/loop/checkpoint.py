@@ -128,7 +128,9 @@ def find_damage(path: Path, world: World) -> str | None:
     with together(world, "read checkpoint"):
         try:
             entries = read_manifest(path)["files"]
-            check_files(path, entries[world.rank :: world.size])
+            for number, entry in enumerate(entries[world.rank :: world.size]):
+                world.working("check the checkpoint", number)
+                check_files(path, [entry])
         except OtherVersionError:
             raise
         except (ValueError, OSError) as error:
@@ -310,6 +312,7 @@ class _SavedRowReader:
         """Collective. Read the rows of this rank's nodes, from as many files at a time as there are ranks."""
         rank, size, device = self._world.rank, self._world.size, self._world.device
         for first in range(0, len(entries), size):
+            self._world.working("read the checkpoint", first)
             entry = entries[first + rank] if first + rank < len(entries) else None
             with together(self._world, "read checkpoint"):
                 content = self._read_file(entry) if entry else {}

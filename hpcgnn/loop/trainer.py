@@ -216,6 +216,7 @@ class Trainer:
             if trained is not None:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
+        self._watchdog.at(f"metrics of {split}")
         metrics = split_metrics(self.session, split, collected)
         return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
 

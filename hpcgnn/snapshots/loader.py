@@ -36,7 +36,7 @@ class SnapshotSequence:
         """
         self.world, self.channel = world, world.channel()
         with together(world, "open the partition set"):
-            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash)
+            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash, world.working)
             if degrees:
                 self.partition.add_degrees()
 

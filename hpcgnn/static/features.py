@@ -22,11 +22,14 @@ from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.static.seeds import SeedBatches
 
 
-def presample(sampler: GraphSampler, batches: SeedBatches, partition: GraphPartition) -> tuple[Ranking, ...]:
+def presample(
+    sampler: GraphSampler, batches: SeedBatches, partition: GraphPartition, world: World
+) -> tuple[Ranking, ...]:
     """Collective. Rank the remote nodes of each type by how often the steps of the first epoch need them; probability:
     needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
     pieces = [[np.empty(0, np.int64)] for _ in partition.types]
     for step in range(batches.num_steps):
+        world.working("presample", step)
         for kind, ids in enumerate(sampler.wanted(batches, 0, step)):
             owner, _ = partition.book.of_type(kind).locate(ids)
             pieces[kind].append(ids[owner != partition.rank])
@@ -90,7 +93,7 @@ class NodeTables:
                         "--method hotness, or use features.cache presample"
                     )
         else:
-            rankings = presample(sampler, batches, partition)
+            rankings = presample(sampler, batches, partition, self._world)
         counts = np.diff(partition.book.type_base())
         room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in without)
                 for kind, tables in enumerate(self._tables)]  # fmt: skip

@@ -40,9 +40,9 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
     output layer takes, or, in models without one, the outputs. ``between`` is called on all ranks after every chunk of
     a layer, or after the only pass where a step is the whole graph; what it raises ends the computation."""
     if session.config.sampling.mode == WHOLE:
-        rows = session.task.rows()
+        outputs = session.task.rows()
         between()
-        return rows
+        return outputs
     model, partition = session.model, session.partition
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())

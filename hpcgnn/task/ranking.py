@@ -43,6 +43,7 @@ class Candidates:
         """
         ranks, order = np.empty(len(query)), np.lexsort((edge_type, query))
         for at in range(0, len(query), self._chunk):
+            world.working("ranking", at)
             part = order[at : at + self._chunk]
             keys, first, number = np.unique(
                 np.column_stack([query[part], edge_type[part]]), axis=0, return_index=True, return_inverse=True
