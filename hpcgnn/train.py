@@ -27,6 +27,7 @@ from hpcgnn.graph import files
 from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.lock import held
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
@@ -46,8 +47,8 @@ def main(world: World, argv: list[str]) -> int:
             watchdog.at("configuration")
             config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
         world = World(config.comm)
-        with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-            path = _prepare(config, folder, world)
+        with Watchdog(world, config.comm.watchdog_seconds) as watchdog, held(folder, world, _say):
+            path = _prepare(config, folder, world, resume)
             log = RunLog(folder / "log", world.rank)
             watchdog.at("open the partition set")
 
@@ -125,10 +126,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
         if not config.output.dir:
             return config, _new_folder(config.run_name), False
         folder = Path(config.output.dir)
-        if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
-            raise ValueError(
-                f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
-            )
+        _refuse_old_run(folder)
         return config, folder, False
     if not resume:
         raise ValueError("--resume needs the run folder to continue")
@@ -139,6 +137,13 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
     return config, folder, True
+
+
+def _refuse_old_run(folder: Path) -> None:
+    if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
+        raise ValueError(
+            f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
+        )
 
 
 def _new_folder(name: str) -> Path:
@@ -181,13 +186,12 @@ def _option(argv: list[str], name: str) -> str | None:
     return None
 
 
-def _prepare(config: Sections, folder: Path, world: World) -> str:
-    """Collective. Make the run folder and, without a data path, the built-in graph; returns the partition set's
-    path."""
+def _prepare(config: Sections, folder: Path, world: World, resume: bool) -> str:
+    """Collective. Check that no run began in the folder before it was locked, and make the built-in graph where there
+    is no data path; returns the partition set's path."""
     with together(world, "prepare the run folder"):
-        if world.rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / FINISHED).unlink(missing_ok=True)
+        if world.rank == 0 and not resume:
+            _refuse_old_run(folder)
     path = data_path(config, folder)
     with together(world, "make the synthetic graph"):
         world.working("make the synthetic graph")
@@ -197,10 +201,11 @@ def _prepare(config: Sections, folder: Path, world: World) -> str:
 
 
 def _save_config(config: Sections, folder: Path, world: World) -> None:
-    """Collective. Write config.yaml of the run folder, with facts about this start."""
+    """Collective. Write config.yaml of the run folder, with facts about this start; the run is not at its end."""
     hosts = " ".join(dict.fromkeys(world.allgather(world.host)))
     with together(world, "save the configuration"):
         if world.rank == 0:
+            (folder / FINISHED).unlink(missing_ok=True)
             configuration.save(config, _facts(world.size, hosts), folder / "config.yaml")
 
 
@@ -211,6 +216,11 @@ def _facts(ranks: int, hosts: str) -> dict[str, str]:
         "mpi": mpi_version(), "ranks": str(ranks), "hosts": hosts,
         "written": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
     }  # fmt: skip
+
+
+def _say(text: str) -> None:
+    """Print a line, as RunLog does once the run folder is this job's."""
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
 
 
 def _git_revision() -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,17 @@ class Runs:
             return self._run(ranks, at, ["--resume", folder, *more], check)
         first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={epochs}", *ARGUMENTS]
         return self._run(ranks, at, [*first, *more], check)
+
+    def begin(self, folder: Path, ranks: int, step: int) -> subprocess.Popen:
+        """A job whose rank 0 hangs before a step, once it is there."""
+        first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={EPOCHS}", *ARGUMENTS]
+        process = self._mpirun.popen(ranks, CHILD, "step", step + 1, 0, "hang", *first)
+        deadline = time.monotonic() + 300
+        while not (folder / "metrics.jsonl").exists() or len(read(folder)) < step:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return process
 
     def train(self, ranks: int, *arguments):
         """The plain command, with these arguments only."""
@@ -277,6 +290,39 @@ def test_resume_of_a_finished_run(runs, reference, finished):
     """Tests once more, and leaves the same lines."""
     runs.start(finished, 2, check=True)
     assert_same(finished, reference)
+
+
+def test_a_folder_that_a_job_trains_in(runs, reference, mpirun, tmp_path):
+    """Refused to a second one, which leaves it as it is; a killed job's is not, and goes on from its checkpoint."""
+    folder = tmp_path / "run"
+    process = runs.begin(folder, 2, 5)
+    lines = read(folder)
+    result = runs.train(2, f"--resume={folder}")
+    assert result.returncode == 2, result.stdout
+    assert f"error: {folder} is in use by process" in result.stderr
+    assert read(folder) == lines
+    assert process.poll() is None
+    mpirun.kill(process)
+    process.communicate()
+    assert (folder / "lock.json").exists()
+    result = runs.start(folder, 3, check=True)
+    assert f"{folder / 'lock.json'} was left behind by process" in result.stdout
+    assert "resumed from step-0000000003" in result.stdout
+    assert_same(folder, reference)
+    assert not (folder / "lock.json").exists()
+
+
+def test_a_refused_resume_leaves_the_run_as_it_is(runs, finished):
+    """It stays at its end."""
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.suffix != ".log"}
+
+    before = content()
+    assert finished / "finished" in before
+    for arguments in (["--train.lr=0.5"], [f"--data.path={finished}"]):
+        assert runs.train(1, f"--resume={finished}", *arguments).returncode == 2
+    assert content() == before
 
 
 def test_refusals(runs, reference, finished):
