@@ -247,17 +247,37 @@ def check_files(path: Path, entries: list[dict]) -> None:
             raise ValueError(_damaged(name))
 
 
+MODEL, BUFFER = "model.", "buffer."  # how the names of weights and of a model's buffers begin
+
+
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read the weights by parameter, whatever graph they were trained on. Raises ValueError for a damaged
     checkpoint."""
+    return named(load_tensors(path), MODEL)
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read all tensors of a checkpoint but those of nodes. Raises ValueError for a damaged checkpoint."""
     entry = next(entry for entry in read_manifest(path)["files"] if entry["name"] == STATE)
-    return model_weights(_load_file(path, entry))
+    return _load_file(path, entry)
 
 
-def model_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pick the weights out of a checkpoint's tensors, by parameter."""
-    prefix = "model."
+def named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Pick the tensors whose names begin with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Collect what a checkpoint holds of a model: its parameters and its persistent buffers, such as running
+    statistics."""
+    tensors = {MODEL + name: value.detach() for name, value in model.named_parameters()}
+    return tensors | {BUFFER + name: value for name, value in buffers_of(model).items()}
+
+
+def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Collect a model's persistent buffers by name."""
+    persistent = model.state_dict()
+    return {name: value for name, value in model.named_buffers() if name in persistent}
 
 
 def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:

@@ -24,7 +24,16 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop import checkpoint
-from hpcgnn.loop.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
+from hpcgnn.loop.checkpoint import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    VERSION,
+    Progress,
+    State,
+    best_tag,
+    step_checkpoints,
+)
 from hpcgnn.loop.session import Session
 from hpcgnn.native.dispatch import download
 
@@ -177,7 +186,8 @@ def load(session: Session, path: Path) -> State:
     """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state."""
     with together(session.world, "read checkpoint"):
         state, names = checkpoint.load_state(path, session.partition.graph)
-        _set_weights(session.model, checkpoint.model_weights(state.tensors), path)
+        _set_weights(session.model, checkpoint.named(state.tensors, checkpoint.MODEL), path)
+        _set_buffers(session.model, checkpoint.named(state.tensors, checkpoint.BUFFER), path)
     checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.graph.channel)
     session.task.restore_state(state.tensors)
     return state
@@ -197,6 +207,17 @@ def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
         parameter.data.copy_(weights[name])
 
 
+def _set_buffers(model: torch.nn.Module, stored: dict[str, torch.Tensor], path: Path) -> None:
+    """Copy buffers in place. Raises ValueError where the checkpoint has not all of them."""
+    for name, buffer in checkpoint.buffers_of(model).items():
+        if name not in stored or stored[name].shape != buffer.shape:
+            raise ValueError(
+                f"{path}: holds no buffer {name} {[*buffer.shape]}, which the configured model has: train anew, or "
+                "register it as not persistent if it never changes"
+            )
+        buffer.copy_(stored[name])
+
+
 def _first(weights: set[tuple]) -> str:
     """Name the first of some weights, with its shape."""
     name, *shape = min(weights, default=("nothing",))
@@ -212,7 +233,12 @@ def initialize(session: Session, folder: Path) -> str:
         best = checkpoint.find_best(folder / "checkpoints")
         if best is None:
             raise ValueError(f"task.init {folder}: no best checkpoint there: name the folder of a finished run")
-        new = _copy_weights(session.model, checkpoint.load_weights(best), best, session.config.task.freeze)
+        tensors, freeze = checkpoint.load_tensors(best), session.config.task.freeze
+        new = _copy_weights(session.model, checkpoint.named(tensors, checkpoint.MODEL), best, freeze)
+        stored = checkpoint.named(tensors, checkpoint.BUFFER)
+        for name, buffer in checkpoint.buffers_of(session.model).items():
+            if not name.startswith(HEAD) and name in stored and stored[name].shape == buffer.shape:
+                buffer.copy_(stored[name])
     return f"weights from {best}; new: {', '.join(new)}"
 
 

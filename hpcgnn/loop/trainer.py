@@ -292,8 +292,8 @@ class Trainer:
             with together(self.world, "checkpoint"):
                 self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
             progress = replace(self.progress, train_seconds=seconds)
-            tensors = {f"model.{name}": value.detach() for name, value in session.model.named_parameters()}
-            tensors |= self.optimizer.tensors(self.progress.step) | session.task.run_state()
+            tensors = checkpoint.model_tensors(session.model) | session.task.run_state()
+            tensors |= self.optimizer.tensors(self.progress.step)
             tensors |= self._scores.gather() if is_step else {}
             memory = memory if session.world.group == 0 else []
             tag = tag or checkpoint.step_tag(progress)
