@@ -24,6 +24,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.graph import files
+from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
@@ -50,6 +51,8 @@ def main(world: World, argv: list[str]) -> int:
         with Watchdog(world, config.comm.watchdog_seconds) as watchdog, held(folder, world, _say):
             path = _prepare(config, folder, world, resume)
             log = RunLog(folder / "log", world.rank)
+            if resume and config.data.stage_to and _option(argv, "--data.stage_to") is None:
+                _stage_if_possible(config, world, log)
             watchdog.at("open the partition set")
 
             def train(part: World, samplers: Samplers | None) -> int:
@@ -198,6 +201,13 @@ def _prepare(config: Sections, folder: Path, world: World, resume: bool) -> str:
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
             make_built_in(config, Path(path))
     return path
+
+
+def _stage_if_possible(config: Sections, world: World, log: RunLog) -> None:
+    """Collective. Of a resumed run: do not stage where a folder that an earlier job staged to cannot be made."""
+    if problem := unusable(config.data.stage_to, world):
+        log(f"nothing is staged to data.stage_to {config.data.stage_to} of an earlier start ({problem})")
+        config.data.stage_to = ""
 
 
 def _save_config(config: Sections, folder: Path, world: World) -> None:

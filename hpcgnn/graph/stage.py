@@ -70,8 +70,34 @@ def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
 
 
 def stage_path(path: str | os.PathLike, stage_to: str, world: Group) -> str | os.PathLike:
-    """Collective. Return the folder to read a set from: the staged one, or ``path`` where ``stage_to`` is empty."""
-    return stage(path, stage_to, world).folder if stage_to else path
+    """Collective. Return the folder to read a set from: the staged one, or ``path`` where ``stage_to`` is empty. An
+    environment variable in it, such as $TMPDIR, is that of the rank."""
+    with together(world, "stage the partition set"):
+        folder = expand(stage_to)
+    return stage(path, folder, world).folder if stage_to else path
+
+
+def expand(stage_to: str) -> str:
+    """Put in the environment variables that a folder to stage to names. Raises ValueError for one that is not set."""
+    folder = os.path.expandvars(stage_to)
+    if "$" in folder:
+        raise ValueError(
+            f"data.stage_to {stage_to}: the environment has no such variable; leave it empty, or name a folder"
+        )
+    return folder
+
+
+def unusable(stage_to: str, world: Group) -> str:
+    """Collective. Say on which host, and why, the folder to stage to cannot be made or written; empty: it can."""
+    problem = ""
+    try:
+        folder = Path(expand(stage_to))
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            problem = f"{world.host}: {folder} cannot be written"
+    except (OSError, ValueError) as error:
+        problem = f"{world.host}: {error}"
+    return next((text for text in world.allgather(problem) if text), "")
 
 
 def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> tuple[Path, list[StagedFile]]:
