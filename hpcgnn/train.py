@@ -27,6 +27,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
+from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.lock import held
 from hpcgnn.loop.logs import RunLog
@@ -135,6 +136,8 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
         raise ValueError("--resume needs the run folder to continue")
     folder = Path(resume)
     old = configuration.load(folder / "config.yaml")
+    checkpoint, recorded = recorded_config(folder / "checkpoints")
+    configuration.check_recorded(recorded, old, folder / "config.yaml", checkpoint)
     config, _ = configuration.parse(_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
     config.make_absolute()
     config.output.dir = old.output.dir

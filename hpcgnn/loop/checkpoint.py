@@ -1,9 +1,10 @@
 """Finds, checks and reads checkpoints, on any number of ranks; `checkpoint_writer` writes them.
 
-A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer), ``memory-<r>.safetensors``
-(node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows of the w-th write that
-reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and sha256, progress). Without
-a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
+A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer, configuration),
+``memory-<r>.safetensors`` (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows
+of the w-th write that reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and
+sha256, progress). Without a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and
+``best-<epoch>``.
 
 Version 2 has the layout that version 1 had last, so checkpoints of version 1 are read unless they have its first
 layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``) instead of a mailbox.
@@ -36,6 +37,7 @@ from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner, SavedRows
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 2
 STATE = "state.safetensors"
+CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
 
@@ -77,6 +79,19 @@ def find_latest(folder: Path) -> Path | None:
 def step_checkpoints(folder: Path) -> list[Path]:
     """List the whole step checkpoints, oldest first."""
     return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def recorded_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Read the configuration that a run was trained with from its newest step checkpoint, skipping damaged ones;
+    returns the checkpoint's name, too. Empty without checkpoints, and for one that an earlier version wrote."""
+    for path in reversed(step_checkpoints(folder)):
+        with contextlib.suppress(ValueError, OSError, SafetensorError):
+            check_files(path, [entry for entry in read_manifest(path)["files"] if entry["name"] == STATE])
+            with safe_open(path / STATE, "pt") as state:
+                recorded = decode_json((state.metadata() or {}).get(CONFIG, "{}"))
+            if isinstance(recorded, dict) and all(isinstance(keys, dict | str) for keys in recorded.values()):
+                return path.name, recorded
+    return "", {}
 
 
 def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[Path | None, bool]:

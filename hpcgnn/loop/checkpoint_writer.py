@@ -11,6 +11,7 @@ import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,13 +52,15 @@ class _Job:
 
 
 class CheckpointWriter:
-    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph.
+    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph;
+    config: that of the run, which a resumed one is compared with.
 
     A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``; whole
     checkpoints are left as they are, those that wait are given up.
     """
 
-    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog):
+    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog, config: dict[str, Any]):
+        self._metadata = {checkpoint.CONFIG: json.dumps(config)}
         self._folder, self._graph, self._keep, self._world, self._watchdog = folder, graph, keep, world, watchdog
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._jobs: list[_Job] = []
@@ -87,7 +90,8 @@ class CheckpointWriter:
                 remove(target)
                 target.mkdir(parents=True)
         contents = _contents(state, memory, flat_row, self._world.rank)
-        self._jobs.append(_Job(target, state.progress, is_step, self._thread.submit(_write_files, target, contents)))
+        written = self._thread.submit(_write_files, target, contents, self._metadata)
+        self._jobs.append(_Job(target, state.progress, is_step, written))
 
     def settle(self) -> None:
         """Finish all checkpoints that are under way, waiting for their files."""
@@ -137,14 +141,15 @@ def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank:
     return contents
 
 
-def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]]) -> list[dict]:
+def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]], metadata: dict[str, str]) -> list[dict]:
     target.mkdir(parents=True, exist_ok=True)  # rank 0 made it, but a network file system may show it here later
-    return [_write_file(target / name, tensors) for name, tensors in contents.items()]
+    return [_write_file(target / name, tensors, metadata) for name, tensors in contents.items()]
 
 
-def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
+def _write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> dict:
     try:
-        save_file({name: download(tensor) for name, tensor in tensors.items()}, path)
+        downloaded = {name: download(tensor) for name, tensor in tensors.items()}
+        save_file(downloaded, path, metadata if path.name == STATE else None)
         files.fsync(path)
     except SafetensorError as error:
         raise OSError(f"{path}: cannot write the checkpoint: {error}") from error

@@ -47,7 +47,8 @@ class Trainer:
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
         keep, graph = session.config.output.keep, session.partition.graph
-        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
+        config = session.config.to_dict()
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog, config)
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
         self.flat, self.progress = self.optimizer.flat, Progress()
         self._scores = TrainScores(self.world, *session.goal.train_measure())  # of the epoch so far

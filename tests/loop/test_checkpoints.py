@@ -28,7 +28,7 @@ from hpcgnn.train import _save_config
 @pytest.fixture
 def writer(comm, mpi_tmp_path):
     world = World(CommConfig(device="cpu", threads=1), comm)
-    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, world, Watchdog(world, 0))
+    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, world, Watchdog(world, 0), {})
     yield found
     found.close()
 
@@ -40,9 +40,9 @@ def gate(comm, monkeypatch):
     if comm.rank < comm.size - 1:
         event.set()
 
-    def wait(path, tensors):
+    def wait(*arguments):
         assert event.wait(60)
-        return original(path, tensors)
+        return original(*arguments)
 
     monkeypatch.setattr(checkpoint_writer, "_write_file", wait)
     yield event
@@ -102,7 +102,7 @@ def test_a_rank_that_cannot_write(comm, writer, monkeypatch):
     add(writer, comm.rank, 1)
     writer.settle()
 
-    def fail(path, tensors):
+    def fail(path, *_):
         raise OSError(f"{path}: cannot write the checkpoint: No space left on device")
 
     if comm.rank == comm.size - 1:
@@ -326,5 +326,5 @@ def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path
 def test_a_rank_makes_the_folder_that_it_does_not_see(tmp_path):
     """A network file system may show what rank 0 has made later."""
     folder = tmp_path / "checkpoints" / "step-1"
-    (entry,) = checkpoint_writer._write_files(folder, {"memory-1.safetensors": {"state": torch.ones(2)}})
+    (entry,) = checkpoint_writer._write_files(folder, {"memory-1.safetensors": {"state": torch.ones(2)}}, {})
     checkpoint.check_files(folder, [entry])

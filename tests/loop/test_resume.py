@@ -341,6 +341,30 @@ def test_refusals(runs, reference, finished):
     assert read(finished) == reference
 
 
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda text: text.replace("seed: 11", "seed: 12"), "train.seed (11 -> 12)"),
+        (lambda text: text.replace("dropout: 0.1", "dropout: 0.4"), "model.dropout (0.1 -> 0.4)"),
+        (lambda text: text[: text.index("train:")], "train.precision (float64 -> float32)"),
+    ],
+)
+def test_an_edited_configuration_is_refused(runs, finished, edit, named):
+    """It would be another run; the keys are named. Those that a resumed run may change are taken."""
+    path = finished / "config.yaml"
+    text, lines = path.read_text(), read(finished)
+    assert edit(text) != text
+    path.write_text(edit(text))
+    result = runs.train(1, f"--resume={finished}")
+    assert result.returncode == 2, result.stdout
+    assert f"error: {path} is not the configuration that step-" in result.stderr
+    assert named in result.stderr
+    assert "Traceback" not in result.stderr
+    assert read(finished) == lines
+    path.write_text(text.replace("log_seconds: 60.0", "log_seconds: 61.0").replace("keep: 2", "keep: 3"))
+    runs.start(finished, 1, check=True)
+
+
 def test_another_graph_is_refused(runs, finished, tmp_path):
     """A checkpoint's node memory means nothing on another graph."""
     partition(bipartite(tmp_path / "graph.h5", edge_width=2, seed=99), tmp_path / "parts", 4)

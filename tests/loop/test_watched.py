@@ -95,7 +95,7 @@ def test_checking_a_checkpoint(comm, mpi_tmp_path, reports):
     """Every file."""
     world = World(CommConfig(device="cpu", threads=1), comm)
     watchdog = Watchdog(world, 0)
-    writer = CheckpointWriter(mpi_tmp_path, "graph", 2, world, watchdog)
+    writer = CheckpointWriter(mpi_tmp_path, "graph", 2, world, watchdog, {})
     writer.add(checkpoint.step_tag(Progress()), State(Progress(), {}), [], np.empty(0, np.int64))
     writer.settle()
     writer.close()
