@@ -49,8 +49,8 @@ class Task:
         return True
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds besides weights, optimizer and ``memory``: equal on all ranks, as of the newest
-        ``memory.saved``."""
+        """What a checkpoint holds besides weights, buffers, optimizer and ``memory``: equal on all ranks, as of the
+        newest ``memory.saved``."""
         return {}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:

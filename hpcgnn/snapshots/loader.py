@@ -41,7 +41,7 @@ class SnapshotSequence:
         path = stage_path(path, stage_to, world)
         self.world, self.channel = world, world.channel()
         with together(world, "open the partition set"):
-            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash)
+            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash, world.working)
             if degrees:
                 self.partition.add_degrees()
 

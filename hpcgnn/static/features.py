@@ -132,11 +132,12 @@ class NodeRows:
         return route.pull_served(rows.to(self._wire) if narrow else rows)[0].to(table.dtype)
 
 
-def presample(input_ids: InputIds, num_steps: int, partition: GraphPartition) -> tuple[Ranking, ...]:
+def presample(input_ids: InputIds, num_steps: int, partition: GraphPartition, world: World) -> tuple[Ranking, ...]:
     """Collective. Rank the remote nodes of each type by how often the steps of an epoch need them; probability: needs a
     step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
     pieces = [[np.empty(0, np.int64)] for _ in partition.types]
     for step in range(num_steps):
+        world.working("presample", step)
         for kind, ids in enumerate(input_ids(step)):
             owner, _ = partition.book.of_type(kind).locate(ids)
             pieces[kind].append(ids[owner != partition.rank])
@@ -200,7 +201,7 @@ class NodeTables:
                         "--method hotness, or use features.cache presample"
                     )
         else:
-            rankings = presample(input_ids, num_steps, partition)
+            rankings = presample(input_ids, num_steps, partition, self._world)
         counts = np.diff(partition.book.type_base())
         room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in without)
                 for kind, tables in enumerate(self._tables)]  # fmt: skip

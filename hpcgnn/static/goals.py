@@ -5,6 +5,7 @@ destinations.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,8 +71,11 @@ class StaticGoal(Goal):
         """Make what executes plans; shared: what GraphTask takes."""
 
     @abstractmethod
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
-        """Collective. Score a split from the model's outputs [n, C] of all local nodes of a graph."""
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Score a split from the model's outputs [n, C] of all local nodes of a graph. ``between`` is
+        called on all ranks after every step; what it raises ends the scoring."""
 
 
 class NodeGoal(StaticGoal):
@@ -94,7 +98,9 @@ class NodeGoal(StaticGoal):
     def task(self, *shared) -> GraphNodeTask:
         return GraphNodeTask(self.node_type, *shared)
 
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
         """Collective. Score a split's seeds at their owners."""
         pool, partition = self.pools[batches.name], graph.partition
         first = int(partition.book.of_type(self.node_type).starts[partition.rank])
@@ -203,10 +209,12 @@ class LinkGoal(StaticGoal):
         return GraphLinkTask(types, self._replaced, loss, *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
         """Collective. Score a split, a batch at a time."""
         if self._candidates:
-            return self._rank(outputs, batches, model.decoder, graph)
+            return self._rank(outputs, batches, model.decoder, graph, between)
         collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
@@ -223,9 +231,12 @@ class LinkGoal(StaticGoal):
                 for place, negative in zip(self._replaced, negatives, strict=True)
             ]
             collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
+            between()
         return collected
 
-    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph) -> Collected:
+    def _rank(
+        self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
         """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
         collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
@@ -242,6 +253,7 @@ class LinkGoal(StaticGoal):
                 ranks = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
                 collected.take({"query": query[own], "rank": ranks[own]})
+            between()
         return collected
 
     def collector(self) -> Collected:

@@ -40,7 +40,7 @@ def open_partition(
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
     with together(world, "open the partition set"):
         partition = open_graph_partition(
-            folder, world.rank, world.size, config.data.check_hash, edges, columns, with_out=out
+            folder, world.rank, world.size, config.data.check_hash, edges, columns, out, working=world.working
         )
         check(partition)
     return outward(partition, channel) if out else partition
@@ -66,7 +66,9 @@ class StaticGraph:
         if partition is None:
             with together(world, "open the partition set"):
                 check_choice("direction", direction, DIRECTIONS)
-                partition = open_graph_partition(path, world.rank, world.size, check_hash, with_out=direction == OUT)
+                partition = open_graph_partition(
+                    path, world.rank, world.size, check_hash, with_out=direction == OUT, working=world.working
+                )
             if direction == OUT:
                 partition = outward(partition, self.channel)
         self.partition = partition

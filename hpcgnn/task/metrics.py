@@ -80,7 +80,9 @@ def count_levels(positive: np.ndarray, negative: np.ndarray, world: World) -> Le
     """Collective. Count the negatives of all ranks by level, from this rank's scores of positives [s] and of negatives,
     of any shape."""
     levels = Levels.of(positive, world)
-    levels.add(torch.from_numpy(np.ascontiguousarray(negative)))
+    for number, piece in enumerate(torch.from_numpy(np.ascontiguousarray(negative)).ravel().split(AT_ONCE)):
+        world.working("metrics", number)
+        levels.add(piece)
     return levels.summed(world)
 
 

@@ -51,7 +51,7 @@ def open_splits(
     """
     path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
-        partition = open_partition(path, world.rank, world.size, config.check_hash)
+        partition = open_partition(path, world.rank, world.size, config.check_hash, world.working)
     num_events = world.total(len(partition.events))
     with together(world, "open the partition set"):
         if num_events != partition.num_events:

@@ -142,6 +142,7 @@ def embed_nodes(session: Session, nodes: Nodes) -> np.ndarray | None:
     ids = find_nodes(nodes.path, "node", nodes.node, nodes.type, session.partition, world)
     pieces = [np.empty((0, session.config.model.embed_dim), str(session.dtype).removeprefix("torch."))]
     for begin in range(0, len(nodes), size):
+        world.working("embed the nodes", begin)
         end = min(begin + size, len(nodes))
         own = np.arange(begin + world.rank, end, world.size)  # embedded as sources of events with themselves
         plan = query_plan(session, own, ids[own], ids[own], nodes.time[own], end - begin)
@@ -221,6 +222,7 @@ def score_pairs(session: Session, pairs: AskedPairs) -> np.ndarray:
     size = session.config.train.batch_size
     scores = np.zeros(len(pairs))
     for begin in range(0, len(pairs), size):
+        world.working("score the pairs", begin)
         end = min(begin + size, len(pairs))
         own = np.arange(begin + world.rank, end, world.size)
         plan = query_plan(session, own, src[own], dst[own], pairs.time[own], end - begin)
