@@ -38,7 +38,7 @@ class Journal:
     def note(self, stage: str, value: Any = True) -> None:
         """Collective. Note, durably, that a stage is finished; the value is the same on all ranks."""
         self._notes[stage] = value
-        with self.team.together("note a finished stage"):
+        with self.team.together("note a finished stage"), files.naming_disk(self.folder):
             if self.team.rank == 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_file(self.folder / NAME, json.dumps(self._notes, sort_keys=True).encode())
@@ -66,13 +66,13 @@ class Journal:
             counts = np.zeros(self.team.size, np.int64)
             counts[0] = len(part) * (self.team.rank == rank)
             rows = self.team.exchange(part[: counts[0]], counts)[0]
-            with self.team.together("keep the assignment"):
+            with self.team.together("keep the assignment"), files.naming_disk(self.folder):
                 if self.team.rank == 0:
                     with open(temporary, "ab" if rank else "wb") as file:
                         if rank == 0:
                             np.lib.format.write_array_header_1_0(file, header)
-                        rows.tofile(file)
-        with self.team.together("keep the assignment"):
+                        file.write(rows.tobytes())
+        with self.team.together("keep the assignment"), files.naming_disk(self.folder):
             if self.team.rank == 0:
                 files.commit(temporary, path)
                 digest = files.file_hash(path)

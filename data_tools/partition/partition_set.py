@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import pathlib
+import tempfile
 from collections.abc import Container, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -58,7 +59,8 @@ def write_set(journal: Journal, job: Job) -> dict:
     if loads is not None or team.sum(np.array([len(hashes)]))[0] < options.parts:
         with contextlib.ExitStack() as stack:
             both_ends = source.kind == "temporal" or bool(getattr(options, "out_edges", False))
-            rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
+            with files.naming_disk(tempfile.gettempdir()):
+                rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
             if loads is not None:
                 journal.note("quality", measure(Measured(team, rows, layout, own), loads))
             if not journal.get("cleared"):
