@@ -167,9 +167,12 @@ def run_team(main: Callable[[Team], int]) -> int:
             return 2 if error.user_error else 1
         except BrokenPipeError:
             raise
-        except BaseException:
+        except BaseException as error:
             if isinstance(team, Ranks) and team.size > 1:
-                traceback.print_exc()
+                if isinstance(error, (OSError, MemoryError)):
+                    print(f"error: {error or 'out of memory'} [rank {team.rank} of {team.size}]", file=sys.stderr)
+                else:
+                    traceback.print_exc()
                 team.end()
             raise
 

@@ -9,14 +9,14 @@ import os
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from data_tools.memory import give_back_freed_memory
 from data_tools.partition.blocks import NodeBlocks, splitmix64
 from data_tools.partition.layout import new_numbers, order_parts
-from data_tools.partition.methods.given_parts import file_parts, kaminpar_parts, user_parts
+from data_tools.partition.methods.given_parts import code_hash, file_parts, kaminpar_parts, user_parts
 from data_tools.partition.methods.hotness import hotness_parts
 from data_tools.partition.methods.metis import metis_partition
 from data_tools.partition.methods.parmetis import Library, load_library, parmetis_partition
@@ -188,6 +188,16 @@ def parts_of_file(job: Job) -> np.ndarray:
 def assign(job: Job) -> np.ndarray:
     """Collective. Assign nodes to parts by the method of the options."""
     return METHODS.get(job.options.method, gathered(users_own))(job)
+
+
+def surroundings(options: Options, team: Team) -> dict[str, Any]:
+    """Name what an assignment depends on besides the graph and the options: the number of ranks, the number of threads,
+    or the code of the user's own partitioner, where the method does."""
+    if options.method == PARMETIS:
+        return {"ranks": team.size}
+    if options.method == "kaminpar":
+        return {"threads": len(os.sched_getaffinity(0))}
+    return {} if options.method in METHODS else {"code": code_hash(options.method)}
 
 
 def check_method(job: Job) -> None:

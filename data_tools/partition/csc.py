@@ -111,11 +111,13 @@ def write_csc(
     starts = bucket_starts(indptr, owners.offsets, limit)
     targets = CscTargets(group, owners.offsets, indptr, starts)
     targets.write_indptr(path)
-    with tempfile.TemporaryFile(dir=pathlib.Path(group.files[0].filename).parent) as keys:
+    folder = pathlib.Path(group.files[0].filename).parent
+    with files.naming_disk(folder), tempfile.TemporaryFile(dir=folder) as keys:
         targets.spool_owners(owners, keys)
         for column in columns:
             targets.scatter(owners, path, column)
         targets.sort(path, [column.name for column in columns], keys)
+    group.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class CscTargets:
         for start, length, moves in self.pieces(owners, 8):
             owner = owners.read(start, start + length)
             for _, begin, rows in moves:
-                os.pwrite(keys.fileno(), owner[rows].tobytes(), 8 * begin)
+                files.write_at(keys.fileno(), owner[rows], 8 * begin)
 
     def scatter(self, owners: Owners, path: str, column: Column) -> None:
         """Create a column in every file and fill its buckets, in the order of the rows within each."""
@@ -173,6 +175,7 @@ class CscTargets:
             for bucket, begin, rows in moves:
                 begin -= int(first[part[bucket]])
                 targets[part[bucket]][begin : begin + len(rows)] = slab[rows]
+        self.group.flush()
 
     def part_of_bucket(self) -> np.ndarray:
         """Find the part of every bucket [B], relative to the group."""

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import pathlib
+import tempfile
 from collections.abc import Container, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -32,9 +33,10 @@ from data_tools.source.checks import validate
 from hpcgnn.graph import files
 
 
-def make_set_id(source_hash: str, options: Options) -> str:
-    """Compute the identity of a partition set, hex: equal inputs give equal sets."""
-    text = json.dumps({"source": source_hash, "version": files.VERSION, **asdict(options)}, sort_keys=True)
+def make_inputs_id(source_hash: str, options: Options, surroundings: dict[str, Any]) -> str:
+    """Compute the identity of what a set is made from, hex; surroundings: see `assignment.surroundings`."""
+    inputs = {"source": source_hash, "version": files.VERSION, "surroundings": surroundings, **asdict(options)}
+    text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -58,7 +60,8 @@ def write_set(journal: Journal, job: Job) -> dict:
     if loads is not None or team.sum(np.array([len(hashes)]))[0] < options.parts:
         with contextlib.ExitStack() as stack:
             both_ends = source.kind == "temporal" or bool(getattr(options, "out_edges", False))
-            rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
+            with files.naming_disk(tempfile.gettempdir()):
+                rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
             if loads is not None:
                 journal.note("quality", measure(Measured(team, rows, layout, own), loads))
             if not journal.get("cleared"):
@@ -102,7 +105,7 @@ def write_own(
         written, accesses = {}, {}
         with job.team.together("write the parts"):
             for parts in groups[index : index + 1]:
-                with temporal.open_group(layout, journal.folder, journal.set_id, parts) as group:
+                with temporal.open_group(layout, journal.folder, journal.set_id(), parts) as group:
                     if rows.kind == "temporal":
                         temporal.write_group(rows, layout, group, counts, job.memory)
                     else:
@@ -138,7 +141,7 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
     own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in numbering.own_parts]
     records = [record for of_rank in team.everyone(own) for record in of_rank]
     attributes = {
-        "set_id": journal.set_id,
+        "set_id": journal.set_id(),
         "options": json.dumps(asdict(options), sort_keys=True),
         "source_name": pathlib.Path(source.file.filename).name,
         "source_hash": journal.source_hash,

@@ -46,6 +46,11 @@ class PartGroup:
     first: int
     files: list[h5py.File]
 
+    def flush(self) -> None:
+        """Bring to the disk what is written so far. Raises OSError where it takes no more."""
+        for file in self.files:
+            file.flush()
+
     def route(self, start: int, stop: int, parts: np.ndarray, rows: np.ndarray) -> Routing:
         """Group (part, row) pairs by part; pairs of parts outside the group are dropped."""
         keep = (parts >= self.first) & (parts < self.first + len(self.files))
@@ -89,6 +94,7 @@ def scatter(group: PartGroup, path: str, counts: np.ndarray, like, values: Calla
             begin = cursor[index]
             targets[index][begin : begin + len(rows)] = slab[rows]
             cursor[index] += len(rows)
+    group.flush()
 
 
 def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
@@ -190,6 +196,7 @@ def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Sour
         keys = np.concatenate([history_keys(src, dst, (first, stop), start, num_events) for start, src, dst in ends()])
         keys.sort()
         event[indptr[first] : indptr[stop]] = keys % num_events
+    file.flush()
 
 
 @contextlib.contextmanager

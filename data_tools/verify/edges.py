@@ -77,7 +77,7 @@ class PairSpool:
 
     def __init__(self, stack: contextlib.ExitStack, dtype: np.dtype, windows: range, window: int):
         self.dtype, self.window, self._windows = dtype, window, windows
-        self._files = {index: stack.enter_context(tempfile.TemporaryFile(buffering=0)) for index in windows}
+        self._files = {index: stack.enter_context(tempfile.TemporaryFile()) for index in windows}
 
     def add(self, records: np.ndarray) -> None:
         """Write records [k] to the files of their windows."""
@@ -85,7 +85,7 @@ class PairSpool:
         order = np.argsort(window, kind="stable")
         bounds = np.searchsorted(window[order], np.arange(self._windows.start, self._windows.stop + 1))
         for index in np.flatnonzero(np.diff(bounds)):
-            records[order[bounds[index] : bounds[index + 1]]].tofile(self._files[self._windows[index]])
+            self._files[self._windows[index]].write(records[order[bounds[index] : bounds[index + 1]]].tobytes())
 
     def records(self, index: int) -> np.ndarray:
         """Read the records of a window, by part and position."""

@@ -6,7 +6,7 @@ N nodes of all types numbered together, in the order of the types; P parts.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import pathlib
 import tempfile
@@ -18,6 +18,7 @@ from data_tools.partition.methods.metis_file import pair_slabs, write_metis
 from data_tools.partition.pair_graph import PairGraph
 from data_tools.partition.source import Source
 from data_tools.source.formats.npz_arrays import open_npy
+from hpcgnn.graph import files
 
 TOLERANCE = 0.03  # that KaMinPar is asked for
 
@@ -72,6 +73,15 @@ def load_partitioner(name: str) -> Callable:
     if not callable(partitioner):
         raise ValueError(f"method={name}: cannot be called; expected a class with __call__, or a function")
     return partitioner
+
+
+def code_hash(name: str) -> str | None:
+    """Compute the hash of the file that a partitioner of the user's is in, None where there is no file."""
+    try:
+        module = importlib.util.find_spec(name.rpartition(".")[0])
+    except (ImportError, AttributeError, ValueError):
+        return None  # `load_partitioner` says so when it is needed
+    return files.file_hash(module.origin) if module and module.origin and os.path.isfile(module.origin) else None
 
 
 def user_parts(name: str, graph: PairGraph, weights: dict[str, np.ndarray], num_parts: int, seed: int) -> np.ndarray:
