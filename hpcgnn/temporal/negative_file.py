@@ -127,7 +127,8 @@ class _Dtype:
     def __init__(self, code: str, align: bool = False, copy: bool = False):
         if not isinstance(code, str) or not re.fullmatch(r"[biuf][1-8]|[SU][0-9]{1,9}", code):
             raise pickle.UnpicklingError(f"it holds an array of type {str(code)[:20]!r}, not of numbers or text")
-        self._code, self._order = code, "="
+        self._code = code
+        self._order: Literal["<", ">", "="] = "="
 
     def __setstate__(self, state: tuple) -> None:
         self._order = state[1] if state[1] in ("<", ">") else "="
