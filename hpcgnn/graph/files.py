@@ -67,7 +67,7 @@ import hashlib
 import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
@@ -81,6 +81,7 @@ GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20
+BLOCK_BYTES = 8 << 20  # of a file that is read from end to end
 SEAL_BYTES = 512  # HDF5's user block of a book
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL_BYTES = 256 << 20  # that a column may have in a file of any size
@@ -229,14 +230,25 @@ def fsync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def file_hash(path: str | os.PathLike, first: int = 0) -> str:
-    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex."""
+def file_hash(path: str | os.PathLike, first: int = 0, working: Callable[..., None] | None = None) -> str:
+    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex; working: is told about every block."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         file.seek(first)
-        while block := file.read(8 << 20):
+        while block := file.read(BLOCK_BYTES):
             digest.update(block)
+            if working:
+                working(f"read {path}")
     return digest.hexdigest()
+
+
+def copy(source: str | os.PathLike, target: str | os.PathLike, working: Callable[..., None] | None = None) -> None:
+    """Copy a file's bytes; working: is told about every block."""
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while block := reader.read(BLOCK_BYTES):
+            writer.write(block)
+            if working:
+                working(f"copy {source}")
 
 
 def seal_of(path: str | os.PathLike) -> bytes:

@@ -6,6 +6,7 @@ n nodes of this rank, S snapshots, m rows of edges, each of them in one snapshot
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +115,14 @@ class SnapshotPartition:
 
 
 def open_snapshot_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None
 ) -> SnapshotPartition:
-    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph.
+    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: is told about every
+    part.
 
     Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
     """
-    partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots")
+    partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots", working=working)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
         if (len(partition.types), len(partition.relations)) != (1, 1):
             raise files.FileFormatError(

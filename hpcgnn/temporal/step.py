@@ -22,10 +22,10 @@ from torch.nn.functional import cross_entropy
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.timers import Timers
-from hpcgnn.loop.step_graphs import StepTask
+from hpcgnn.loop.session import StepTask
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.task.collect import StepScores
+from hpcgnn.task.goal import StepScores
 from hpcgnn.task.labels import MISSING, Head, LabelScores
 from hpcgnn.task.links import LinkScores, binary_loss
 from hpcgnn.temporal.config import ModelConfig

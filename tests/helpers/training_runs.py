@@ -19,7 +19,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream
-from hpcgnn.task.collect import concatenate
+from hpcgnn.task.goal import concatenate
 from hpcgnn.temporal import session as sessions
 from hpcgnn.temporal.config import RunConfig
 
