@@ -21,7 +21,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.directory import Directory
 from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.negative_file import open_negatives
-from hpcgnn.temporal.negatives import PairHistory
+from hpcgnn.temporal.negatives import AllOthers, PairHistory
 
 BATCH, ITEMS = 40, 15
 
@@ -251,6 +251,17 @@ def test_pickle_of_an_older_numpy(tmp_path):
     file = open_negatives(str(path))
     assert np.array_equal(file.read(0, 1), GOOD[:1])
     assert [column.tolist() for column in file.keys] == [[1], [2], [3]]
+
+
+def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
+    others = AllOthers(np.arange(1_000_001)[::-1].copy(), np.arange(50) * 7)
+    whole = others.at(slice(3, 9)).dst
+    assert all(np.array_equal(others.at(slice(3, 9), part).dst, whole[:, part])
+               for part in (slice(None), slice(0, 100), slice(40, 60), slice(999_900, 1_000_100)))  # fmt: skip
+    tracemalloc.start()
+    others.at(slice(0, 50), slice(500, 600))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
