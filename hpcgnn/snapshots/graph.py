@@ -134,7 +134,8 @@ def open_snapshot_partition(
             raise files.FileFormatError(
                 f"{file.filename}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
             )
-    with files.reading(files.part_path(path, 0), files.PART, "partition again") as file:
+    first_part = partition.book.parts_of(rank)[0]  # all parts list all columns; a staged set may lack other ranks'
+    with files.reading(files.part_path(path, first_part), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
         stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}

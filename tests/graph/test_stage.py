@@ -18,7 +18,8 @@ from data_tools.verify.command import verify
 from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.graph.stage import stage
+from hpcgnn.graph.stage import copy_checked, plan_stage, stage
+from hpcgnn.snapshots.graph import open_snapshot_partition
 
 SMALL = [
     "--model.memory_dim=4", "--model.time_dim=4", "--model.embed_dim=4", "--train.batch_size=50", "--comm.threads=1",
@@ -60,6 +61,18 @@ def losses_of(comm, parts, target):
         losses = [session.task.train(plan).detach().numpy().copy() for plan in plans]
     session.close()
     return session.world.reduce_array(np.array(losses))
+
+
+def test_snapshots_are_read_where_another_node_has_part_0(comm, mpi_tmp_path):
+    snapshots, local = snapshot_runs.make_parts(comm, mpi_tmp_path), mpi_tmp_path / str(comm.rank)
+    folder, staged_files = plan_stage(snapshots, str(local), 1, 2)
+    folder.mkdir(parents=True)
+    assert all(map(copy_checked, staged_files))
+    assert not files.part_path(folder, 0).exists()
+    here, there = (open_snapshot_partition(path, 1, 2) for path in (snapshots, folder))
+    assert there.series.keys() == here.series.keys()
+    assert all(np.array_equal(there.series[name], column) for name, column in here.series.items())
+    assert there.scales == here.scales
 
 
 def test_static_training_reads_what_was_staged(comm, parts, mpi_tmp_path):

@@ -18,6 +18,7 @@ from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.temporal.config import ModelConfig
+from hpcgnn.temporal.memory import NEVER
 from hpcgnn.temporal.plan import Query
 
 
@@ -161,9 +162,9 @@ class TimeProjection(nn.Module):
         nn.init.normal_(self.drift, std=node_width**-0.5)
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None, last: torch.Tensor) -> torch.Tensor:
-        """Embed the roots. node [U, D]; last [U] int64 time of each row's last mail, -1 never; returns [N, Z]."""
+        """Embed the roots. node [U, D]; last [U] int64 time of each row's last mail, or NEVER; returns [N, Z]."""
         since = last[query.root]
-        dt = torch.where(since >= 0, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
+        dt = torch.where(since != NEVER, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
         own = native.GatherRows.apply(node, query.root, *query.root_transpose)
         out = self.identity.project(own * (1 + dt.unsqueeze(1) * self.drift))
         mask = dropout_mask(dropout, out.dtype, out.shape[1])
