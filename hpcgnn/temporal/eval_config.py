@@ -19,7 +19,7 @@ class EvalConfig:
         protocol: "tgb": batches of 200, every other destination (or negatives_file) as negatives, no neighbours from
             within the batch, mean reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
         negatives: "random", "historical", "inductive", "all" (every other destination) or "file".
-        negatives_file: fixed negatives for "file" and "tgb".
+        negatives_file: fixed negatives for "file" and "tgb"; {split} in the path stands for val or test.
         batch_size: events of a batch; 0: as in training.
         chunk: negatives an event that are scored at once; bounds memory when there are many.
     """

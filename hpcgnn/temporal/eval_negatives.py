@@ -35,11 +35,13 @@ def fixed_negatives(
     path: str, batches: Batches, splits: Splits, partition: TemporalPartition, world: World, channel: Channel
 ) -> Negatives:
     """Collective. Read the negatives [n, k] that a file lists for this rank's events of a split; ``negative_file``
-    describes the formats. The file may list events of other splits too.
+    describes the formats. The file may list events of other splits too; ``{split}`` in the path stands for the name of
+    the split.
 
     Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
     unknown id, or an event of the split that is not listed.
     """
+    path = path.replace("{split}", batches.name)
     index = SPLITS.index(batches.name)
     begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
     file: NegativeFile | None = None

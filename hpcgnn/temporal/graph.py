@@ -16,6 +16,7 @@ import numpy as np
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
 
+FIXED = ("row", "src", "dst", "time")
 KEPT = ("feat", "label", "split")  # further columns of events that training uses
 
 
@@ -60,7 +61,8 @@ class Events:
 @dataclass(frozen=True, slots=True)
 class TemporalPartition:
     """A rank's share. flat_row [n] of every local node; graph: hash of the graph file, the same for all its partition
-    sets; features, node_feature only where the graph has them; node_ids: original ids by type."""
+    sets; features, node_feature only where the graph has them; node_ids: original ids by type; unused: columns of
+    events that training does not look at."""
 
     book: Book
     graph: str
@@ -72,6 +74,7 @@ class TemporalPartition:
     history: History
     events: Events
     features: np.ndarray | None
+    unused: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -140,7 +143,7 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, worki
         node_ids[name] = np.concatenate([p.node_columns[kind].get("id", p.rows[kind]) for p in parts])
     return TemporalPartition(
         book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids, history,
-        _merge_events(own), features,
+        _merge_events(own), features, tuple(name for name in parts[0].edges if name not in FIXED + KEPT),
     )  # fmt: skip
 
 
@@ -163,7 +166,7 @@ def _read_part(path, part: int, set_id: str, digest: str | None, types, relation
         nodes = [{key: column[()] for key, column in file["nodes"][t].items()} for t in types]
         edges = {key: column[()] for key, column in file["edges"][relation].items()}
         indptr, entry = (file["history"][relation][key][()].astype(np.int64) for key in ("indptr", "event"))
-        missing = [column for column in ("row", "src", "dst", "time") if column not in edges]
+        missing = [column for column in FIXED if column not in edges]
         if missing:
             raise KeyError(f"/edges/{relation} has no column {missing[0]}")
         return _Part([n.pop("row") for n in nodes], nodes, edges, indptr, entry)
@@ -214,7 +217,7 @@ def _own_events(part: _Part, book: Book, index: int) -> Events:
     """Choose the events of a part whose source lies in it."""
     block = np.searchsorted(book.offsets[:, 0], part.edges["src"], side="right") - 1
     own = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
-    fixed = {key: part.edges[key][own].astype(np.int64) for key in ("row", "src", "dst", "time")}
+    fixed = {key: part.edges[key][own].astype(np.int64) for key in FIXED}
     columns = {key: part.edges[key][own] for key in KEPT if key in part.edges}
     if "feat" in columns:
         columns["feat"] = files.as_matrix(columns["feat"]).astype(np.float32)

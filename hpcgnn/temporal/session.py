@@ -175,6 +175,8 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
         f"{book.num_nodes} nodes, {partition.num_events} events in {book.offsets.shape[1] - 1} parts; {totals}",
         f"{config.train.precision}; {batches['train'].num_steps} steps an epoch",
     ]
+    if partition.unused:
+        lines.append(f"columns of events that training does not look at: {', '.join(partition.unused)}")
     if count > 1:
         own = len(range(world.group, count, world.num_groups))
         lines.append(f"{count} epochs at once, {own} by each of {world.num_groups} groups of {world.size} ranks")

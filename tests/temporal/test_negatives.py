@@ -19,6 +19,7 @@ from training_runs import bipartite, homogeneous, make_parts, on_rank_0, read_pl
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.graph.directory import Directory
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.negatives import AllOthers, PairHistory
@@ -241,6 +242,23 @@ def test_file_of_an_empty_split(comm, parts, mpi_tmp_path):
     on_rank_0(comm, lambda: np.savez(path, row=ROWS, negatives=GOOD))
     found = Evaluation.open(comm, parts, "val", val_fraction=0.0).negatives("file", path=path)
     assert comm.rank > 0 or found.shape == (0, 4, 2)
+
+
+def test_a_file_for_each_split(comm, graph, parts, mpi_tmp_path):
+    plain = read_plain(graph)
+    evaluations = {split: Evaluation.open(comm, parts, split) for split in SPLITS[1:]}
+    bounds = evaluations["val"].splits.bounds
+
+    def write():
+        for split, begin, end in zip(SPLITS[1:], bounds[1:], bounds[2:], strict=True):
+            rows = np.arange(begin, end)
+            write_file(mpi_tmp_path / f"wiki_{split}_ns.pkl", plain, rows, 1000 + 3 * listed(rows))
+
+    on_rank_0(comm, write)
+    for split, evaluation in evaluations.items():
+        read = evaluation.negatives("file", path=mpi_tmp_path / "wiki_{split}_ns.pkl")
+        rows = np.arange(*bounds[SPLITS.index(split) :][:2])
+        assert read is None or np.array_equal(read[..., 1], plain.num_nodes - ITEMS + listed(rows))
 
 
 def test_pickle_of_an_older_numpy(tmp_path):
