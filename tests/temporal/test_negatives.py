@@ -250,7 +250,7 @@ def test_a_file_for_each_split(comm, graph, parts, mpi_tmp_path):
     bounds = evaluations["val"].splits.bounds
 
     def write():
-        for split, begin, end in zip(SPLITS[1:], bounds[1:], bounds[2:], strict=True):
+        for split, begin, end in zip(SPLITS[1:], bounds[1:-1], bounds[2:], strict=True):
             rows = np.arange(begin, end)
             write_file(mpi_tmp_path / f"wiki_{split}_ns.pkl", plain, rows, 1000 + 3 * listed(rows))
 
