@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import runpy
+import signal
 import sys
 
 import hpcgnn
@@ -68,6 +69,7 @@ def unknown(name: str) -> str:
 def _answer(text: str) -> int:
     """Print a text once; returns exit code 0."""
     if launched_tasks()[1] == 1:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # behind `| head` it ends without a word
         print(text)
         return 0
     from hpcgnn.loop import launch

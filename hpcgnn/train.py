@@ -49,7 +49,8 @@ def main(world: World, argv: list[str]) -> int:
             watchdog.at("configuration")
             config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
         world = World(config.comm)
-        with Watchdog(world, config.comm.watchdog_seconds) as watchdog, held(folder, world, _say):
+        seconds = config.comm.watchdog_seconds
+        with Watchdog(world, seconds, stop.is_leaving) as watchdog, held(folder, world, _say):
             path = _prepare(config, folder, world, resume)
             log = RunLog(folder / "log", world.rank)
             if resume and config.data.stage_to and _option(argv, "--data.stage_to") is None:

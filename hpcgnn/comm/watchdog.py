@@ -4,7 +4,8 @@ Every rank's main thread reports where it is (``at``). A background thread on ea
 when its own main thread has not moved for ``seconds``, it asks all ranks. Where none has moved in that time, it prints
 who is where (ranks that are behind, or do not answer, are late) and aborts the job. A rank that waits for requests is
 ``idle``: it asks from time to time whether the others are still there. A rank whose launcher has died ends itself: MPI
-tells only ranks that call it.
+tells only ranks that call it. Where it was asked to leave it has LEAVE_SECONDS for its checkpoint: Open MPI's mpirun
+hands SIGTERM on and ends at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ ASK, TELL = 1, 2
 IDLE = "idle"
 POLL_SECONDS = 0.25
 ANSWER_SECONDS = 3.0
+LEAVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,11 @@ class Where:
 
 
 class Watchdog:
-    """Watches the main threads of all ranks; ``seconds`` = 0 switches it off. A context manager, collective to create
-    and to close."""
+    """Watches the main threads of all ranks; ``seconds`` = 0 switches it off; is_leaving: says whether this rank was
+    asked to leave. A context manager, collective to create and to close."""
 
-    def __init__(self, world: World, seconds: float):
+    def __init__(self, world: World, seconds: float, is_leaving: Callable[[], bool] | None = None):
+        self._is_leaving = is_leaving
         self._world, self.seconds = world, seconds
         self._state = ("start", 0, 0, time.monotonic())
         self._closing, self._launcher = threading.Event(), os.getppid() if launched_tasks()[0] else None
@@ -87,11 +91,14 @@ class Watchdog:
         self.close()
 
     def _watch(self) -> None:
-        heard = time.monotonic()
+        heard, orphaned = time.monotonic(), float("inf")
         while not self._closing.wait(POLL_SECONDS):
             self._answer()
             if self._launcher not in (None, os.getppid()):
-                self._leave_orphaned()
+                orphaned = min(orphaned, time.monotonic())
+                may_finish = self._is_leaving is not None and self._is_leaving()
+                if not may_finish or time.monotonic() > orphaned + LEAVE_SECONDS:
+                    self._leave_orphaned()
             if time.monotonic() - max(heard, self._state[3]) > self.seconds:
                 before, answers, heard = self._state, self._ask(), time.monotonic()
                 if self._closing.is_set() or self._state is not before:

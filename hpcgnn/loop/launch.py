@@ -4,12 +4,13 @@ leave."""
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -20,6 +21,7 @@ Result = TypeVar("Result")
 SWITCH_SECONDS = 1e-3
 LEAVE_SECONDS = 60
 EXIT_DONE, EXIT_FAILURE, EXIT_USER, EXIT_REQUEUE = 0, 1, 2, 75
+EXIT_INTERRUPTED, EXIT_UNREAD = 128 + signal.SIGINT, 128 + signal.SIGPIPE  # as a shell has it
 
 
 class Answered(Exception):
@@ -27,7 +29,8 @@ class Answered(Exception):
 
 
 def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) -> int:
-    """Run a command's main function on all ranks; returns its exit code.
+    """Run a command's main function on all ranks; returns its exit code. Standard output that nobody reads any more, as
+    behind `| head`, is no error.
 
     After DistributedError all ranks leave with one message (exit code 2 for the user's input, else 1). Any other error
     on any rank, SystemExit included (the others would wait for that rank), is printed with rank, host and stage, and
@@ -51,8 +54,32 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
             print(f"error: {error}", file=sys.stderr, flush=True)
             return EXIT_USER
         return _abort(world, EXIT_FAILURE, error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        if world is not None and world.size > 1:
+            world.abort(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except BaseException as error:
+        if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout) and (world is None or world.size == 1):
+            return EXIT_UNREAD
         return _abort(world, EXIT_FAILURE, error)
+    finally:
+        _drop_unread(sys.stdout)
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Say whether a stream is not a pipe whose other end is closed."""
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLOUT)
+    return not any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _drop_unread(stream: TextIO) -> None:
+    """Write what waits for a stream; if nobody reads it, drop that, also for Python's end."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def leave(code: int) -> NoReturn:
@@ -94,23 +121,29 @@ def on_first_rank(world: World, stage: str, function: Callable[[], Result]) -> R
     return result
 
 
-WATCHED = (signal.SIGUSR1, signal.SIGTERM)
+WATCHED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 END_TIMES = ("HPCGNN_JOB_END", "SLURM_JOB_END_TIME")  # in seconds since 1970; the first one counts
 SHARE = 0.1  # of the time that is left at the start, which a run does not give up however early it should leave
 
 
 class StopRequest:
-    """Remembers that USR1 or TERM arrived, for the run loop to ask. A context manager that restores the old
-    handlers."""
+    """Remembers that USR1, TERM or INT (Ctrl-C) arrived, for the run loop to ask; a second INT is not waited for. A
+    context manager that restores the old handlers."""
 
     def __init__(self):
         self._signalled, self._deadline = False, float("inf")
         self._old: dict = {}
+        self._pipe: tuple[int, int] | None = None  # signals are written into it as they arrive
 
     @property
     def requested(self) -> bool:
         """Whether the run should leave."""
         return self._signalled or time.time() >= self._deadline
+
+    def is_leaving(self) -> bool:
+        """Say, to any thread, whether the run should leave, or a signal has arrived that the main thread, within a
+        kernel or an exchange, has not looked at."""
+        return self.requested or (self._pipe is not None and bool(select.select(self._pipe[:1], [], [], 0)[0]))
 
     def leave_before_end(self, seconds: float) -> str:
         """Request to leave so many seconds (0: never) before the end of the job's time, where the environment says when
@@ -128,12 +161,23 @@ class StopRequest:
         return f"{left / 60:.0f} minutes left; the run leaves {early:.0f} s before the end with a checkpoint"
 
     def __enter__(self) -> StopRequest:
-        self._old = {number: signal.signal(number, self._remember) for number in WATCHED}
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[1], False)
+        self._old_wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        for number in WATCHED:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as of a command that a shell started in the background
+                self._old[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(self, *_) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_wakeup)
+        for end in self._pipe or ():
+            os.close(end)
+        self._pipe = None
 
-    def _remember(self, *_) -> None:
+    def _remember(self, number: int, _) -> None:
+        if number == signal.SIGINT:
+            signal.signal(number, self._old[number])
         self._signalled = True

@@ -98,4 +98,5 @@ class RunLog:
         with contextlib.suppress(OSError):  # a log that does not fit on the disk is no reason to stop
             self._file.write(f"{stamp} {text}\n".encode())
         if self._rank == 0:
-            print(f"{stamp} {text}", flush=True)
+            with contextlib.suppress(BrokenPipeError):  # nobody reads the terminal any more; the file has all
+                print(f"{stamp} {text}", flush=True)

@@ -29,6 +29,9 @@ from hpcgnn.task.metrics import LOWER_IS_BETTER
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
 
+ASKED = "asked to leave: writing a checkpoint"  # said at once, as launchers may not wait for its end
+
+
 class Stopped(Exception):
     """All ranks agreed to checkpoint and leave."""
 
@@ -174,6 +177,8 @@ class Trainer:
                 progress.loss_sum += loss * plan.batch_size
                 progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
                 self._seen.step(progress, loss, self.optimizer.lr)
+                if stop:
+                    self.log(ASKED)
                 due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
                 if stop or (due and progress.step < num_steps):
                     self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
@@ -214,6 +219,7 @@ class Trainer:
         checkpoint, memory before the split is ``trained``, maybe without any row, and goes into one."""
         collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
         if collected is None:
+            self.log(ASKED)
             if trained is not None:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
