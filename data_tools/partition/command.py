@@ -23,9 +23,13 @@ from data_tools.partition.options import (
     DEFAULT_PASSES,
     GIVEN,
     HOTNESS_CACHE,
+    LEAST_PARTS,
     METIS,
+    MOST_PARTS,
     OBJECTIVES,
     PARMETIS,
+    PART_NODES,
+    default_parts,
     fanouts,
     names,
 )
@@ -40,7 +44,7 @@ from hpcgnn.graph import files
 def partition(
     path: str | os.PathLike,
     folder: str | os.PathLike,
-    parts: int = 64,
+    parts: int | None = None,
     method: str = METIS,
     balance: tuple[str, ...] | list[str] | None = None,
     seed: int = 0,
@@ -56,6 +60,7 @@ def partition(
 ) -> dict:
     """Collective. Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
+    parts: their number (default: `options.default_parts`);
     method: metis, ldg, fennel, kaminpar, parmetis, random, (static) hotness, or the path of a class
     (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`);
     balance: names of constraints (default: events and time of a temporal graph, nodes, edges and, with a split, train
@@ -78,7 +83,8 @@ def partition(
     with files.naming(path, "write it anew with data_tools.convert", keep=keep), source.file:
         options = source_hash = facts = None
         with team.together("read the options"):
-            common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+            num_parts = default_parts(source.num_nodes) if parts is None else parts
+            common = {"parts": num_parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
             if assignment is not None:
                 common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
             common["balance"] = None if balance is None else tuple(balance)
@@ -105,7 +111,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m data_tools.partition", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("folder", help="folder of the partition set")
-    parser.add_argument("--parts", type=int, default=64)
+    parser.add_argument(
+        "--parts", type=int, help=f"default: one for every {PART_NODES:,} nodes, {LEAST_PARTS} to {MOST_PARTS}"
+    )
     parser.add_argument(
         "--method", default=METIS, metavar="METHOD",
         help=f"{', '.join(NAMED_METHODS)} (hotness: static graphs only), or a class or function of your own as "

@@ -15,6 +15,15 @@ DEFAULT_PASSES = 10  # over the nodes, of a streamed method; more gain little
 HOTNESS_CACHE = 0.2  # share of the nodes in the cache ranking that comes with the method hotness
 
 
+PART_NODES, LEAST_PARTS, MOST_PARTS = 1000, 4, 64
+
+
+def default_parts(num_nodes: int) -> int:
+    """Choose the number of parts of a graph: one for every PART_NODES nodes, LEAST_PARTS to MOST_PARTS; of a tiny graph
+    one for every four nodes at most."""
+    return max(1, min(MOST_PARTS, num_nodes // 4, max(LEAST_PARTS, num_nodes // PART_NODES)))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of every kind of graph. passes: over the nodes, of streamed methods only (None: DEFAULT_PASSES);

@@ -230,24 +230,38 @@ def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
 
 
 def unmet(quality: dict, target: float) -> list[str]:
-    """List one line for every constraint that is farther from its ideal than the target, and for every one whose ideal
-    is that far from even, with the reason."""
-    lines = []
-    for result in (quality, *(run for run in quality["runs"] if 1 < run["ranks"] < quality["ranks"])):
+    """Say in one line each which constraints are farther from their ideal than the target, and which ideals are that
+    far from even, with the reason and the largest number of parts that would do."""
+    missed, uneven, even_ranks = [], [], 1
+    for result in (quality, *(run for run in reversed(quality["runs"]) if 1 < run["ranks"] < quality["ranks"])):
+        ranks, ideals = result["ranks"], result.get("ideal", {})
+        where = f"among {ranks} {'parts' if result is quality else 'ranks'}"
         for name, value in result["balance"].items():
-            ideal, ranks = result.get("ideal", {}).get(name, 1.0), result["ranks"]
-            where = f"balance of {name} among {ranks} {'parts' if result is quality else 'ranks'} is {value:.3f}"
+            ideal = ideals.get(name, 1.0)
             if value > target * ideal + ROUNDING:
-                lines.append(
-                    f"{where}, above {target} times the best possible, {ideal:.3f}: what moves and exchanges of nodes "
-                    "gain here they lose in other constraints; ask for fewer of these or fewer parts, or another method"
-                )
+                missed.append((f"balance of {name} {where} is {value:.3f}", f"the best possible, {ideal:.3f}"))
             elif ideal > target:
-                lines.append(
-                    f"{where} and cannot be below {ideal:.3f}: a single node weighs that much of the mean, or there "
-                    "are too few units for so many; ask for fewer parts"
-                )
+                uneven.append(f"balance of {name} {where} is {value:.3f} and cannot be below {ideal:.3f}")
+        if even_ranks == 1 and max(ideals.values(), default=1.0) <= target:
+            even_ranks = ranks
+    lines = []
+    if missed:
+        lines.append(
+            f"{missed[0][0]}{others(missed)}, above {target} times {missed[0][1]}: what moves and exchanges of nodes "
+            "gain here they lose in other constraints; ask for fewer of these or fewer parts, or another method"
+        )
+    if uneven:
+        advice = f"--parts {even_ranks} can be even" if even_ranks > 1 else "no number of parts above 1 can be even"
+        lines.append(
+            f"{uneven[0]}{others(uneven)}: a single node weighs that much of the mean, or there are too few units for "
+            f"so many; {advice}"
+        )
     return lines
+
+
+def others(cases: list) -> str:
+    """Count the cases besides the first one."""
+    return f" (and {len(cases) - 1} more such measures)" if len(cases) > 1 else ""
 
 
 def summary(quality: dict) -> str:

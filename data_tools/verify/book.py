@@ -48,6 +48,7 @@ class BookRelation:
     src_type: BookType
     dst_type: BookType
     columns: tuple[str, ...]
+    time_scale: np.generic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         source, _, destination = files.split_relation(name)
         columns = tuple(column.decode() for column in group["columns"][:])
         count = checked_edges(path, group, sizes)
-        relations.append(BookRelation(name, count, types[source], types[destination], columns))
+        ends = types[source], types[destination]
+        relations.append(BookRelation(name, count, *ends, columns, group.attrs.get("time_scale")))
     snapshot_facts = {name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs}
     if int(snapshot_facts.get("num_snapshots", 1)) < 1:
         count = snapshot_facts["num_snapshots"]

@@ -63,6 +63,8 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
     (layouts,) = each(team, findings, [view], lambda item, problems: expected_layouts(item, source, problems))
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     each(team, findings, usable, lambda part, problems: CHECK_PART[view.kind](view, part, layouts, problems))
+    (attributes,) = each(team, findings, [usable], lambda parts, problems: expected_attributes(view, parts, source))
+    each(team, findings, usable, lambda part, problems: check_attributes(view, part, attributes, problems))
     row_of, cuts = {}, {}
     for node_type in view.types:
         width = row_bytes(layouts[f"/nodes/{node_type.name}"])
@@ -78,9 +80,58 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
         measured |= {"relations": cuts, "halo": count_halo(team, view, findings)}
     if view.kind == "snapshots":
         measured["snapshots"] = measured_snapshots(team, view, findings)
+    measured |= derived_measures(view, measured)
     for name, value in measured.items() if not findings.unusable else ():
         if view.quality.get(name) != value:
             findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
+
+
+def derived_measures(view: BookView, measured: Report) -> Report:
+    """Compute those measures of the book that follow from the counts of nodes and edges, the cut and the halo."""
+    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    whole, more = (num_edges, measured["cut"]) if view.kind == "temporal" else (num_nodes, measured["halo"])
+    counts = {"events": num_edges} if view.kind == "temporal" else {"nodes": num_nodes, "edges": num_edges}
+    derived = {
+        "ranks": view.num_parts,
+        "cut_fraction": round(measured["cut"] / max(1, num_edges), 6),
+        "replication": round((whole + more) / max(1, whole), 6),
+        **counts,
+    }
+    return {name: value for name, value in derived.items() if name in view.quality}
+
+
+Attributes = dict[str, dict[str, Any]]  # of the columns of the graph file, by path
+
+
+def column_attributes(view: BookView, file: h5py.File) -> Attributes:
+    """Read the attributes of the columns that come from the graph file, such as the names of classes."""
+    paths = [f"/edges/{relation.name}/{name}" for relation in view.relations for name in relation.columns]
+    for node_type in view.types:
+        group = file["nodes"][node_type.name]
+        paths += [f"{group.name}/{name}" for name in group if name not in OWN_COLUMNS[view.kind]["nodes"]]
+    return {path: {key: np.asarray(value).tolist() for key, value in file[path].attrs.items()} for path in paths}
+
+
+def expected_attributes(view: BookView, usable: list[int], source: h5py.File | None) -> Attributes:
+    """Read the attributes that columns must have: the graph file's, or those of the first usable part."""
+    if source is not None or not usable:
+        return column_attributes(view, source) if source is not None else {}
+    with files.open_checked(view.part_path(usable[0]), files.PART) as file:
+        return column_attributes(view, file)
+
+
+def check_attributes(view: BookView, part: int, expected: Attributes, findings: Findings) -> None:
+    """Check the attributes of a part's columns."""
+    if part in findings.unusable:
+        return
+    path = view.part_path(part)
+    with findings.reading(path, part), files.open_checked(path, files.PART) as file:
+        for column, ours in column_attributes(view, file).items():
+            theirs = expected.get(column, {})
+            for name in sorted(ours.keys() | theirs.keys()):
+                if ours.get(name) != theirs.get(name):
+                    text = f"attribute {name} is {ours.get(name)!r}, expected {theirs.get(name)!r}"
+                    findings.add(path, column, text)
 
 
 def row_bytes(layout: Layout) -> int:
@@ -143,6 +194,11 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
             path, listed = f"/edges/{relation.name}/columns", sorted(relation.columns)
             findings.add(view.path, path, f"{listed}, but {source.filename} has {sorted(columns)}")
             fine = False
+        group = source["edges"][relation.name]
+        scale = group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
+        if relation.time_scale != scale:
+            path = f"/edges/{relation.name}"
+            findings.add(view.path, path, f"time_scale is {relation.time_scale}, but {source.filename} has {scale}")
     return fine
 
 

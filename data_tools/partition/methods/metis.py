@@ -7,7 +7,11 @@ N nodes, C constraints, A adjacency entries, P parts.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pymetis._internal as internal
@@ -59,10 +63,33 @@ def call_metis(arrays: list[np.ndarray], num_parts: int, tolerance: float, seed:
     bounds = np.full(num_weights, tolerance, np.float32)
     head = [sizes[0:], sizes[1:], indptr, neighbor, weights, None, adjacency_weight, sizes[2:]]
     tail = [None, bounds, options, cut, result]
-    status = function(*(pointer(array) for array in head + tail))
+    with silent_output():
+        status = function(*(pointer(array) for array in head + tail))
     if status != OK:
         raise RuntimeError(f"METIS returned {status}: {num_nodes} nodes, {num_weights} constraints, {num_parts} parts")
     return result
+
+
+@contextlib.contextmanager
+def silent_output() -> Iterator[None]:
+    """Keep from the terminal what a library prints, such as METIS' advice about parts that are too many: what a
+    partition lacks is said by its measures."""
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    flush(None)
+    try:
+        kept = os.dup(1)
+    except OSError:  # nothing is printed to a closed file
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+        flush(None)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:

@@ -1,6 +1,7 @@
 """Partition sets of temporal graphs: exactly what the format says, for any graph, method and slab size."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,8 @@ from data_tools.partition import memory
 from data_tools.partition import source as partition_source
 from data_tools.partition import temporal as part_writer
 from data_tools.partition.command import main, partition
+from data_tools.partition.methods.metis import silent_output
+from data_tools.partition.options import default_parts
 from data_tools.partition.quality import unmet
 from data_tools.synthesize import synthesize_events
 from hpcgnn.graph import files
@@ -327,3 +330,29 @@ def test_the_command_tells_bad_input_in_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("error:")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "parts"), [(0, 1), (5, 1), (15, 3), (246, 4), (4000, 4), (9227, 9), (10**5, 64), (10**9, 64)]
+)
+def test_the_number_of_parts_suits_the_graph(num_nodes, parts):
+    assert default_parts(num_nodes) == parts
+
+
+@pytest.mark.parametrize(("num_parts", "nodes", "events"), [(64, (200, 46), 2000), (16, (40, 30), 3)])
+def test_what_cannot_be_balanced_is_said_in_a_line_or_two(tmp_path, capfd, num_parts, nodes, events):
+    """METIS has nothing to add."""
+    synthesize_events(tmp_path / "g.h5", events, *nodes, seed=1)
+    assert main([str(tmp_path / "g.h5"), str(tmp_path / "p"), "--parts", str(num_parts)]) == 0
+    printed = capfd.readouterr().out
+    assert "***" not in printed
+    lines = [line for line in printed.splitlines() if line.startswith("balance of")]
+    assert 1 <= len(lines) <= 2
+    assert any("ask for fewer" in line or " can be even" in line for line in lines), lines
+
+
+def test_metis_leaves_the_output_as_it_was(capfd):
+    with silent_output():
+        os.write(1, b"advice")
+    os.write(1, b"kept")
+    assert capfd.readouterr().out == "kept"

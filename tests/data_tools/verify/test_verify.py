@@ -1,5 +1,6 @@
 """Verification accepts every right set and finds every planted error, even when hashes were made to fit it."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -408,3 +409,40 @@ def test_the_command_ends_with_2_when_there_is_no_graph_file(made, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "none.h5: no such file" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["cut", "cut_fraction", "replication", "events", "ranks"])
+def test_wrong_measures_in_the_book_are_found(planted, name):
+    _, folder = planted
+    with changing_book(folder) as book:
+        book.attrs["quality"] = json.dumps({**json.loads(book.attrs["quality"]), name: -1})
+    (line,) = verify(folder)
+    assert f"quality: {name} is -1" in line
+
+
+@pytest.mark.parametrize("attributes", [{"names": "x"}, {}], ids=["another", "none"])
+def test_attributes_of_columns_are_compared(tmp_path, attributes):
+    """With those of the graph file, or of another part."""
+    graph = random_graph(tmp_path / "g.h5", 1)
+    with h5py.File(graph, "r+") as file:
+        file["edges/a.meets.a/feat"].attrs["names"] = ["one", "two"]
+        file["nodes/a/feat"].attrs["scale"] = np.arange(3)
+    partition(graph, tmp_path / "p", 3, "random")
+    assert verify(tmp_path / "p") == verify(tmp_path / "p", graph) == []
+    with h5py.File(files.part_path(tmp_path / "p", 1), "r+") as file:
+        del file["edges/a.meets.a/feat"].attrs["names"]
+        file["edges/a.meets.a/feat"].attrs.update(attributes)
+    refresh(tmp_path / "p")
+    for against in (None, graph):
+        (line,) = verify(tmp_path / "p", against)
+        assert "/edges/a.meets.a/feat: attribute names is" in line
+        assert "part-1.h5" in line
+        assert "['one', 'two']" in line
+
+
+def test_the_unit_of_time_is_compared(planted):
+    graph, folder = planted
+    with changing_book(folder) as book:
+        book["edges/a.meets.a"].attrs["time_scale"] = 1000.0
+    (line,) = verify(folder, graph)
+    assert "/edges/a.meets.a: time_scale is 1000.0, but" in line

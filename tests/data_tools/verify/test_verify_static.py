@@ -299,7 +299,7 @@ def test_an_edge_in_two_parts_is_found(planted):
     assert any("the edge is in no part" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", ["cut", "halo", "relations"])
+@pytest.mark.parametrize("name", ["cut", "halo", "relations", "cut_fraction", "replication", "nodes", "edges", "ranks"])
 def test_wrong_measures_in_the_book_are_found(planted, name):
     _, folder = planted
     with changing_book(folder) as book:
