@@ -57,6 +57,8 @@ class SnapshotGraph:
                 raise FileFormatError(f"{name}: edge {row}: {column} is {values[row]}, expected 0 to {bound - 1}")
         if self.last is not None and len(wrong := np.flatnonzero(self.last < self.first)):
             raise FileFormatError(f"{name}: edge {wrong[0]}: it ends before it begins")
+        if taken := {"src", "dst", "first", "last"} & self.edges.keys():
+            raise FileFormatError(f"{name}: the edges' column {min(taken)} has a name that snapshots need; rename it")
         for column, values in {**self.nodes, **self.series}.items():
             shape = (self.num_nodes, self.num_snapshots) if column in self.series else (self.num_nodes,)
             if values.shape[: len(shape)] != shape:

@@ -10,7 +10,7 @@ import pathlib
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -21,8 +21,9 @@ from data_tools.snapshots.parallel_edges import merge_parallel
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, TextSource
-from data_tools.source.formats.values import Raw, parse_ids, parse_numbers
+from data_tools.source.formats.values import Raw, is_number, parse_ids, parse_numbers
 from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
+from data_tools.source.spec_file import natural
 from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
@@ -122,7 +123,7 @@ def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int
             f"{path.name}: row 1 has {len(fields)} fields, expected {' or '.join(map(str, widths[:2]))}: "
             f"{line[:80]!r}; check what kind of file it is"
         )
-    header = fields and not fields[0].strip().lstrip("-").isdigit()
+    header = fields and not is_number(fields[0].strip().strip('"'))
     width = len(fields) or min(widths)
     spec = FileSpec(
         path=str(path), delimiter="," if comma else "whitespace", comment="#%", format="text",
@@ -145,9 +146,9 @@ def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndar
 
 @contextlib.contextmanager
 def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
-    """List the files of a folder or an archive, in order of their names. Raises FileFormatError."""
+    """List the files of a folder or an archive, in order of their names (day2 before day10). Raises FileFormatError."""
     if path.is_dir():
-        yield sorted(file for file in path.iterdir() if file.is_file())
+        yield in_order(path.iterdir())
         return
     if not path.is_file():
         raise FileFormatError(f"{path}: no such file or folder")
@@ -161,7 +162,12 @@ def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
                     archive.extractall(folder, filter="data")
         except (EOFError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
             raise FileFormatError(f"{path}: not a readable archive ({error}); fetch it again") from error
-        yield sorted(file for file in pathlib.Path(folder).rglob("*") if file.is_file())
+        yield in_order(pathlib.Path(folder).rglob("*"))
+
+
+def in_order(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """List the files among paths in order of their names, numbers in them compared as numbers."""
+    return sorted((path for path in paths if path.is_file()), key=lambda path: natural(str(path)))
 
 
 def _read_matrix(spec: FileSpec) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import SPLITS, ColumnSpec, FileSpec, Reference, TableFile
 from data_tools.source.formats.arrays import Sparse
-from data_tools.source.formats.tables import open_table
+from data_tools.source.formats.tables import Table, open_table
 from data_tools.source.formats.values import Place, Raw, parse_numbers, parse_times
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
@@ -44,11 +44,13 @@ def read_fields(
     ``origin`` records which files the rows of the first field come from.
     """
     columns: dict[str, np.ndarray] = {}
+    numbers = spec.triples_files()
     for file in dict.fromkeys(field.file for field in fields):
         here = [field for field in fields if field.file == file]
         spools = {field.name: Spool(folder) for field in here}
         for piece in spec.files[file].pieces():
-            num_rows = read_piece(piece, here, spools, may_be_empty=bool(spec.files[file].chunks))
+            table = open_table(piece, numbers.get(piece.source, 1))
+            num_rows = read_piece(piece, table, here, spools, may_be_empty=bool(spec.files[file].chunks))
             if origin is not None and file == fields[0].file:
                 origin.add(pathlib.Path(piece.title).name, num_rows)
         columns |= {name: spool.column() for name, spool in spools.items()}
@@ -59,14 +61,13 @@ def read_fields(
     return {name: column for name, column in columns.items() if 0 not in column.shape[1:]}
 
 
-def read_piece(piece: FileSpec, fields: list[Field], spools: dict[str, Spool], may_be_empty: bool) -> int:
+def read_piece(piece: FileSpec, table: Table, fields: list[Field], spools: dict[str, Spool], may_be_empty: bool) -> int:
     """Add the columns of one file to spools; returns its number of rows. ``may_be_empty``: a file without a byte, which
     lacks even the names of its columns, has no rows."""
     if may_be_empty:
         with piece.source.open() as stream:
             if not stream.read(1):
                 return 0
-    table = open_table(piece)
     first_row = 0
     for batch in table.batches({field.name: field.reference for field in fields}):
         for field in fields:

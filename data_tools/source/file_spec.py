@@ -34,10 +34,15 @@ class FileSpec:
     header: Literal["names", "skip", "none"] = "names"
     columns: list[str] = field(default_factory=list)
     comment: str = ""
+    quote: Literal[None, "none", '"'] = None
 
     def __post_init__(self):
         if self.delimiter != "whitespace" and len(self.delimiter) != 1:
             raise ValueError(f"delimiter: {self.delimiter!r} is neither one character nor 'whitespace'")
+        if self.quote == '"' and self.delimiter == "whitespace":
+            raise ValueError("quote: only with a delimiter of one character")
+        if self.format == "lists" and self.header == "names":
+            raise ValueError("header: lists have no names of columns; set header: none, or skip to leave out a line")
         if self.columns and self.header == "names":
             raise ValueError("columns: the header names the columns already; set header: skip (or none)")
         if (self.archive is None) != (self.member is None):
@@ -69,6 +74,12 @@ class FileSpec:
     def kind(self) -> str:
         """The format: as declared, or by the suffix."""
         return SUFFIXES.get(self.source.suffix, "text") if self.format == "auto" else self.format
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether a value may stand in double quotes: as declared, else where the delimiter is no tab nor white
+        space."""
+        return self.delimiter not in ("whitespace", "\t") if self.quote is None else self.quote == '"'
 
     @property
     def title(self) -> str:

@@ -16,6 +16,7 @@ A spec is a YAML file; the presets are just such files::
         header: names             # names: the first line names the columns; skip: it is ignored; none: there is none
         columns: [u, i, ts]       # names by position, for header skip or none
         comment: "#%"             # lines that start with one of these characters are skipped
+        quote: '"'                # none: quotes are part of values, as by default with tabs; not with whitespace
     nodes:                        # the order gives type_id
       - type: user
         ids: int                  # int, string; row: the ids are the row numbers 0 .. num_nodes-1 of the table
@@ -50,7 +51,7 @@ Formats: text, parquet; npz, npy; pt (a dictionary of tensors or arrays, by torc
 matrix X is the arrays X_data, X_row, X_col, X_shape);
 lists (a line `a b c ...` is the rows (a, b), (a, c), ...); idlists (JSON {row: [column, ...]}: the arrays data, row,
 col, shape of a matrix of 0 and 1); triples (N-Triples, .nt) and turtle (.ttl, and .n3 as far as it is Turtle): subject,
-predicate, object.
+predicate, object; a blank node belongs to its file.
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing)
 or a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
@@ -69,6 +70,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from data_tools.source.file_spec import SPLITS, ColumnSpec, FileColumn, FileSpec, Reference, TableFile
+from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.schema import one_of
 from hpcgnn.graph.files import relation_name, split_relation
 
@@ -208,6 +210,12 @@ class SourceSpec:
         if self.kind != "auto":
             return self.kind
         return "static" if self.edges[0].time is None else "temporal"
+
+    def triples_files(self) -> dict[TextSource, int]:
+        """Number the files of triples, from 1: a blank node is one of its file."""
+        pieces = [piece for name in self.used_files() for piece in self.files[name].pieces()]
+        sources = dict.fromkeys(piece.source for piece in pieces if piece.kind in ("triples", "turtle"))
+        return {source: number for number, source in enumerate(sources, 1)}
 
     def used_files(self) -> list[str]:
         """List the names of the files that columns are read from, each once, in order of use."""

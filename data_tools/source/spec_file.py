@@ -7,7 +7,7 @@ import glob
 import pathlib
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from data_tools.source.file_spec import ColumnSpec, Dtype, FileColumn, FileSpec
@@ -18,6 +18,7 @@ from hpcgnn.graph.decode import decode_yaml
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 DEFAULT_DTYPES: dict[str, Dtype] = {"feat": "float32", "label": "int64", "weight": "float32", "split": "int8"}
 RESERVED = {"id", "src", "dst", "time", "row"}
+RESERVED_OF_EDGES = {"first", "last", "indptr"}  # of snapshots, and of the edges of a part
 
 
 def preset_names() -> list[str]:
@@ -97,23 +98,26 @@ def build_tables(kind: type, what: str, data: Any) -> list:
     if not isinstance(data, list):
         raise ValueError(f"{what}: expected a list, got {type(data).__name__}")
     tables: list = []
+    taken = RESERVED | (RESERVED_OF_EDGES if kind is EdgeSpec else set())
     for i, table in enumerate(data):
         where = f"{what}[{i}]"
         items(where, table)
         columns = table.get("columns") or {}
         if isinstance(table.get("count"), Mapping):
             table = {**table, "count": build(FileColumn, table["count"], f"{where}.count")}
-        table = {**table, "columns": {name: build_column(where, name, value) for name, value in items(where, columns)}}
+        columns = {name: build_column(where, name, value, taken) for name, value in items(where, columns)}
+        table = {**table, "columns": columns}
         tables.append(build(kind, table, where))
     return tables
 
 
-def build_column(where: str, name: str, value: Any) -> ColumnSpec:
+def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSpec:
     """Make one column of its short form (a reference) or its long form (a mapping), with the default dtype of its
-    name."""
+    name. Raises ValueError for a name that is ``taken``."""
     where = f"{where}.columns.{name}"
-    if name in RESERVED or "/" in name:
-        raise ValueError(f"{where}: the name {name!r} is taken or not allowed")
+    if name in taken or "/" in name:
+        other = name.replace("/", "_") + "_"
+        raise ValueError(f"{where}: the name {name!r} is taken or not allowed; choose another, such as {other}")
     value = dict(value) if isinstance(value, Mapping) else {"column": value}
     if isinstance(value.get("sets"), Mapping):
         sets = {

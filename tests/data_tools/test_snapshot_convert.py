@@ -51,6 +51,14 @@ def test_lists(tmp_path, capsys):
     assert snapshots_of(tmp_path / "u.h5") == sorted(expected + [(n, v, u) for n, u, v in expected if u != v])
 
 
+@pytest.mark.parametrize("text", ["1.0,0,1\n1.0,1,2\n2.0,0,1\n", '"1","0","1"\n"1","1","2"\n"2","0","1"\n'])
+def test_a_first_row_of_numbers_is_no_header(tmp_path, capsys, text):
+    """Fractions, as pandas writes whole numbers beside missing ones, and quotes: the first row was left out."""
+    (tmp_path / "list.csv").write_text(text)
+    convert(capsys, "lists", tmp_path / "list.csv", tmp_path / "g.h5")
+    assert snapshots_of(tmp_path / "g.h5") == [(0, 0, 1), (0, 1, 2), (1, 0, 1)]
+
+
 def test_lists_with_weights_names_and_given_nodes(tmp_path, capsys):
     source = tmp_path / "list.txt.gz"
     source.write_bytes(gzip.compress(b"# made by hand\n0 b a 0.5\n0 b a 1.5\n1 a c 2\n"))
@@ -124,6 +132,18 @@ def test_contacts(tmp_path, capsys):
     assert "8 edges" in convert(capsys, "contacts", archive, "--keep", tmp_path / "k.h5")
     archive.write_bytes(archive.read_bytes()[:60])
     assert "not a readable archive" in refused(capsys, "contacts", archive, tmp_path / "x.h5")
+
+
+def test_contacts_are_in_order_of_the_numbers_in_their_names(tmp_path, capsys):
+    (tmp_path / "days").mkdir()
+    for day in (1, 2, 10):
+        (tmp_path / "days" / f"day{day}.txt").write_text(f"20 {day} {day + 1}\n")
+    convert(capsys, "contacts", tmp_path / "days", tmp_path / "g.h5")
+    assert [row[:3] for row in snapshots_of(tmp_path / "g.h5") if row[1] < row[2]] == [
+        (0, 1, 2),
+        (1, 2, 3),
+        (2, 10, 11),
+    ]
 
 
 def test_speeds(tmp_path, capsys):

@@ -22,9 +22,9 @@
         dangling: drop
 
 The keys of a table are those of node types and relations in `data_tools.source.spec`, and those of its files (format,
-delimiter, header, comment, rows; `names` for the columns of text without a header). A column may have `files` of its
-own and these keys too. A metadata.json of DGL's chunked graph format is read as it is, see `chunks_dgl`, and so are
-DGL's parts, see `dgl_partitions`.
+delimiter, header, comment, quote, rows; `names` for the columns of text without a header). A column may have `files`
+of its own and these keys too. A metadata.json of DGL's chunked graph format is read as it is, see `chunks_dgl`, and so
+are DGL's parts, see `dgl_partitions`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from data_tools.source.spec_file import build_spec
 from hpcgnn.graph.decode import decode_json, decode_yaml
 
 NAMES = ("metadata.yaml", "metadata.yml", "metadata.json")
-LAYOUT = {name: name for name in ("format", "delimiter", "header", "comment", "rows")} | {"names": "columns"}
+LAYOUT = {name: name for name in ("format", "delimiter", "header", "comment", "quote", "rows")} | {"names": "columns"}
 
 
 def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> SourceSpec:

@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from data_tools.source.formats.npz_arrays import open_npy
 from data_tools.source.schema import items, one_of
-from data_tools.source.spec_file import RESERVED
+from data_tools.source.spec_file import RESERVED, RESERVED_OF_EDGES
 from hpcgnn.graph.files import FileFormatError, relation_name
 
 FORMATS = {"csv": "text", "numpy": "npy", "parquet": "parquet"}
@@ -121,7 +121,7 @@ def stored_column(file: str, name: str, reference: int | str, dtype: np.dtype) -
     if name == "label":
         column |= {"dtype": "int64", "fill": -1}
     stored = local_name(name)
-    return {f"{stored}_" if stored in RESERVED else stored: column}
+    return {f"{stored}_" if stored in RESERVED | RESERVED_OF_EDGES else stored: column}
 
 
 def with_split(columns: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from data_tools.source.formats.arrays import ArraysTable, load_arrays
 from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.triples import TriplesTable
 from data_tools.source.formats.turtle import TurtleTable
-from data_tools.source.formats.values import Raw, text_array
+from data_tools.source.formats.values import Raw, is_number, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
@@ -39,8 +39,9 @@ class Table(Protocol):
         """Yield pieces of the requested columns, in the order of the rows; the same rows for all columns."""
 
 
-def open_table(spec: FileSpec) -> Table:
-    """Make the reader of a file, by its declared format or its suffix. Raises FileFormatError for a missing file."""
+def open_table(spec: FileSpec, number: int = 1) -> Table:
+    """Make the reader of a file, by its declared format or its suffix. ``number``: the how many-th file of triples it
+    is. Raises FileFormatError for a missing file."""
     source, kind = spec.source, spec.kind
     if not source.path.is_file():
         raise FileFormatError(f"{source.path}: no such file")
@@ -51,9 +52,9 @@ def open_table(spec: FileSpec) -> Table:
     if kind == "lists":
         return ListsTable(source, spec)
     if kind == "triples":
-        return TriplesTable(source, spec.comment)
+        return TriplesTable(source, spec.comment, number)
     if kind == "turtle":
-        return TurtleTable(source)
+        return TurtleTable(source, number)
     if kind == "idlists":
         return ArraysTable(source.name, load_id_lists(source))
     return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))
@@ -68,24 +69,36 @@ class TextTable:
         self._spec = spec
         self._whitespace = spec.delimiter == "whitespace"
         self._delimiter = " " if self._whitespace else spec.delimiter
-        self._quote = False if self._whitespace else '"'
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested columns. Raises FileFormatError for missing columns and rows of a wrong
         length."""
         with self._source.open() as raw:
             stream = CleanText(raw, self._spec.comment, self._whitespace)
-            names, width = self._layout(stream)
+            names, width = self._layout(stream, references)
             chosen, needed = select_all(self.name, references, names, width)
             if not stream.peek_line():
                 return
+            num_rows = 0
             for batch in self._parse(stream, width, needed):
+                if any(b"\n" in buffer.to_pybytes() for column in batch.columns if (buffer := column.buffers()[2])):
+                    self._refuse_long_rows()
                 yield pick(chosen, dict(zip(needed, batch.columns, strict=True)), batch.num_rows)
+                num_rows += batch.num_rows
+            if num_rows < stream.num_lines:  # in a column that nobody needs
+                self._refuse_long_rows()
 
-    def _layout(self, stream: CleanText) -> tuple[list[str], int]:
+    def _layout(self, stream: CleanText, references: Mapping[str, Reference]) -> tuple[list[str], int]:
         """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the
         stream."""
         header = self._split(stream.next_line()) if self._spec.header != "none" else []
+        if self._spec.header == "names" and header and all(map(is_number, header)):
+            items = [item for value in references.values() for item in (value if isinstance(value, list) else [value])]
+            if not set(items) & set(header):
+                raise FileFormatError(
+                    f"{self.name}: the first line, {', '.join(header[:5])}, is all numbers, and no column is taken by "
+                    "such a name; set header: none if it is a row of data, or header: skip"
+                )
         row = self._split(stream.peek_line())
         names = header if self._spec.header == "names" else list(self._spec.columns)
         width = len(row) or len(names)
@@ -107,7 +120,7 @@ class TextTable:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
-        quoting: Literal[0, 3] = csv.QUOTE_NONE if self._whitespace else csv.QUOTE_MINIMAL
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._spec.is_quoted else csv.QUOTE_NONE
         return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
 
     def _parse(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
@@ -125,7 +138,7 @@ class TextTable:
                 pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=8 << 20),
                 pyarrow.csv.ParseOptions(
                     delimiter=self._delimiter,
-                    quote_char=self._quote,
+                    quote_char='"' if self._spec.is_quoted else False,
                     invalid_row_handler=refuse,
                     ignore_empty_lines=True,
                 ),
@@ -138,6 +151,7 @@ class TextTable:
             with reader:
                 yield from reader
         except pa.ArrowException as error:
+            self._refuse_long_rows()
             if not ragged:
                 raise FileFormatError(f"{self.name}: {error}") from None
             row = ragged[0]
@@ -146,6 +160,31 @@ class TextTable:
                 f"{self.name}: {where} has {row.actual_columns} fields instead of {row.expected_columns}; mend or "
                 "remove the row, or check the delimiter and comment characters"
             ) from None
+
+    def _refuse_long_rows(self) -> None:
+        """Raise FileFormatError for the first row that a quoted value spreads over several lines, if there is one."""
+        if not self._spec.is_quoted:
+            return
+        with self._source.open() as raw:
+            stream = CleanText(raw, self._spec.comment)
+            if self._spec.header != "none":
+                stream.next_line()
+            texts = (block.decode(errors="replace") for block in stream.blocks())
+            lines = (line + "\n" for text in texts for line in text.split("\n")[:-1])
+            rows, num_rows = csv.reader(lines, delimiter=self._delimiter), 0
+            try:
+                for _ in rows:
+                    num_rows += 1
+                    if rows.line_num > num_rows:
+                        break
+                else:
+                    return
+            except csv.Error:  # the value is very long
+                num_rows += 1
+            raise FileFormatError(
+                f"{self.name}: row {num_rows}: a value in quotes goes over several lines; write it in one, or set "
+                "quote: none where quotes are part of the values"
+            )
 
 
 class ListsTable:

@@ -97,6 +97,7 @@ class CleanText(io.RawIOBase):
 
     def __init__(self, raw: IO[bytes], comment: str = "", whitespace: bool = False):
         self._blocks = self._clean_blocks(raw)
+        self.num_lines = 0  # that `read` has given
         self._buffer: Any = b""
         self._offset = 0
         self._whitespace = whitespace
@@ -119,6 +120,7 @@ class CleanText(io.RawIOBase):
                 return b""
         piece = self._buffer[self._offset : self._offset + size]
         self._offset += len(piece)
+        self.num_lines += piece.count(b"\n")
         return piece
 
     def peek_line(self) -> bytes:

@@ -2,7 +2,8 @@
 
 A term is its text: an IRI without its angle brackets, a blank node ``_:x``, a literal as it stands in the file with
 quotes, language and type, but numbered characters (``\\u00E9``) are put in. So equal literals are one node,
-as in R-GCN (Schlichtkrull et al. 2018). A term beyond 255 bytes is cut, and a hash tells it from others.
+as in R-GCN (Schlichtkrull et al. 2018). A blank node is one of its file: in the second of
+several files ``_:x`` is ``_:[file 2]x``. A term beyond 255 bytes is cut, and a hash tells it from others.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ WRITTEN = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 class TriplesTable:
     """An N-Triples file; the rows are its triples in order."""
 
-    def __init__(self, source: TextSource, comment: str):
+    def __init__(self, source: TextSource, comment: str, number: int = 1):
         self.name = source.name
         self._source = source
         self._comment = comment or "#"
+        self._number = number
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested columns. Raises FileFormatError naming the row of a line that is not a
@@ -50,7 +52,7 @@ class TriplesTable:
                 first_row += len(triples)
                 terms = zip(*((s or b, p, o or c or literal) for s, b, p, o, c, literal in triples), strict=True)
                 columns = {
-                    i: text_array(self.name, [shorten(put_in_numbered(term)) for term in column])
+                    i: text_array(self.name, [shorten(of_file(put_in_numbered(term), self._number)) for term in column])
                     for i, column in enumerate(terms)
                 }
                 yield pick(chosen, columns, len(triples))
@@ -75,6 +77,11 @@ def put_in_numbered(term: bytes) -> bytes:
         return chr(int(number, 16)).translate(WRITTEN).encode("utf-8", "surrogatepass") if number else escape[0]
 
     return NUMBERED.sub(put_in, term)
+
+
+def of_file(term: bytes, number: int) -> bytes:
+    """Put the number of its file, from the second on, into the name of a blank node; other terms stay."""
+    return b"_:[file %d]" % number + term[2:] if number > 1 and term.startswith(b"_:") else term
 
 
 def shorten(term: bytes) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 
 from data_tools.source.file_spec import Reference
 from data_tools.source.formats.text_stream import TextSource
-from data_tools.source.formats.triples import COLUMNS, WRITTEN, shorten
+from data_tools.source.formats.triples import COLUMNS, WRITTEN, of_file, shorten
 from data_tools.source.formats.values import Raw, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
@@ -45,9 +45,10 @@ ESCAPED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 class TurtleTable:
     """A Turtle file; the rows are its triples in order."""
 
-    def __init__(self, source: TextSource):
+    def __init__(self, source: TextSource, number: int = 1):
         self.name = source.name
         self._source = source
+        self._number = number
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested columns. Raises FileFormatError naming the line that is not Turtle."""
@@ -59,7 +60,8 @@ class TurtleTable:
             raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
         triples = Parser(self.name, text).triples()
         while batch := list(islice(triples, BATCH)):
-            columns = [[shorten(term.encode()) for term in column] for column in zip(*batch, strict=True)]
+            terms = zip(*batch, strict=True)
+            columns = [[shorten(of_file(term.encode(), self._number)) for term in column] for column in terms]
             yield pick(chosen, {i: text_array(self.name, column) for i, column in enumerate(columns)}, len(batch))
 
 

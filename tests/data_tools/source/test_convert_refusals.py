@@ -161,3 +161,75 @@ def test_columns_that_hdf5_cannot_name(tmp_path, name):
         pytest.raises(FileFormatError, match="a column cannot be called"),
     ):
         create_column(file, name, 3, (), np.int64)
+
+
+QUOTED = "src,dst,time\n" + "1,2,3\n" * 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [QUOTED + '"1\n4",2,3\n', QUOTED + '1,"2\n1,4,5\n1",3\n1,2,3\n', QUOTED + '1,2,"3\n' + "1,2,3\n" * 90_000],
+    ids=["value", "lines", "open"],
+)
+def test_a_value_in_quotes_over_several_lines_is_refused(tmp_path, capsys, text):
+    message = refused_text(tmp_path, capsys, text)
+    assert "events.csv: row 6: a value in quotes goes over several lines" in message
+    assert "quote: none" in message
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
+def test_quotes_that_are_part_of_values(tmp_path, delimiter):
+    """By default with tabs: a quote at the begin of a field swallowed all lines to the next such."""
+    rows = [('b"', "z"), ('"a', "x"), ("foo", "y"), ('"c', "w"), ("d", '"e"')]
+    (tmp_path / "e.txt").write_text("".join(delimiter.join(row) + "\n" for row in rows))
+    file = {"path": "e.txt", "delimiter": delimiter, "header": "none"}
+    file |= {} if delimiter == "\t" else {"quote": "none"}
+    edge = {"relation": "n.to.n", "file": "e", "src": 0, "dst": 1}
+    spec = {"files": {"e": file}, "nodes": [{"type": "n", "ids": "string"}], "edges": [edge]}
+    with h5py.File(run_spec(tmp_path, spec)) as graph:
+        ids, ends = graph["nodes/n/id"][:], [graph[f"edges/n.to.n/{end}"][:] for end in ("src", "dst")]
+        assert [tuple(ids[row].decode() for row in pair) for pair in zip(*ends, strict=True)] == rows
+    if delimiter == "\t":
+        file |= {"quote": '"'}
+        (tmp_path / "e.txt").write_text('"a\tb"\tc\n')
+        with h5py.File(run_spec(tmp_path, spec)) as graph:
+            assert graph["nodes/n/id"][:].tolist() == [b"a\tb", b"c"]
+
+
+def test_a_first_row_of_numbers_is_no_header(tmp_path, capsys):
+    """It was taken for one, and its edge was lost; a column with a number for a name can be had by that name."""
+    (tmp_path / "e.csv").write_text("0,1\n1,2\n2,3\n")
+    edge = {"relation": "n.to.n", "file": "e", "src": 0, "dst": 1}
+    spec = {"files": {"e": {"path": "e.csv"}}, "nodes": [{"type": "n"}], "edges": [edge]}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert "e.csv: the first line, 0, 1, is all numbers" in message
+    assert "header: none" in message
+    for change, count in [({"header": "none"}, 3), ({"header": "skip"}, 2)]:
+        with h5py.File(run_spec(tmp_path, spec | {"files": {"e": {"path": "e.csv", **change}}})) as graph:
+            assert graph["edges/n.to.n"].attrs["num_edges"] == count
+    with h5py.File(run_spec(tmp_path, spec | {"edges": [edge | {"src": "0", "dst": "1"}]})) as graph:
+        assert graph["edges/n.to.n"].attrs["num_edges"] == 2
+
+
+def test_lists_have_no_header_of_names(tmp_path, capsys):
+    """The first line was left out."""
+    file = {"path": "l.txt", "format": "lists", "delimiter": "whitespace"}
+    edge = {"relation": "n.to.n", "file": "l", "src": 0, "dst": 1}
+    spec = {"files": {"l": file}, "nodes": [{"type": "n"}], "edges": [edge]}
+    (tmp_path / "l.txt").write_text("0 1 2\n1 2 3\n")
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    assert "set header: none" in refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    file["header"] = "none"
+    with h5py.File(run_spec(tmp_path, spec)) as graph:
+        assert graph["edges/n.to.n"].attrs["num_edges"] == 4
+
+
+@pytest.mark.parametrize("name", ["first", "last", "indptr"])
+def test_columns_of_edges_that_later_steps_need(tmp_path, capsys, name):
+    """Windows took a column `first` for their own, and partitions stopped at a column `indptr`."""
+    edge = EDGE | {"columns": {name: {"column": "y", "dtype": "int64"}}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC_BY_NAME | {"edges": [edge]}))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"), "--set", "events=e.csv")
+    assert f"the name {name!r} is taken" in message
+    assert f"such as {name}_" in message

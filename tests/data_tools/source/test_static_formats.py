@@ -116,6 +116,24 @@ def test_triples(convert, tmp_path):
     assert json.loads(file["nodes/entity/label"].attrs["names"]) == ["blue", "red"]
 
 
+@pytest.mark.parametrize(("suffix", "node"), [("nt", "_:x"), ("ttl", "_:x"), ("ttl", "[]")])
+def test_blank_nodes_belong_to_their_file(tmp_path, suffix, node):
+    """Those of two files became one node."""
+    for number in (1, 2):
+        (tmp_path / f"{number}.{suffix}").write_text(f"<http://a/{number}> <http://p> {node} .\n" * 2)
+    spec = {
+        "files": {"t": {"chunks": [f"1.{suffix}", f"2.{suffix}"]}},
+        "nodes": [{"type": "n", "ids": "string"}],
+        "edges": [{"relation": "n.to.n", "file": "t", "src": "subject", "dst": "object"}],
+    }
+    with h5py.File(run_spec(tmp_path, spec)) as file:
+        ids, dst = file["nodes/n/id"][:], file["edges/n.to.n/dst"][:]
+    names = [ids[row].decode() for row in dst]
+    if node == "_:x":
+        assert names == ["_:x", "_:x", "_:[file 2]x", "_:[file 2]x"]
+    assert set(names[:2]).isdisjoint(names[2:])
+
+
 @pytest.mark.parametrize(
     "bad", ["<http://x/a> <p> .", '"literal" <p> <o> .', "<a> <b> <c>", '<a> <b> "open .', "@prefix x: <http://x> ."]
 )
