@@ -16,7 +16,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import Route
+from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.graph.directory import permute_back
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native import Random, Stream
@@ -222,7 +222,7 @@ class NeighborSampler:
         book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
         order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
         serve = self._channel.counts(want)
-        request = self._channel.array(local.astype(np.int32), want, serve).astype(np.int64)
+        request = self._channel.array(narrow_rows(local), want, serve).astype(np.int64)
         reply, sizes = self._serve(request, serve, fanouts, random)
         receive = self._channel.counts(sizes)
         received = self._channel.array(reply, sizes, receive)
