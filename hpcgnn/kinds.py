@@ -18,7 +18,7 @@ from hpcgnn.static import predict as static_answers
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.session import open_session as open_static
-from hpcgnn.temporal import baseline
+from hpcgnn.temporal import edgebank
 from hpcgnn.temporal import predict as temporal_answers
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.session import open_session as open_temporal
@@ -88,7 +88,7 @@ KINDS = {
     RunConfig.KIND: Kind(
         config=RunConfig, data="events", make=_make_events, open=open_temporal,
         check=temporal_answers.check, answer=temporal_answers.answer,
-        run_baseline=baseline.run_baseline, score_baseline=baseline.baseline_metrics,
+        run_baseline=edgebank.run_baseline, score_baseline=edgebank.baseline_metrics,
     ),
     StaticConfig.KIND: Kind(
         config=StaticConfig, data="graph", make=_make_static, open=open_static,

@@ -62,7 +62,10 @@ def sample_steps(session: Session, steps: np.ndarray) -> Iterator[SampledStep]:
         winner = np.zeros(len(roots), bool)
         winner[: 2 * len(events)] = native.last_event(roots[: 2 * len(events)], np.tile(events.row, 2))
         unique = np.unique(np.concatenate([roots, other[valid]]))
-        has_mail = _first_event(history, unique) < batches.first_row[index]
+        begin, end = history.indptr[unique], history.indptr[unique + 1]
+        first_event = np.full(len(unique), np.iinfo(np.int64).max)
+        first_event[end > begin] = history.event[begin[end > begin]]
+        has_mail = first_event < batches.first_row[index]
         yield SampledStep(index, len(events), roots, other, event, winner, unique, has_mail)
 
 
@@ -80,21 +83,14 @@ def _places(session: Session, graph, roots, times, identity, limit: int, step: i
     return native.sample_uniform(graph, roots, times, identity, sampling.fanout, random, event_limit=limit)[0]
 
 
-def _first_event(history, nodes: np.ndarray) -> np.ndarray:
-    begin, end = history.indptr[nodes], history.indptr[nodes + 1]
-    first = np.full(len(nodes), np.iinfo(np.int64).max)
-    first[end > begin] = history.event[begin[end > begin]]
-    return first
-
-
 @dataclass(slots=True)
 class Tally:
-    """Counts of one kind of row, summed over steps. wanted: all rows, own ones too; asked, served [R]: rows that cross,
+    """Counts of one kind of row, summed over steps. total: all rows, own ones too; asked, served [R]: rows that cross,
     by asking and by serving rank; peak: sum over steps of the largest of both; pairs: of ranks that exchange."""
 
     asked: np.ndarray
     served: np.ndarray
-    wanted: int = 0
+    total: int = 0
     peak: int = 0
     pairs: int = 0
 
@@ -102,7 +98,7 @@ class Tally:
         """Add the rows [n] of a step, by the ranks that ask and that serve."""
         size = len(self.asked)
         matrix = np.bincount(asker * size + server, minlength=size * size).reshape(size, size)
-        self.wanted += len(asker)
+        self.total += len(asker)
         np.fill_diagonal(matrix, 0)
         asked, served = matrix.sum(axis=1), matrix.sum(axis=0)
         self.asked += asked
@@ -249,7 +245,7 @@ def _add_apart(limit: RowCounts, step: SampledStep, at_owner: bool) -> None:
     features, _ = _unique_pairs(pair, step.event.ravel()[valid])
     totals = {"requests": len(step.roots), "rows": len(rows), "features": len(features), "mails": step.winner.sum()}
     for kind, total in totals.items():
-        limit.kinds[kind].wanted += int(total)
+        limit.kinds[kind].total += int(total)
     limit.roots.total += len(step.roots)
     with_mail = step.has_mail if at_owner else step.has_mail[np.searchsorted(step.unique, rows)]
     limit.updated.total += int(with_mail.sum())

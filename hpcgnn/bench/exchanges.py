@@ -21,14 +21,14 @@ EXTRAS = 2  # loss and stop flag travel with the gradients
 
 @dataclass(frozen=True, slots=True)
 class StepExchange:
-    """An alltoallv of a step. kind: of rows, one of counts.KINDS or HOT_KINDS; asked: sent by the ranks that ask, not
-    by those that serve; planned: made while planning, in the background; agrees: an all-to-all of row counts comes
+    """An alltoallv of a step. kind: of rows, one of counts.KINDS or HOT_KINDS; by_asker: sent by the ranks that ask,
+    not by those that serve; planned: made while planning, in the background; agrees: an all-to-all of row counts comes
     before it."""
 
     name: str
     kind: str
     width: int
-    asked: bool
+    by_asker: bool
     planned: bool
     agrees: bool = False
 
@@ -66,19 +66,19 @@ def exchanges(session: Session) -> list[StepExchange]:
     whole = sum(c.element_size() * int(np.prod(c.shape[1:])) for c in columns)
     mail = state + features * item
     listed = [
-        StepExchange("request", "requests", neighbors.REQUEST.itemsize, asked=True, planned=True, agrees=True),
-        StepExchange("reply", "requests", reply, asked=False, planned=True),
-        StepExchange("event features", "features", FEATURE_BYTES * features, asked=False, planned=True, agrees=True),
-        StepExchange("row ids", "rows", ROW_ID_BYTES, asked=True, planned=True, agrees=True),
-        StepExchange("memory", "rows", (state if at_owner else whole) + node_feature, asked=False, planned=False),
-        StepExchange("gradients of rows", "rows", state, asked=True, planned=False),
-        StepExchange("mail", "mails", mail if at_owner else state + mail, asked=True, planned=False),
+        StepExchange("request", "requests", neighbors.REQUEST.itemsize, by_asker=True, planned=True, agrees=True),
+        StepExchange("reply", "requests", reply, by_asker=False, planned=True),
+        StepExchange("event features", "features", FEATURE_BYTES * features, by_asker=False, planned=True, agrees=True),
+        StepExchange("row ids", "rows", ROW_ID_BYTES, by_asker=True, planned=True, agrees=True),
+        StepExchange("memory", "rows", (state if at_owner else whole) + node_feature, by_asker=False, planned=False),
+        StepExchange("gradients of rows", "rows", state, by_asker=True, planned=False),
+        StepExchange("mail", "mails", mail if at_owner else state + mail, by_asker=True, planned=False),
     ]
     if config.memory.hot_nodes:
         listed += [
-            StepExchange("winners told", "told", TOLD_BYTES, asked=True, planned=True, agrees=True),
-            StepExchange("states told", "states", state, asked=True, planned=False, agrees=True),
-            StepExchange("features told", "told", features * item, asked=True, planned=False),
+            StepExchange("winners told", "told", TOLD_BYTES, by_asker=True, planned=True, agrees=True),
+            StepExchange("states told", "states", state, by_asker=True, planned=False, agrees=True),
+            StepExchange("features told", "told", features * item, by_asker=True, planned=False),
         ]
     without = ["features told"] * (features == 0) + ["gradients of rows"] * (not at_owner)
     return [e for e in listed if e.name not in without and (e.kind != "features" or features)]
@@ -96,5 +96,5 @@ def sent_bytes(step_exchanges: list[StepExchange], counts: RowCounts, planned: b
     for exchange in step_exchanges:
         if exchange.planned == planned:
             tally = counts.kinds[exchange.kind]
-            total += exchange.width * (tally.asked if exchange.asked else tally.served)
+            total += exchange.width * (tally.asked if exchange.by_asker else tally.served)
     return total

@@ -104,11 +104,11 @@ class KindLaw:
         """Fit the laws to the counts of two ranks or more."""
         ranks, tallies = np.array([c.size for c in counted]), [c.kinds[kind] for c in counted]
         steps = np.array([c.steps for c in counted])
-        wanted = np.array([t.wanted for t in tallies]) / steps
+        rows = np.array([t.total for t in tallies]) / steps
         remote = np.array([t.remote for t in tallies]) / steps
         peak = np.array([t.peak for t in tallies]) / steps
-        total = Total.fit(ranks, wanted, one.kinds[kind].wanted / one.steps, apart.kinds[kind].wanted / apart.steps)
-        local = Power.fit(ranks, 1 - remote / np.maximum(wanted, SMALLEST))
+        total = Total.fit(ranks, rows, one.kinds[kind].total / one.steps, apart.kinds[kind].total / apart.steps)
+        local = Power.fit(ranks, 1 - remote / np.maximum(rows, SMALLEST))
         pairs = np.array([t.pairs for t in tallies]) / steps / ranks
         return cls(total, local, Power.fit(ranks, peak * ranks / np.maximum(remote, SMALLEST)), Power.fit(ranks, pairs))
 

@@ -15,8 +15,13 @@ def plot(report: dict, path: str) -> None:
     time, speed, parts = figure.subplots(1, 3)
     points = report["points"]
     ranks = np.array([p["ranks"] for p in points])
-    _step_time(time, points, ranks)
-    _speed_up(speed, points, ranks)
+    _line(time, points, ranks, np.array([p["step_seconds"] for p in points]), "step")
+    time.plot(ranks, [sum(p["seconds"].values()) for p in points], "--", lw=1, label="execution")
+    time.plot(ranks, [sum(p["plan_seconds"].values()) for p in points], ":", lw=1, label="planning")
+    time.set_ylabel("seconds per step")
+    _line(speed, points, ranks, np.array([p["speedup"] for p in points]), "speed-up")
+    speed.plot(ranks, ranks, "--", color="0.5", lw=1, label="ideal")
+    speed.set_ylabel("speed-up over one rank")
     _parts(parts, points)
     last = max((p["ranks"] for p in points if p["counted"]), default=0)
     for axes in (time, speed):
@@ -33,19 +38,6 @@ def _log_axes(axes, ranks, last: int) -> None:
     if last < ranks[-1]:
         axes.axvspan(last, ranks[-1], color="0.9", zorder=0, label="extrapolated")
     axes.legend(fontsize=8)
-
-
-def _step_time(axes, points, ranks) -> None:
-    _line(axes, points, ranks, np.array([p["step_seconds"] for p in points]), "step")
-    axes.plot(ranks, [sum(p["seconds"].values()) for p in points], "--", lw=1, label="execution")
-    axes.plot(ranks, [sum(p["plan_seconds"].values()) for p in points], ":", lw=1, label="planning")
-    axes.set_ylabel("seconds per step")
-
-
-def _speed_up(axes, points, ranks) -> None:
-    _line(axes, points, ranks, np.array([p["speedup"] for p in points]), "speed-up")
-    axes.plot(ranks, ranks, "--", color="0.5", lw=1, label="ideal")
-    axes.set_ylabel("speed-up over one rank")
 
 
 def _line(axes, points, ranks, values, label: str) -> None:

@@ -79,7 +79,7 @@ def _steps(session: Session, trainer: Trainer):
             session.timers.clear()
             session.world.barrier()
             sent_before = session.graph.channel.sent_bytes
-            misses_before = [rows.wanted - rows.hits for rows in session.graph.rows]
+            misses_before = [rows.remote - rows.hits for rows in session.graph.rows]
             begin, pages = time.perf_counter(), command.page_faults()
             plan = session.loaders["train"].samplers[0].plan(session.batches["train"], epoch, step)
             planned = time.perf_counter()
@@ -87,7 +87,7 @@ def _steps(session: Session, trainer: Trainer):
             session.world.barrier()
             seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
             missed = sum(
-                (rows.wanted - rows.hits - before) * width
+                (rows.remote - rows.hits - before) * width
                 for rows, before, width in zip(session.graph.rows, misses_before, row_bytes, strict=True)
             )
             yield TimedStep(

@@ -40,21 +40,21 @@ CALIBRATED = ("efficiency", "overhead", "plan_root", "plan_overhead")
 
 @dataclass(frozen=True, slots=True)
 class ScaleOptions:
-    """What the command takes besides the configuration. given: machine parameters by name."""
+    """What the command takes besides the configuration. parameters: of the machine, by name; others are measured."""
 
     out: str
     plot: str
     max_ranks: int
     steps: int
     overlap: bool
-    given: dict[str, float]
+    parameters: dict[str, float]
 
 
 def main(world: World, argv: list[str]) -> int:
     """Collective. Count and predict on rank 0; the others take part in measuring the network. Returns the exit code."""
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
     world = World(config.comm)
-    values, sources = _network(world, options.given)
+    values, sources = _network(world, options.parameters)
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder, together(world, "predict"):
         if world.rank == 0:
             _predict_and_write(config, options, Path(folder), world.threads, values, sources)
@@ -70,8 +70,8 @@ def _parse(argv: list[str]) -> tuple[RunConfig, ScaleOptions]:
     for name, text in GIVEN.items():
         parser.add_argument(f"--{name}", type=float, default=None, help=f"{text}; default: measured")
     config, namespace = configuration.parse(parser, argv)
-    given = {name: getattr(namespace, name) for name in GIVEN if getattr(namespace, name) is not None}
-    for name, value in given.items():
+    parameters = {name: getattr(namespace, name) for name in GIVEN if getattr(namespace, name) is not None}
+    for name, value in parameters.items():
         if value < 0 or (value == 0 and name in ("bandwidth", "flops", "efficiency")):
             raise ValueError(f"--{name} must be positive, got {value}")
     if namespace.max_ranks < 1 or namespace.steps < 0:
@@ -80,18 +80,19 @@ def _parse(argv: list[str]) -> tuple[RunConfig, ScaleOptions]:
     overlap = config.sampling.prefetch != 0
     if namespace.plot:
         command.check_installed("--plot", "matplotlib")
-    return config, ScaleOptions(namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, overlap, given)
+    out, picture, max_ranks, steps = namespace.out, namespace.plot, namespace.max_ranks, namespace.steps
+    return config, ScaleOptions(out, picture, max_ranks, steps, overlap, parameters)
 
 
-def _network(world: World, given: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+def _network(world: World, parameters: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """Collective. Return latency and bandwidth, and where each of them comes from."""
     network, source = (
         (machines.ASSUMED, "assumed") if world.size == 1 else (machines.measure_network(world), "measured")
     )
     names = ("latency", "bandwidth")
     return (
-        {name: given.get(name, network[name]) for name in names},
-        {name: "given" if name in given else source for name in names},
+        {name: parameters.get(name, network[name]) for name in names},
+        {name: "given" if name in parameters else source for name in names},
     )
 
 
@@ -100,16 +101,16 @@ def _predict_and_write(config, options: ScaleOptions, folder: Path, threads: int
     if not config.data.path:
         make_built_in(config, Path(path))
     session = machines.open_alone(config, path, threads)
-    compute_values, compute_sources = _compute(config, path, threads, options.given)
+    compute_values, compute_sources = _compute(config, path, threads, options.parameters)
     report = make_report(session, options, Machine(**values, **compute_values), sources | compute_sources)
     command.report(report, table, options.out)
     if options.plot:
         plot.plot(report, options.plot)
 
 
-def _compute(config, path: str, threads: int, given: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+def _compute(config, path: str, threads: int, parameters: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """Return the machine's parameters of computing and planning, and where each of them comes from."""
-    values = {name: given[name] for name in ("flops", *CALIBRATED) if name in given}
+    values = {name: parameters[name] for name in ("flops", *CALIBRATED) if name in parameters}
     missing = [name for name in CALIBRATED if name not in values]
     measured = machines.measure_flops() if missing or "flops" not in values else 0.0
     all_measured = {"flops": measured}
@@ -124,9 +125,11 @@ def make_report(session: Session, options: ScaleOptions, machine: Machine, sourc
     parts = book.offsets.shape[1] - 1
     num_counted = min(options.steps or batches.num_steps, batches.num_steps)
     steps = np.unique(np.linspace(0, batches.num_steps - 1, num_counted).round().astype(np.int64))
-    counts, apart = count(session, _counted_sizes(parts, options.max_ranks), steps)
+    most = options.max_ranks
+    sizes = {*range(1, SMALL + 1), *_powers_of_two(parts), parts}
+    counts, apart = count(session, sorted(size for size in sizes if size <= min(parts, most)), steps)
     laws: Any = None if config.memory.hot_nodes else Laws.fit(counts, apart)
-    beyond = _extrapolated_sizes(parts, options.max_ranks) if laws else []
+    beyond = sorted(size for size in {*_powers_of_two(most), most} if size > parts) if laws else []
     demands = [counted_demand(c) for c in counts.values()] + [laws.demand(size) for size in beyond]
     setting = Setting(
         config, session.partition.edge_width, exchanges(session), gradient_bytes(session), options.overlap
@@ -147,14 +150,8 @@ def make_report(session: Session, options: ScaleOptions, machine: Machine, sourc
     }  # fmt: skip
 
 
-def _counted_sizes(parts: int, most: int) -> list[int]:
-    powers = [1 << k for k in range(parts.bit_length())]
-    return sorted({size for size in (*range(1, SMALL + 1), *powers, parts) if size <= min(parts, most)})
-
-
-def _extrapolated_sizes(parts: int, most: int) -> list[int]:
-    powers = [1 << k for k in range(most.bit_length())]
-    return sorted({size for size in (*powers, most) if parts < size <= most})
+def _powers_of_two(most: int) -> list[int]:
+    return [1 << k for k in range(most.bit_length())]
 
 
 def table(report: dict) -> str:

@@ -20,19 +20,19 @@ class LinkDecoder(nn.Module):
         self.out = nn.Linear(width, 1)
 
     def score(self, embedding) -> torch.Tensor:
-        """embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One native call on
-        the CPU."""
+        """Score pairs. embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One
+        native call on the CPU."""
         if not can_multiply(embedding, self.out.weight):
             return self(embedding[0], embedding[1:])
         return link_decoder(embedding, *self.weights())
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `link_decoder` takes them."""
+        """List the weights in the order in which `link_decoder` takes them."""
         return [self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias]
 
     def forward(self, source, destination) -> torch.Tensor:
-        """source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n], in plain torch."""
-        given = linear(source, self.source.weight, self.source.bias)
-        asked = linear(destination.flatten(0, -2), self.destination.weight)
-        asked = asked.view(*destination.shape[:-1], self.destination.out_features)
-        return functional.linear(torch.relu(given + asked), self.out.weight, self.out.bias).squeeze(-1)
+        """Score pairs. source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n], in plain torch."""
+        from_source = linear(source, self.source.weight, self.source.bias)
+        from_destination = linear(destination.flatten(0, -2), self.destination.weight)
+        from_destination = from_destination.view(*destination.shape[:-1], self.destination.out_features)
+        return functional.linear(torch.relu(from_source + from_destination), self.out.weight, self.out.bias).squeeze(-1)

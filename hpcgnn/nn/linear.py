@@ -12,7 +12,7 @@ from hpcgnn.native.products import are_rounded, multiply
 
 
 def _onednn():
-    """oneDNN's linear operator, or None when this torch has no such."""
+    """Return oneDNN's linear operator, or None when this torch has no such."""
     operators = getattr(torch.ops, "mkldnn", None)
     return getattr(operators, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
@@ -34,7 +34,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """rows [n, i] @ weight [o, i].T + bias [o]; on a device as `choose_products` was told."""
+    """Compute rows [n, i] @ weight [o, i].T + bias [o]; on a device as `choose_products` says."""
     if are_rounded():
         out = multiply(rows, weight.t())
         return out if bias is None else out + bias
@@ -45,6 +45,6 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
 
 
 def glorot(*shape: int) -> nn.Parameter:
-    """A parameter [..., I, O], uniform with the variance of Glorot and Bengio (2010) for each of its matrices."""
+    """Make a parameter [..., I, O], uniform with the variance of Glorot and Bengio (2010) for each of its matrices."""
     bound = (6 / (shape[-2] + shape[-1])) ** 0.5
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

@@ -33,7 +33,7 @@ class TimeEncoding(nn.Module):
         return self._fixed * self.factor.double() if self.learnable else self._fixed
 
     def forward(self, dt: torch.Tensor) -> torch.Tensor:
-        """dt [n] int64; returns [n, T]."""
+        """Encode time differences dt [n] int64; returns [n, T]."""
         if self.learnable:
             return native.time_encode_reference(dt, self.frequency, self.phase, self.phase.dtype)
         return native.time_encode(dt, self.frequency, self.phase, self.phase.dtype)

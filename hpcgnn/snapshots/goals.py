@@ -49,7 +49,7 @@ class SnapshotGoal(Goal):
         """Collective. Plan what a step needs of one target."""
 
     @abstractmethod
-    def score(self, outputs: torch.Tensor, wanted, chain: HaloChain):
+    def score(self, outputs: torch.Tensor, targets, chain: HaloChain):
         """Collective. Make scores from the outputs [n, C] at one target."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class LabelGoal(SnapshotGoal):
         return self.metric_names(), self._measure
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective."""
+        """Collective. Measure classes, or the errors of numbers."""
         output, label = scores["output"], scores["label"]
         if self.classes:
             return metrics.node_metrics(output, label, world)
@@ -130,8 +130,8 @@ class RegressionGoal(LabelGoal):
         """Raises ValueError, on all ranks alike, for a graph without the column."""
         task, self._first = config.task, config.sampling.horizon
         if task.target not in partition.series:
-            known = ", ".join(partition.series) or "none"
-            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {known}")
+            names = ", ".join(partition.series) or "none"
+            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {names}")
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
@@ -147,7 +147,7 @@ class RegressionGoal(LabelGoal):
         self.roots = world.reduce_array(np.array(counts, np.int64)) * self.num_outputs
 
     def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [r] with known values, and these [r, C]."""
+        """Find the rows [r] whose values are not missing; returns them and the values [r, C]."""
         begin = number + self._first
         values = self._series[:, begin : begin + self._steps].reshape(len(self._series), self.num_outputs)
         rows = np.flatnonzero(np.isfinite(values).all(axis=1))
@@ -162,9 +162,9 @@ class RegressionGoal(LabelGoal):
             self._targets[number] = targets
         return targets
 
-    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        rows = outputs if len(wanted.row) == len(outputs) else outputs[wanted.row]
-        return LabelScores(rows, wanted.value)
+    def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
+        rows = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
+        return LabelScores(rows, targets.value)
 
     def loss(self, scores: LabelScores) -> torch.Tensor:
         measure = functional.l1_loss if self.absolute else functional.mse_loss
@@ -184,7 +184,7 @@ class RegressionGoal(LabelGoal):
         return self._scale * outputs
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective."""
+        """Collective. Measure the errors of numbers, also in the source's units."""
         return regression_metrics(scores["output"], scores["label"], world, self._scale)
 
     def describe(self) -> str:
@@ -201,7 +201,13 @@ class NodeLabelGoal(LabelGoal):
         self._horizon, self._device = config.sampling.horizon, world.device
         with together(world, "read the labels"):
             self._label = _node_labels(partition, config.task)
-            self._split = _node_split(partition) if config.task.split == NODES else None
+            self._split: np.ndarray | None = None  # [n]: 0 train, 1 val, 2 test
+            if config.task.split == NODES:
+                if "split" not in partition.columns:
+                    raise ValueError(
+                        "task.split nodes needs a column split of the nodes: write the graph with one, or use time"
+                    )
+                self._split = partition.columns["split"].astype(np.int64)
         self._set_classes(self._label, config, world)
         self.num_outputs, self.restarts = self.classes, self._split is not None
         self.last = partition.num_snapshots - 1 - self._horizon
@@ -216,8 +222,8 @@ class NodeLabelGoal(LabelGoal):
 
     def _rows(self, split: str, number: int) -> np.ndarray:
         """Find the local rows [r] with a label that the split may see."""
-        known = self._at(number) >= 0
-        return np.flatnonzero(known if self._split is None else known & (self._split == SPLITS.index(split)))
+        labelled = self._at(number) >= 0
+        return np.flatnonzero(labelled if self._split is None else labelled & (self._split == SPLITS.index(split)))
 
     def _at(self, number: int) -> np.ndarray:
         """Return the labels [n] that are predicted from a snapshot."""
@@ -227,8 +233,8 @@ class NodeLabelGoal(LabelGoal):
         rows = self._rows(split, number)
         return Targets(*(torch.from_numpy(values).to(self._device) for values in (rows, self._at(number)[rows])))
 
-    def score(self, outputs: torch.Tensor, wanted: Targets, chain: HaloChain) -> LabelScores:
-        return LabelScores(outputs[wanted.row], wanted.value)
+    def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
+        return LabelScores(outputs[targets.row], targets.value)
 
     def describe(self) -> str:
         return f"{self.classes} classes of nodes, {self._horizon} snapshots later"
@@ -269,11 +275,11 @@ class EdgeLabelGoal(LabelGoal):
         return model
 
     def _edges(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the edges whose label is known: sources, destinations (global ids) and labels [r]."""
+        """Find the edges with a label: sources, destinations (global ids) and labels [r]."""
         edges = self._partition.edges_at(number + self._horizon, (self._column,))
         label = self._read(edges.columns[self._column], self._column, self._most)
-        known = is_known(label)
-        return edges.src[known], self._partition.global_ids[edges.dst[known]], label[known]
+        labelled = is_known(label)
+        return edges.src[labelled], self._partition.global_ids[edges.dst[labelled]], label[labelled]
 
     def want(self, split: str, epoch: int, number: int) -> EdgeTargets:
         source, destination, label = self._edges(number)
@@ -281,10 +287,10 @@ class EdgeLabelGoal(LabelGoal):
         to_ends, ends = reach([source, destination], self._partition.book, self._planning, device)
         return EdgeTargets(to_ends, ends[0], ends[1], torch.from_numpy(label).to(device))
 
-    def score(self, outputs: torch.Tensor, wanted: EdgeTargets, chain: HaloChain) -> LabelScores:
-        rows = wanted.reach.bring(outputs, chain, self._channel)
-        ends = [functional.embedding(place, rows) for place in (wanted.source, wanted.destination)]
-        return LabelScores(self._head(torch.cat(ends, dim=1)), wanted.value)
+    def score(self, outputs: torch.Tensor, targets: EdgeTargets, chain: HaloChain) -> LabelScores:
+        rows = targets.reach.bring(outputs, chain, self._channel)
+        ends = [functional.embedding(place, rows) for place in (targets.source, targets.destination)]
+        return LabelScores(self._head(torch.cat(ends, dim=1)), targets.value)
 
     def describe(self) -> str:
         what = f"{self.classes} classes" if self.classes else "a number"
@@ -302,10 +308,3 @@ def _node_labels(partition: SnapshotPartition, task: SnapshotTaskConfig) -> np.n
     if label.ndim > 1 + (task.target in partition.series):
         raise ValueError(f"column {task.target} of nodes must be one class each, got {label.shape[1:]}")
     return label
-
-
-def _node_split(partition: SnapshotPartition) -> np.ndarray:
-    """Read the nodes' split [n]: 0 train, 1 val, 2 test. Raises ValueError."""
-    if "split" not in partition.columns:
-        raise ValueError("task.split nodes needs a column split of the nodes: write the graph with one, or use time")
-    return partition.columns["split"].astype(np.int64)

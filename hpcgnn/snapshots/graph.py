@@ -136,7 +136,10 @@ def open_snapshot_partition(
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
         stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
-    scales = {name: _checked_scale(scale, name) for name, scale in stored.items()}
+    for name, scale in stored.items():
+        if np.ndim(scale) or not 0 < float(scale) < np.inf:
+            raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
+    scales = {name: float(scale) for name, scale in stored.items()}
     return SnapshotPartition(partition, num_snapshots, series, scales)
 
 
@@ -170,9 +173,3 @@ def _checked_stamps(column: np.ndarray | None, name: str) -> np.ndarray | Any:
             f"column {name} of edges is {problem}, expected one signed integer an edge; partition the graph again"
         )
     return column
-
-
-def _checked_scale(scale, name: str) -> float:
-    if np.ndim(scale) or not 0 < float(scale) < np.inf:
-        raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
-    return float(scale)

@@ -81,18 +81,18 @@ class SnapshotLoader:
         self.start_epoch(0)
 
     def beside(self, split: str, snapshots: range, batch_size: int) -> SnapshotLoader:
-        """A loader of another split, which shares neighbourhoods and routes with this one."""
+        """Make a loader of another split, which shares neighbourhoods and routes with this one."""
         other = copy.copy(self)
         other._split, other.snapshots, other._size = split, snapshots, batch_size
         other.start_epoch(0)
         return other
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on all ranks."""
+        """Count the steps of an epoch, the same on all ranks."""
         return self.batches.num_steps
 
     def start_epoch(self, epoch: int) -> None:
-        """The steps of an epoch: of training in an order of their own with ``sampling.shuffle``."""
+        """Make the steps of an epoch: of training in an order of their own with ``sampling.shuffle``."""
         sampling, training = self._sampling, self._split == "train"
         shuffle = epoch_shuffle(self._seed, epoch) if training and sampling.shuffle else None
         self.batches: SnapshotBatches = make_batches(
@@ -101,7 +101,7 @@ class SnapshotLoader:
         )  # fmt: skip
 
     def plans(self, epoch: int = 0, start: int = 0) -> Prefetcher[SnapshotPlan]:
-        """Collective. The plans of an epoch's steps from ``start`` on, to be used as a context manager: ``with
+        """Collective. Make the plans of an epoch's steps from ``start`` on, to be used as a context manager: ``with
         loader.plans(epoch) as plans``."""
         batches = self.batches
 
@@ -112,5 +112,5 @@ class SnapshotLoader:
         return Prefetcher(make, start, batches.num_steps, self.prefetch)
 
     def channels(self) -> list[Channel]:
-        """What planning goes through."""
+        """List the channels that planning goes through."""
         return [self._channel]

@@ -87,7 +87,7 @@ class Neighborhood:
     _merged: EdgeLists | None = field(default=None, repr=False)
 
     def operator(self, name: str) -> Operator:
-        """The matrix of that name, formed when it is first asked for."""
+        """Return the matrix of that name, which is formed once."""
         if name not in self._operators:
             self._operators[name] = make_operator(name, self)
         return self._operators[name]
@@ -110,8 +110,8 @@ class Neighborhood:
 def propagate(
     neighborhood: Neighborhood, halo: RankHalo | None, name: str, rows: torch.Tensor, exchange=None
 ) -> torch.Tensor:
-    """Collective. operator @ rows of all ranks, for this rank's nodes [n, D]; exchange: of the same rows, where it was
-    started before. Without a halo there are no ghosts."""
+    """Collective. Compute operator @ rows of all ranks, for this rank's nodes [n, D]; exchange: of the same rows, where
+    it was started before. Without a halo there are no ghosts."""
     operator, edges = neighborhood.operator(name), neighborhood.ghost
     if halo is not None and exchange is None:
         exchange = halo.start(rows)
@@ -126,8 +126,8 @@ def propagate(
 
 
 def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
-    """The term of an operator's series that follows: product, operator @ the last term, or of the polynomials of
-    Chebyshev 2 product - before, the term before the last (None: the last is the first)."""
+    """Compute the term of an operator's series that follows: product, operator @ the last term, or of the polynomials
+    of Chebyshev 2 product - before, the term before the last (None: the last is the first)."""
     return 2 * product - before if name == CHEBYSHEV and before is not None else product
 
 
@@ -157,7 +157,7 @@ def make_operator(name: str, neighborhood: Neighborhood) -> Operator:
 
 
 def _inverse(values: torch.Tensor, power: float) -> torch.Tensor:
-    """values ** power where they are above 0, else 0."""
+    """Compute values ** power where they are above 0, else 0."""
     return torch.where(values > 0, values.clamp(min=torch.finfo(values.dtype).tiny) ** power, torch.zeros_like(values))
 
 
@@ -178,7 +178,7 @@ class Builder:
     by_part: bool = False
 
     def build(self, number: int, reverse: bool = False) -> Neighborhood:
-        """Collective. The in-neighbours of all nodes in a snapshot; reverse: out-neighbours."""
+        """Collective. Build the in-neighbours of all nodes in a snapshot; reverse: out-neighbours."""
         partition, device = self.partition, self.device
         columns = (WEIGHT,) if self.weighted and WEIGHT in partition.edge_columns else ()
         edges = partition.edges_at(number, columns)
@@ -216,7 +216,7 @@ class Builder:
         )  # fmt: skip
 
     def _are_from_ghosts(self, edges: SnapshotEdges) -> np.ndarray:
-        """Whether the source of each edge is a ghost, bool [e]."""
+        """Tell whether the source of each edge is a ghost, bool [e]."""
         book, first_id = self.partition.book, self.partition.first_id
         if self.by_part:
             return book.part_of(edges.src) != book.part_of(edges.dst + first_id)
@@ -224,7 +224,7 @@ class Builder:
 
 
 def reversed_edges(edges: SnapshotEdges, partition: SnapshotPartition, channel: Channel) -> SnapshotEdges:
-    """Collective. The edges of a snapshot the other way, at the owners of what were their sources."""
+    """Collective. Turn the edges of a snapshot the other way, at the owners of what were their sources."""
     owner, _ = partition.book.locate(edges.src)
     sent = [edges.src, edges.dst + partition.first_id, edges.row, *edges.columns.values()]
     dst, src, row, *columns = exchange_columns(sent, owner, channel) if channel.size > 1 else sent
@@ -242,14 +242,14 @@ class Boundary:
     flat_row: np.ndarray
 
     def sample(self, whole: Neighborhood, epoch: int, step: int, number: int) -> Neighborhood:
-        """The neighbourhood in a snapshot as one step sees it: edges from the ghosts taken alone, their weights divided
-        by the share. No collective calls."""
+        """Sample the neighbourhood in a snapshot as one step sees it: edges from the ghosts taken alone, their weights
+        divided by the share. No collective calls."""
         random = Random(self.seed, Stream.BOUNDARY, (step << 16) + number, epoch)
         assert whole.route is not None
-        wanted = self._take(random, whole.ghost_row)
+        is_taken = self._take(random, whole.ghost_row)
         requested = self._take(random, self.flat_row[whole.route.requests.cpu().numpy()])
         lists, weight = whole.ghost.lists, whole.ghost.weight
-        mask = torch.from_numpy(wanted).to(lists.source.device)
+        mask = torch.from_numpy(is_taken).to(lists.source.device)
         taken = mask[lists.source]
         below = torch.cat([taken.new_zeros(1, dtype=torch.int64), taken.cumsum(0)])
         place = (mask.cumsum(0) - 1)[lists.source[taken]]
@@ -259,10 +259,10 @@ class Boundary:
         return replace(
             whole, ghost=Edges(reduced, weight[taken] / self.share, whole.ghost.rows),
             ghost_degree=whole.ghost_degree[mask], ghost_looped=whole.ghost_looped[mask],
-            route=whole.route.restrict(wanted, requested), ghost_row=whole.ghost_row[wanted],
+            route=whole.route.restrict(is_taken, requested), ghost_row=whole.ghost_row[is_taken],
             _operators={}, _merged=None,
         )  # fmt: skip
 
     def _take(self, random: Random, rows: np.ndarray) -> np.ndarray:
-        """Which of the nodes with row ids [k] are taken, bool."""
+        """Choose, bool [k], which of the nodes with row ids [k] are taken."""
         return native.random_integers(random, rows, 1, RESOLUTION)[:, 0] < round(self.share * RESOLUTION)

@@ -39,17 +39,17 @@ class Reach:
 
 
 def reach(
-    wanted: list[np.ndarray], book: Book, channel: Channel, device: torch.device
+    nodes: list[np.ndarray], book: Book, channel: Channel, device: torch.device
 ) -> tuple[Reach, list[torch.Tensor]]:
     """Collective. Plan the reach to all nodes among arrays of global ids; returns the places of each array in what it
     brings, too."""
     if channel.size == 1:
         return Reach(None), [
-            torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in wanted
+            torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in nodes
         ]
-    ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
-    pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
-    places = [torch.from_numpy(at.reshape(ids.shape)).to(device) for at, ids in zip(pieces, wanted, strict=True)]
+    ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
+    pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
+    places = [torch.from_numpy(at.reshape(ids.shape)).to(device) for at, ids in zip(pieces, nodes, strict=True)]
     return Reach(Route.plan(book, ids, channel).to(device)), places
 
 
@@ -99,14 +99,19 @@ class TargetEdges:
         channel: Channel,
     ):  # fmt: skip
         self._partition, self._horizon, self._new_only, self._types = partition, horizon, new_only, types
-        self._rows = _SourceRows(partition, channel) if undirected else None
+        self._undirected = undirected
+        if undirected:  # flat row ids of all sources of edges into this rank's nodes
+            self._source_ids = np.unique(partition.all_sources)
+            (rows,) = Route.plan(partition.book, self._source_ids, channel).pull(torch.from_numpy(partition.flat_row))
+            self._source_rows = rows.numpy()
 
     def at(self, number: int) -> SnapshotEdges:
         """Return the edges that predictions from a snapshot are about."""
         edges = self.all_at(number)
         place = np.sort(np.unique(self._key(edges), return_index=True)[1])  # the first of each of equal keys
-        if self._rows is not None:
-            place = place[self._rows.of(edges.src[place]) <= self._partition.flat_row[edges.dst[place]]]
+        if self._undirected:
+            source_rows = self._source_rows[np.searchsorted(self._source_ids, edges.src[place])]
+            place = place[source_rows <= self._partition.flat_row[edges.dst[place]]]
         if self._new_only:
             old = self._key(self.all_at(number - self._horizon))
             place = place[~np.isin(self._key(edges)[place], old)]
@@ -152,8 +157,8 @@ class PairPlanner:
         if split != TRAIN:
             random, count = Random(self._seed, Stream.EVAL_NEGATIVE, number), evaluation
         drawn = self._drawn(number, edges, count, random)
-        wanted = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
-        to_nodes, places = reach(wanted, self._partition.book, self._channel, self._device)
+        nodes = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
+        to_nodes, places = reach(nodes, self._partition.book, self._channel, self._device)
         source, destination, negative, *others = places
         negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
@@ -165,12 +170,13 @@ class PairPlanner:
         drawn = self._draw(edges.row, count, random, 0)
         if not self._strict:
             return drawn
-        known = self._known(number)
+        known_edges = self._known_edges(number)
         edge, slot = (index.ravel() for index in np.indices(drawn.shape[1:]))
         for attempt in range(1, TRIES):
             destination, *source = drawn[:, edge, slot]
             sources = source[0] if source else edges.src[edge]
-            bad = known.hold(sources, _types_of(edges)[edge], destination, self._channel) | (sources == destination)
+            bad = known_edges.hold(sources, _types_of(edges)[edge], destination, self._channel)
+            bad |= sources == destination
             if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
                 break
             edge, slot = edge[bad], slot[bad]
@@ -183,7 +189,7 @@ class PairPlanner:
         keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
         return self._nodes.lookup(np.stack([native.random_integers(k, rows, count, self._nodes.size) for k in keys]))
 
-    def _known(self, number: int) -> KnownAnswers:
+    def _known_edges(self, number: int) -> KnownAnswers:
         edges, partition = self._targets.all_at(number), self._partition
         ownership = partition.book.of_type(0)
         return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
@@ -200,25 +206,12 @@ class PairPlanner:
         reached = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
         rows = [(to_nodes, place) for to_nodes, (place,) in reached]
         first = int(counts[: channel.rank].sum())
-        return Answers(everyone, slice(first, first + len(own)), rows, (self._known(number), sources))
+        return Answers(everyone, slice(first, first + len(own)), rows, (self._known_edges(number), sources))
 
 
 def _types_of(edges: SnapshotEdges) -> np.ndarray:
     """Return the types of edges [e] int64; 0 where they have none."""
     return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
-
-
-class _SourceRows:
-    """Knows the flat row ids of all sources of edges into this rank's nodes. Collective to create."""
-
-    def __init__(self, partition: SnapshotPartition, channel: Channel):
-        self._ids = np.unique(partition.all_sources)
-        (rows,) = Route.plan(partition.book, self._ids, channel).pull(torch.from_numpy(partition.flat_row))
-        self._rows = rows.numpy()
-
-    def of(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row ids of global ids [n]."""
-        return self._rows[np.searchsorted(self._ids, ids)]
 
 
 def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> LinkScores:

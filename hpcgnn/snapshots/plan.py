@@ -41,8 +41,8 @@ def make_batches(
     name: str, snapshots: range, batch_size: int, roots: np.ndarray, shuffle: Random | None = None,
     drop_last: bool = False, updates: int = 1,
 ) -> SnapshotBatches:  # fmt: skip
-    """Steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times; roots:
-    what every snapshot of the graph predicts on all ranks."""
+    """Make steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times;
+    roots: what every snapshot of the graph predicts on all ranks."""
     numbers = np.arange(snapshots.start, snapshots.stop)
     if shuffle is not None:
         numbers = numbers[np.argsort(permute(np.arange(len(numbers)), len(numbers), shuffle))]
@@ -57,7 +57,7 @@ def make_batches(
 @dataclass(slots=True)
 class SnapshotPlan:
     """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: those
-    that predictions are made from, each with what the goal wants of it; blocks: by snapshot, in-neighbours and
+    that predictions are made from; needs: by target, what the goal wants of it; blocks: by snapshot, in-neighbours and
     out-neighbours (None: not asked for), those that the step sees; whole: all of them. begins, ends: whether it is the
     first, the last of the steps in a row on the same targets: that tells scores, that hands the state on."""
 
@@ -67,7 +67,7 @@ class SnapshotPlan:
     batch_size: int
     frames: list[list[int]]
     targets: list[int]
-    wanted: list[Any]
+    needs: list[Any]
     blocks: dict[int, tuple[Neighborhood, Neighborhood | None]]
     whole: dict[int, tuple[Neighborhood, Neighborhood | None]]
     begins: bool = True
@@ -88,23 +88,25 @@ class SnapshotPlanner:
         self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
         (self._group, self._groups), self._boundary = share, boundary
         self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))
-        self._kept: dict[int, tuple[Neighborhood, Neighborhood | None]] = {}
+        self._built: dict[int, tuple[Neighborhood, Neighborhood | None]] = {}
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
-        """Collective."""
+        """Collective. Plan a step with what the goal needs of its targets."""
         return self._plan(
             batches, epoch, step, [self._want(batches.name, epoch, n) for n in self.targets(batches, step)]
         )
 
     def forecast(self, batches: SnapshotBatches, step: int) -> SnapshotPlan:
-        """Collective. A step whose predictions are compared with nothing."""
+        """Collective. Plan a step whose predictions are compared with nothing."""
         return self._plan(batches, 0, step, [])
 
     def targets(self, batches: SnapshotBatches, step: int) -> list[int]:
-        """This group's targets of a step."""
-        return self._share(batches.targets[step])
+        """Return this group's part of the targets of a step, which follow each other."""
+        targets = batches.targets[step]
+        first, last = (len(targets) * place // self._groups for place in (self._group, self._group + 1))
+        return targets[first:last]
 
-    def _plan(self, batches: SnapshotBatches, epoch: int, step: int, wanted: list[Any]) -> SnapshotPlan:
+    def _plan(self, batches: SnapshotBatches, epoch: int, step: int, needs: list[Any]) -> SnapshotPlan:
         """Collective."""
         targets = self.targets(batches, step)
         frames = self.frames(targets) if targets else []
@@ -114,7 +116,7 @@ class SnapshotPlanner:
         if self._boundary is not None and batches.name == "train":
             blocks = {like: self._sampled(pair, epoch, step, like) for like, pair in whole.items()}
         return SnapshotPlan(
-            batches.name, epoch, step, int(batches.sizes[step]), frames, targets, wanted,
+            batches.name, epoch, step, int(batches.sizes[step]), frames, targets, needs,
             {number: blocks[self._like[number]] for number in numbers},
             {number: whole[self._like[number]] for number in numbers},
             step % batches.updates == 0, (step + 1) % batches.updates == 0,
@@ -124,31 +126,26 @@ class SnapshotPlanner:
         assert self._boundary is not None
         return tuple(None if b is None else self._boundary.sample(b, epoch, step, like) for b in pair)
 
-    def _share(self, targets: list[int]) -> list[int]:
-        """This group's part of the targets of a step, which follow each other."""
-        first, last = (len(targets) * place // self._groups for place in (self._group, self._group + 1))
-        return targets[first:last]
-
     def frames(self, targets: list[int]) -> list[list[int]]:
-        """Windows that end at the targets, side by side, or the targets one after the other."""
+        """Return windows that end at the targets, side by side, or the targets one after the other."""
         if not self._config.history:
             return [[number] for number in targets]
         return [[number - back for number in targets] for back in reversed(range(self._config.history))]
 
     def block(self, number: int) -> tuple[Neighborhood, Neighborhood | None]:
-        """Collective. A snapshot's neighbourhoods."""
+        """Collective. Return a snapshot's neighbourhoods."""
         like = int(self._like[number])
         return self._blocks([like])[like]
 
     def _blocks(self, numbers: list[int]) -> dict[int, tuple[Neighborhood, Neighborhood | None]]:
-        """Collective. By the first snapshot with the same edges."""
-        found, kept = {}, {} if self._config.routes == FRESH else self._kept
+        """Collective. Build neighbourhoods, by the first snapshot with the same edges."""
+        blocks, built = {}, {} if self._config.routes == FRESH else self._built
         for like in dict.fromkeys(int(self._like[number]) for number in numbers):
-            if like not in kept:
+            if like not in built:
                 build = self._builder.build
-                kept[like] = build(like), build(like, reverse=True) if self._with_out else None
-            found[like] = kept[like]
-        return found
+                built[like] = build(like), build(like, reverse=True) if self._with_out else None
+            blocks[like] = built[like]
+        return blocks
 
 
 class SnapshotInputs:
@@ -182,7 +179,7 @@ class SnapshotInputs:
         return sum(widths)
 
     def at(self, number: int, channel: Channel) -> torch.Tensor:
-        """Collective where degrees are asked for. Inputs [n, F] of a snapshot."""
+        """Collective where degrees are among the inputs. Form the inputs [n, F] of a snapshot."""
         nodes, pieces = self._partition.num_nodes, []
         if self._fixed is not None:
             pieces.append(self._fixed)
@@ -203,7 +200,7 @@ class SnapshotInputs:
         """Collective."""
         edges, nodes = self._partition.edges_at(number), self._partition.num_nodes
         back = reversed_edges(edges, self._partition, channel)
-        degree = np.stack([np.bincount(found.dst, minlength=nodes) for found in (edges, back)], axis=1)
+        degree = np.stack([np.bincount(ends, minlength=nodes) for ends in (edges.dst, back.dst)], axis=1)
         if self._config.degrees == "log":
             return np.log1p(degree)
         classes = self._config.degree_classes

@@ -19,7 +19,8 @@ from hpcgnn.snapshots.plan import make_batches
 
 
 def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
-    """The configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other kinds."""
+    """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
+    kinds."""
     if arguments.pairs or arguments.nodes:
         raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
     if arguments.embeddings:
@@ -33,8 +34,8 @@ def answer(session: Session, arguments: Namespace) -> None:
 
 
 def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
-    """Collective. Snapshots and the model's outputs [n, C] there, from the first one after training to the graph's
-    last; a state that is carried on must be that after training."""
+    """Collective. Yield snapshots and the model's outputs [n, C] there, from the first one after training to the
+    graph's last; a state that is carried on must be that after training."""
     loader = session.loaders["train"]
     numbers = range(loader.snapshots.stop, session.partition.num_snapshots)
     batches = make_batches("forecast", numbers, session.config.train.batch_size, np.zeros(numbers.stop, np.int64))
@@ -45,20 +46,21 @@ def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def forecast_nodes(session: Session, last: int) -> NodeColumns:
-    """Collective. Original id (the row where the graph has none), and the model's outputs [n, C] at each of the
-    ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers as in the source.
+    """Collective. Predict for every node: original id (the row where the graph has none), and the model's outputs
+    [n, C] at each of the ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers
+    as in the source.
 
     Raises DistributedError for more snapshots than follow those of training.
     """
     partition = session.partition
-    known = partition.num_snapshots - session.loaders["train"].snapshots.stop
+    most = partition.num_snapshots - session.loaders["train"].snapshots.stop
     with together(session.world, "predict"):
-        if not 1 <= last <= known:
-            raise ValueError(f"--snapshots must be 1 to {known}, the snapshots after those of training; got {last}")
+        if not 1 <= last <= most:
+            raise ValueError(f"--snapshots must be 1 to {most}, the snapshots after those of training; got {last}")
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
     for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:
             columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
     order = np.argsort(partition.flat_row)
-    found = {name: column[order] for name, column in columns.items()}
-    return NodeColumns(partition.flat_row[order], partition.book.num_nodes, found)
+    columns = {name: column[order] for name, column in columns.items()}
+    return NodeColumns(partition.flat_row[order], partition.book.num_nodes, columns)

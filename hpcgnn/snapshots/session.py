@@ -38,8 +38,8 @@ GOALS: dict[str, Callable[..., SnapshotGoal]] = {
 
 
 def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watchdog) -> Session:
-    """Collective. The session of a run; ``world``: the ranks that hold the graph, with ``comm.time_parallel`` a group
-    of the job's, which predicts from some snapshots of every step."""
+    """Collective. Open the session of a run; ``world``: the ranks that hold the graph, with ``comm.time_parallel`` a
+    group of the job's, which predicts from some snapshots of every step."""
     sampling, train = config.sampling, config.train
     timers, plan_timers, dtype = prepare(train, world)
     folder = stage_path(path, config.data.stage_to, world)
@@ -72,7 +72,7 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
 def _build_model(
     config: SnapshotConfig, graph: SnapshotSequence, goal: SnapshotGoal, width: int, dtype: torch.dtype
 ) -> tuple[SequenceModel, SequenceRows]:
-    """Collective. The model, its state, and learnable inputs beside ``width`` known ones."""
+    """Collective. Build the model, its state, and learnable inputs beside ``width`` known ones."""
     world, partition, train, extra = graph.world, graph.partition, config.train, config.inputs.embedding
     if extra < 0:
         extra = 0 if width else config.model.hidden

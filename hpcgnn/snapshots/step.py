@@ -159,20 +159,20 @@ class SnapshotTask(Task):
         return period == 1 or (epoch % period == 0 and step == 0)
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """What the newest ``saved`` of the rows shares between ranks, and the model's running statistics, which move in
-        training alone."""
+        """Return what the newest ``saved`` of the rows shares between ranks, and the model's running statistics, which
+        move in training alone."""
         shared = {STATE + name: value for name, value in self._rows.saved_shared.items()}
         return shared | {BUFFER + name: value for name, value in self._buffers().items()}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        """The inverse of ``run_state``."""
+        """Restore what ``run_state`` returned."""
         shared = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
         self._rows.put_shared(shared)
         for name, value in self._buffers().items():
             value.copy_(tensors[BUFFER + name])
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """The model's running statistics, by name."""
+        """Return the model's running statistics, by name."""
         parameters = dict(self.model.named_parameters())
         return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
@@ -182,8 +182,8 @@ class SnapshotTask(Task):
     def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Score the plan's targets; returns tokens, too, that must be part of the loss."""
         outputs, tokens = self._outputs(plan, chain, learnt)
-        pairs = zip(outputs, plan.wanted, strict=True)
-        return [self._goal.score(rows, wanted, chain) for rows, wanted in pairs], tokens
+        pairs = zip(outputs, plan.needs, strict=True)
+        return [self._goal.score(rows, needs, chain) for rows, needs in pairs], tokens
 
     def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Compute outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves
@@ -250,7 +250,8 @@ class SnapshotTask(Task):
     def _graph(
         self, pair: tuple[Neighborhood, Neighborhood | None], chain: HaloChain, stale: StaleRows | None = None
     ) -> Graph:
-        """A snapshot's neighbours along in-edges and out-edges, with the halos that bring their ghosts."""
+        """Bring to the device a snapshot's neighbours along in-edges and out-edges, with the halos that bring their
+        ghosts."""
         into, out = pair
         halos = [
             RankHalo(chain, side.route.over(self._channel), stale) if side is not None and side.route else None

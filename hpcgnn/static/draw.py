@@ -33,13 +33,13 @@ Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """places: by group, positions [s] int64 of its nodes among the last block's destination nodes of their type;
-    blocks: the innermost first; wanted: by type, global ids of the innermost source nodes. All on the host, or all on
-    the device."""
+    """What a step draws. places: by group, positions [s] int64 of its nodes among the last block's destination nodes of
+    their type; blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
+    host, or all on the device."""
 
     places: list[np.ndarray] | list[torch.Tensor]
     blocks: tuple[Block, ...]
-    wanted: list[np.ndarray] | list[torch.Tensor]
+    input_ids: list[np.ndarray] | list[torch.Tensor]
 
 
 class Steps:
@@ -55,22 +55,19 @@ class Steps:
         return self.batches.name == "train"
 
     def groups(self, step: int) -> Groups:
-        """Collective. The root nodes of this rank's seeds of a step."""
-        if step not in self._made:
-            self._made[step] = self._columns(step)
+        """Collective. Return the root nodes of this rank's seeds of a step."""
+        if step not in self._made and self._complete is not None:
+            self._made[step] = self._complete(self.batches, self.epoch, step)
+        elif step not in self._made:
+            seeds = self.batches.at(step)
+            self._made[step] = {name: column[seeds] for name, column in self.batches.columns.items()}
         return [(kind, self._made[step][name].ravel()) for kind, name in self._roots]
 
     def take(self, step: int) -> Columns:
-        """The columns of a step whose groups were asked for; those of earlier ones are forgotten."""
-        found = self._made.pop(step)
-        self._made = {later: columns for later, columns in self._made.items() if later > step}
-        return found
-
-    def _columns(self, step: int) -> Columns:
-        if self._complete is not None:
-            return self._complete(self.batches, self.epoch, step)
-        mine = self.batches.at(step)
-        return {name: column[mine] for name, column in self.batches.columns.items()}
+        """Return the columns of a step whose groups were made, and forget those of earlier steps."""
+        columns = self._made.pop(step)
+        self._made = {later: made for later, made in self._made.items() if later > step}
+        return columns
 
 
 class Draw(Protocol):
@@ -81,7 +78,7 @@ class Draw(Protocol):
         """Whether draws are tensors of a device."""
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective. The draw of this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
+        """Collective. Draw for this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
 
 
 class UniqueNodes:
@@ -96,7 +93,7 @@ class UniqueNodes:
         self.unique = self.unique[:0]
 
     def add(self, rows: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Position [k] int32 of every row [k] int64 among the unique ones, which those not seen join."""
+        """Return the position [k] int32 of every row [k] int64 among the unique ones, which those not seen join."""
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(rows).to(self.unique.device)
         count = len(self.unique)
@@ -115,7 +112,7 @@ class BlockSampler:
         self._relabel = self._make_relabel()
 
     def _make_relabel(self) -> list[Any]:
-        """By type, what numbers the unique nodes of a step."""
+        """Make by type what numbers the unique nodes of a step."""
         if self._neighbors.device is not None:
             return [UniqueNodes(self._neighbors.device) for _ in self._base[1:]]
         return [native.Relabel(last - first) for first, last in pairwise(self._base)]
@@ -126,17 +123,17 @@ class BlockSampler:
         return self._neighbors.device is not None
 
     def over(self, channel: Channel) -> BlockSampler:
-        """A twin for another thread, which asks over a channel of its own."""
+        """Make a twin for another thread, which asks over a channel of its own."""
         twin = copy.copy(self)
         twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
         return twin
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective. The blocks of a step."""
+        """Collective. Draw the blocks of a step."""
         return self.draw_groups(steps.groups(step), steps.epoch, step, steps.training)
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
-        """Collective. The draw for groups of root nodes."""
+        """Collective. Draw the blocks for groups of root nodes."""
         for relabel in self._relabel:
             relabel.begin()
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
@@ -145,15 +142,17 @@ class BlockSampler:
             return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
         places = self._places(groups)
         for hop, fanouts in enumerate(by_hop):
-            frontier = self._wanted()
+            frontier = self._unique_ids()
             answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
-            relations = tuple(
-                self._adjacency(r, sampled) for r, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True))
-                if fanout != 0
-            )  # fmt: skip
+            relations = []
+            for number, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True)):
+                if fanout != 0:
+                    kind = self._relations[number].src_type
+                    source = self._relabel[kind].add(sampled.source - self._base[kind])
+                    relations.append(self._connect(number, sampled.indptr, source, sampled.edge))
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
-            blocks.append(Block(relations, sizes, tuple(map(len, frontier)), self._neighbors.device or "cpu"))
-        return Drawn(places, tuple(reversed(blocks)), self._wanted())
+            blocks.append(Block(tuple(relations), sizes, tuple(map(len, frontier)), self._neighbors.device or "cpu"))
+        return Drawn(places, tuple(reversed(blocks)), self._unique_ids())
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
         """Draw all hops of a graph of one type and one relation that lies here as a whole."""
@@ -165,32 +164,27 @@ class BlockSampler:
             Block((self._connect(0, offsets, source, edge),), (inner,), (outer,))
             for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
         ]
-        return Drawn(self._places(groups), tuple(reversed(blocks)), self._wanted())
+        return Drawn(self._places(groups), tuple(reversed(blocks)), self._unique_ids())
 
     def _places(self, groups: Groups) -> list[Any]:
-        """Positions of the roots among the unique nodes of their type, which they join."""
+        """Return the positions of the roots among the unique nodes of their type, which they join."""
         return [self._index(self._relabel[kind].add(ids - self._base[kind])) for kind, ids in groups]
 
     def _index(self, positions: Any) -> Any:
         return self._lib.asarray(positions, dtype=self._lib.int64)
-
-    def _adjacency(self, number: int, sampled: Sampled) -> Adjacency:
-        kind = self._relations[number].src_type
-        source = self._relabel[kind].add(sampled.source - self._base[kind])
-        return self._connect(number, sampled.indptr, source, sampled.edge)
 
     def _connect(self, number: int, indptr, source, edge) -> Adjacency:
         relation: Relation = self._relations[number]
         tensors = _tensor(indptr), _tensor(self._index(source)), None if edge is None else _tensor(edge)
         return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
 
-    def _wanted(self) -> list[Any]:
-        """Global ids so far by type; copies."""
+    def _unique_ids(self) -> list[Any]:
+        """Copy the global ids so far by type."""
         return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
 
 
 def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...], training: bool) -> list[list[int]]:
-    """By hop, by relation."""
+    """List the fanouts by hop, then by relation."""
     usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
     if config.mode == "full":
         usual = [FULL] * len(usual)
@@ -217,22 +211,22 @@ class InducedSampler(BlockSampler):
         return twin
 
     def draw_groups(self, groups: Groups, epoch: int, step: int, training: bool) -> Drawn:
-        """The blocks of all edges among the nodes that `BlockSampler` finds."""
+        """Make the blocks of all edges among the nodes that `BlockSampler` finds."""
         drawn = super().draw_groups(groups, epoch, step, training)
         stream = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR
-        wanted: Any = drawn.wanted  # drawn on the host
-        block = induced_block(self._everything, wanted, Random(self._seed, stream, step, epoch))
+        nodes: Any = drawn.input_ids  # drawn on the host
+        block = induced_block(self._everything, nodes, Random(self._seed, stream, step, epoch))
         return replace(drawn, blocks=(block,) * len(drawn.blocks))
 
 
 def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: Random) -> Block:
-    """Collective. All edges among nodes, unique global ids [U] by type, as a block with as many destinations as
+    """Collective. Draw all edges among nodes, unique global ids [U] by type, as a block with as many destinations as
     sources; neighbors: of mode "full"; random: tells the step, whose seeds are left out."""
     relations = neighbors.partition.relations
-    found = neighbors.ask(nodes, [FULL] * len(relations), random)
+    samples = neighbors.ask(nodes, [FULL] * len(relations), random)
     order = [np.argsort(ids) for ids in nodes]
     adjacency = []
-    for number, (kind, sampled) in enumerate(zip(relations, found, strict=True)):
+    for number, (kind, sampled) in enumerate(zip(relations, samples, strict=True)):
         columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
         tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
         adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
@@ -241,19 +235,21 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
 
 
 def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
-    """indptr [D + 1], source [E] positions and edge [E] or None, of the edges whose source is one of nodes [U]."""
-    known = nodes[order]
-    place = np.searchsorted(known, sampled.source)
-    kept = place < len(known)
-    kept[kept] = known[place[kept]] == sampled.source[kept]
-    below = np.concatenate(([0], np.cumsum(kept)))
-    return below[sampled.indptr], order[place[kept]], None if sampled.edge is None else sampled.edge[kept]
+    """Return indptr [D + 1], source [E] positions and edge [E] or None, of the edges whose source is one of nodes
+    [U]."""
+    sorted_nodes = nodes[order]
+    place = np.searchsorted(sorted_nodes, sampled.source)
+    is_inside = place < len(sorted_nodes)
+    is_inside[is_inside] = sorted_nodes[place[is_inside]] == sampled.source[is_inside]
+    below = np.concatenate(([0], np.cumsum(is_inside)))
+    return below[sampled.indptr], order[place[is_inside]], None if sampled.edge is None else sampled.edge[is_inside]
 
 
 def choose_draw(
     neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
 ) -> BlockSampler:
-    """The draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot draw."""
+    """Choose the draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot
+    draw."""
     if config.planner != "host":
         hindrance = other_device(device) or neighbors.needs_host
         if hindrance and config.planner == "device":

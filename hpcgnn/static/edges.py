@@ -98,10 +98,10 @@ class EdgeTables:
 
 def check_columns(partition: GraphPartition, columns: Sequence[str]) -> None:
     """Check that each column is of some relation. Raises ValueError for one that no relation has."""
-    known = {name for edges in partition.edges for name in edges.columns}
+    names = {name for edges in partition.edges for name in edges.columns}
     for name in columns:
-        if name not in known:
-            raise ValueError(f"no relation has a column {name}; there are {', '.join(sorted(known)) or 'none'}")
+        if name not in names:
+            raise ValueError(f"no relation has a column {name}; there are {', '.join(sorted(names)) or 'none'}")
 
 
 STORED, TYPED, BOTH = "stored", "typed", "both"

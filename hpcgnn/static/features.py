@@ -27,7 +27,7 @@ def presample(sampler: GraphSampler, batches: SeedBatches, partition: GraphParti
     needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
     pieces = [[np.empty(0, np.int64)] for _ in partition.types]
     for step in range(batches.num_steps):
-        for kind, ids in enumerate(sampler.wanted(batches, 0, step)):
+        for kind, ids in enumerate(sampler.input_ids(batches, 0, step)):
             owner, _ = partition.book.of_type(kind).locate(ids)
             pieces[kind].append(ids[owner != partition.rank])
     rankings = []
@@ -111,7 +111,7 @@ class NodeTables:
     def hit_rate(self) -> float:
         """Collective. Compute the share of the remote rows needed so far that were copied, over all ranks."""
         needed, hits = (
-            self._world.total(sum(getattr(rows, name) for rows in self.rows)) for name in ("wanted", "hits")
+            self._world.total(sum(getattr(rows, name) for rows in self.rows)) for name in ("remote", "hits")
         )
         return hits / max(1, needed)
 

@@ -69,15 +69,15 @@ class StaticGoal(Goal):
 
     @abstractmethod
     def task(self, *shared) -> GraphTask:
-        """Executes plans; shared: as GraphTask takes it."""
+        """Make what executes plans; shared: what GraphTask takes."""
 
     @abstractmethod
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
-        """Collective. Scores of a split from the model's outputs [n, C] of all local nodes of a graph."""
+        """Collective. Score a split from the model's outputs [n, C] of all local nodes of a graph."""
 
 
 class NodeGoal(StaticGoal):
-    """Labels of the nodes of one type; several: a node may have any number of them."""
+    """Predicts labels of the nodes of one type; several: a node may have any number of them."""
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         with together(world, "read the labels"):
@@ -97,7 +97,7 @@ class NodeGoal(StaticGoal):
         return GraphNodeTask(self.node_type, *shared)
 
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
-        """Collective. Scores of a split's seeds at their owners."""
+        """Collective. Score a split's seeds at their owners."""
         pool, partition = self.pools[batches.name], graph.partition
         first = int(partition.book.of_type(self.node_type).starts[partition.rank])
         place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
@@ -107,17 +107,17 @@ class NodeGoal(StaticGoal):
         return collected
 
     def collector(self) -> Collected:
-        """Outputs and labels."""
+        """Collect outputs and labels."""
         return Collected(measure_classes)
 
     def metric_names(self) -> tuple[str, ...]:
-        """Accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
+        """Names of accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
         if self.several:
             return MULTILABEL_NAMES
         return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.num_outputs == 2 else ()))
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """All metrics."""
+        """Measure training as a split is measured."""
         return self.metric_names(), measure_nodes
 
     def describe(self) -> str:
@@ -130,21 +130,22 @@ COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
 
 
 def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
+    """Collective. Measure average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
     positive, negative = scores["positive"], scores["negative"]
     none = np.zeros(len(positive), bool)
-    found = link_metrics(positive, negative, none, world)
-    found |= ranking_metrics(ranks_of(positive, negative), none, world)
-    return {name: found[name] for name in METRICS}
+    values = link_metrics(positive, negative, none, world)
+    values |= ranking_metrics(ranks_of(positive, negative), none, world)
+    return {name: values[name] for name in METRICS}
 
 
 def measure_classes(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Metrics of the classes of nodes."""
+    """Collective. Measure the classes of nodes."""
     return node_metrics(scores["output"], scores["label"], world)
 
 
 class LinkGoal(StaticGoal):
-    """Whether an edge of a relation exists. Messages follow training edges only, and in a step none of its seeds."""
+    """Predicts whether an edge of a relation exists. Messages follow training edges only, and in a step none of its
+    seeds."""
 
     complete: LinkNegatives
 
@@ -173,32 +174,32 @@ class LinkGoal(StaticGoal):
         training, ends = partition.edges[self._relation].columns["split"] == TRAIN, []
         for number, place in enumerate(self._replaced):
             reverse = place.end == SOURCE
-            known = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
+            known_edges = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
             nodes = type_directory(partition, place.node_type, self._world, channel)
             query, answer = ("dst", "src") if reverse else ("src", "dst")
             ownership = partition.book.of_type(place.node_type)
-            ends.append(End(query, answer, place.column, number, nodes, ownership, known))
+            ends.append(End(query, answer, place.column, number, nodes, ownership, known_edges))
         drawn = task.negatives if task.candidates == EDGE else 0
         counts = task.negatives, evaluation.negatives or drawn or 1
         return LinkNegatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
-        """Collective. What edges are ranked among, by the end that is asked for."""
+        """Collective. Make what edges are ranked among, by the end that is predicted."""
         ranking = self._config.eval.ranking
-        found: dict[int, Candidates] = {}
+        candidates: dict[int, Candidates] = {}
         if not ranking:
-            return found
+            return candidates
         split = partition.edges[self._relation].columns["split"]
-        kept = slice(None) if ranking == "filtered" else split == TRAIN
+        selected = slice(None) if ranking == "filtered" else split == TRAIN
         for end in (DESTINATION, SOURCE) if ranking == "filtered" else (DESTINATION,):
-            known = known_answers(partition, self._relation, end == SOURCE, kept, channel)
+            known_edges = known_answers(partition, self._relation, end == SOURCE, selected, channel)
             kind = (self._kind.src_type, self._kind.dst_type)[end]
             most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
-            found[end] = Candidates(known, most, end == SOURCE)
-        return found
+            candidates[end] = Candidates(known_edges, most, end == SOURCE)
+        return candidates
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model with the decoder that scores links."""
+        """Add the decoder that scores links to the model."""
         task = self._config.task
         model.decoder = make_decoder(task.decoder, self.num_outputs, self._edge_types, task.temperature)
         return model
@@ -210,18 +211,18 @@ class LinkGoal(StaticGoal):
 
     @torch.no_grad()
     def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
-        """Collective. Scores of a split, a batch at a time."""
+        """Collective. Score a split, a batch at a time."""
         if self._candidates:
             return self._rank(outputs, batches, model.decoder, graph)
         collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
-            wanted = [columns[name] for _, name in self.roots]
-            ids, place = np.unique(np.concatenate([ids.ravel() for ids in wanted]), return_inverse=True)
+            nodes = [columns[name] for _, name in self.roots]
+            ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
             (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
-            pieces = np.split(place, np.cumsum([ids.size for ids in wanted])[:-1])
+            pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
             src, dst, *negatives = (
-                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, wanted, strict=True)
+                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)
             )
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
             scores = [
@@ -232,37 +233,33 @@ class LinkGoal(StaticGoal):
         return collected
 
     def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph) -> Collected:
-        """Collective. Ranks of a split's seeds among all nodes."""
+        """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
         collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
         kinds = self._kind.src_type, self._kind.dst_type
         for step in range(batches.num_steps):
-            columns = self._everyone(batches, step, channel)
+            seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
+            columns = np.ascontiguousarray(channel.everyone(torch.from_numpy(ends_and_types)).numpy().T)
             for end, candidates in self._candidates.items():
                 query, answer, types = columns[1 - end], columns[end], columns[2]
                 ids, place = np.unique(query, return_inverse=True)
                 (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
                 embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
-                found = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
+                ranks = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
-                collected.take({"query": query[own], "rank": found[own]})
+                collected.take({"query": query[own], "rank": ranks[own]})
         return collected
 
-    def _everyone(self, batches: SeedBatches, step: int, channel: Channel) -> np.ndarray:
-        """Collective. Sources, destinations and edge types [3, S] of a step's seeds of all ranks."""
-        mine = {name: column[batches.at(step)] for name, column in batches.columns.items()}
-        columns = np.column_stack([mine["src"], mine["dst"], edge_types(mine)])
-        return np.ascontiguousarray(channel.everyone(torch.from_numpy(columns)).numpy().T)
-
     def collector(self) -> Collected:
-        """Scores of edges and of their negatives."""
+        """Collect scores of edges and of their negatives."""
         return Collected(measure_pairs)
 
     def metric_names(self) -> tuple[str, ...]:
         return {"": METRICS, "filtered": FILTERED_NAMES, "full": FULL_NAMES}[self._config.eval.ranking]
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """ap and auc."""
+        """Measure ap and auc of training."""
         return LINK_NAMES, measure_links
 
     def describe(self) -> str:
@@ -294,7 +291,7 @@ class LinksToLearn:
 def make_goal(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel
 ) -> tuple[StaticGoal, GraphPartition]:
-    """Collective. The goal that ``task.kind`` names, and the graph whose edges carry messages."""
+    """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages."""
     if config.task.kind == NODE:
         return NodeGoal(config, partition, world, channel), partition
     links = links_to_learn(config, partition, world, channel)
@@ -302,7 +299,7 @@ def make_goal(
 
 
 def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> LinksToLearn:
-    """Collective. What ``task`` says of links, read from the graph."""
+    """Collective. Read what ``task`` says of links from the graph."""
     task = config.task
     with together(world, "choose the relation"):
         relation = split_relation(partition, task.relation, "task.relation")
@@ -317,7 +314,7 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
 
 
 def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:
-    """How many edge types this rank knows of. Raises ValueError."""
+    """Count the edge types that this rank knows of. Raises ValueError."""
     if rel is None:
         for key, value, typed in (("decoder", task.decoder, TYPED), ("messages", task.messages, MESSAGES[1:])):
             if value in typed:

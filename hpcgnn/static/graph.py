@@ -36,8 +36,8 @@ def open_partition(
     config: StaticConfig, path: str, world: World, channel: Channel, check: Callable[[GraphPartition], None], *,
     edges: bool = True, columns: bool = True,
 ) -> GraphPartition:  # fmt: skip
-    """Collective. This rank's part of a run's graph, its edges in the direction that sampling follows; edges, columns:
-    what is read. check: raises ValueError for a configuration that does not fit the graph."""
+    """Collective. Open this rank's part of a run's graph, its edges in the direction that sampling follows; edges,
+    columns: what is read. check: raises ValueError for a configuration that does not fit the graph."""
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
     with together(world, "open the partition set"):
         partition = open_graph_partition(
@@ -77,8 +77,8 @@ class StaticGraph:
         self._loaders: list[weakref.ref] = []
 
     def over(self, partition: GraphPartition) -> StaticGraph:
-        """Collective. This graph with other edges between its nodes, whose input rows both have; ``close`` of either
-        frees what both share."""
+        """Collective. Return this graph with other edges between its nodes, whose input rows both have; ``close`` of
+        either frees what both share."""
         other = copy.copy(self)
         other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
         return other
@@ -89,8 +89,8 @@ class StaticGraph:
         return self.tables.rows
 
     def replica(self, topology: str, mode: str, excluded: Exclusion | None = None) -> Replica | None:
-        """Collective. A copy of the edges on every node, None where owners are asked. Loaders of a ``mode`` share it,
-        but those whose steps leave out edges."""
+        """Collective. Make a copy of the edges on every node; None where owners are asked. Loaders of a ``mode`` share
+        it, but those whose steps leave out edges."""
         if topology == SHARDED:
             return None
         if excluded is None and mode in self._shared:
@@ -103,11 +103,12 @@ class StaticGraph:
         return replica
 
     def stop_at_close(self, loader: Any) -> None:
-        """What ``close`` stops first, if it is still there: it has a method ``stop``."""
+        """Let ``close`` stop a loader first, by its method ``stop``, if it is still there."""
         self._loaders.append(weakref.ref(loader))
 
     def edges(self, relation: str) -> np.ndarray:
-        """Rows in the graph file [m] int64 of the relation's edges at this rank, by destination. Raises ValueError."""
+        """Return the rows in the graph file [m] int64 of the relation's edges at this rank, by destination. Raises
+        ValueError."""
         return self.partition.edges[self.partition.relation_of(relation)].row
 
     def close(self) -> None:
@@ -134,25 +135,25 @@ class StaticGraph:
     def widths(self) -> tuple[int, ...]:
         """Widths of the input rows by type, the same on all ranks; 0: no features."""
         tables = [rows.tables for rows in self.rows]
-        return tuple(found[FEATURE].shape[1] if FEATURE in found else 0 for found in tables)
+        return tuple(columns[FEATURE].shape[1] if FEATURE in columns else 0 for columns in tables)
 
     def nodes(self, node_type: str) -> np.ndarray:
-        """Rows in the graph file [n] int64 of this rank's nodes of a type. Raises ValueError."""
+        """Return the rows in the graph file [n] int64 of this rank's nodes of a type. Raises ValueError."""
         kind = self.partition.type_of(node_type)
         return self.partition.flat_row[self.partition.of_type(kind)] - self.partition.book.type_base()[kind]
 
 
 def induced_subgraph(graph: StaticGraph, nodes: dict[str, Nodes], edge_columns: Sequence[str] = ()) -> Block:
-    """Collective. All edges of the graph among nodes that this rank names, by type their rows in the graph file, as a
-    block whose sources and destinations are these nodes, in their order. Edges come with their rows and columns.
+    """Collective. Find all edges of the graph among nodes that this rank names, by type their rows in the graph file,
+    as a block whose sources and destinations are these nodes, in their order. Edges come with their rows and columns.
 
     Raises DistributedError for what is no node, or named twice.
     """
     world, channel, partition = graph.world, graph.channel, graph.partition
     with together(world, "choose nodes"):
         check_columns(partition, edge_columns)
-        given = _rows_by_type(partition, nodes)
-    ids = [type_directory(partition, kind, world, channel).lookup(rows) for kind, rows in enumerate(given)]
+        rows_by_type = _rows_by_type(partition, nodes)
+    ids = [type_directory(partition, kind, world, channel).lookup(rows) for kind, rows in enumerate(rows_by_type)]
     everything = NeighborSampler(partition, "full", channel, world.threads, with_edges=True)
     block = induced_block(everything, ids, Random(0, Stream.EVAL_NEIGHBOR))
     tables = EdgeTables(partition, edge_columns, graph.dtype, world.device, channel)
@@ -161,7 +162,7 @@ def induced_subgraph(graph: StaticGraph, nodes: dict[str, Nodes], edge_columns: 
 
 def _rows_by_type(partition: GraphPartition, nodes: dict[str, Nodes]) -> list[np.ndarray]:
     """Raises ValueError."""
-    found = [np.empty(0, np.int64)] * len(partition.types)
+    rows_by_type = [np.empty(0, np.int64)] * len(partition.types)
     counts = np.diff(partition.book.type_base())
     for name, chosen in nodes.items():
         kind, rows = partition.type_of(name), np.asarray(chosen).astype(np.int64)
@@ -170,5 +171,5 @@ def _rows_by_type(partition: GraphPartition, nodes: dict[str, Nodes]) -> list[np
             raise ValueError(f"{name} {wrong[0]} is not a node of the graph, which has {counts[kind]} of them")
         if len(np.unique(rows)) != len(rows):
             raise ValueError(f"some {name} is named twice")
-        found[kind] = rows
-    return found
+        rows_by_type[kind] = rows
+    return rows_by_type

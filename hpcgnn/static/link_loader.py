@@ -93,22 +93,22 @@ def _check(graph: StaticGraph, neg_sampling: str, negatives: int) -> None:
         raise ValueError(f"negatives must be at least 1, got {negatives}")
 
 
-def _input_edges(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
-    """The relation of the input edges, this rank's rows of it (of a split: none), and the split that they are; empty:
-    none. Raises ValueError."""
-    name, chosen = ("", given) if isinstance(given, str) else given
+def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]:
+    """Return the relation of the input edges, this rank's rows of it (of a split: none), and the split that they are;
+    empty: none. Raises ValueError."""
+    name, chosen = ("", input_edges) if isinstance(input_edges, str) else input_edges
     if isinstance(chosen, str):
         if chosen not in SPLITS:
             raise ValueError(f"edges: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
         return split_relation(graph.partition, name, "edges"), np.empty(0, np.int64), chosen
-    relation, known = graph.partition.relation_of(name), f"graph.edges({name!r}) lists its edges"
-    return relation, own_rows(graph.edges(name), np.asarray(chosen), "edges", name, known), ""
+    relation, hint = graph.partition.relation_of(name), f"graph.edges({name!r}) lists its edges"
+    return relation, own_rows(graph.edges(name), np.asarray(chosen), "edges", name, hint), ""
 
 
 def _chosen_edges(
     graph: StaticGraph, relation: int, rows: np.ndarray, reverse: str, excludes: bool
 ) -> tuple[SeedPool, dict[int, tuple[np.ndarray, np.ndarray]]]:
-    """Collective. The pool of edges that the user chose, and those to leave out."""
+    """Collective. Make the pool of edges that the user chose, and those to leave out."""
     partition, shared = graph.partition, (graph.world, graph.channel)
     edges = partition.edges[relation]
     order = np.argsort(edges.row)
@@ -123,7 +123,7 @@ def _chosen_edges(
 def _negatives(
     graph: StaticGraph, relation: int, kind: str, count: int, options: LoaderOptions
 ) -> tuple[Roots, LinkNegatives | None]:
-    """Collective. The groups of nodes that a seed needs, and what draws those that are negatives."""
+    """Collective. Return the groups of nodes that a seed needs, and what draws those that are negatives."""
     partition = graph.partition
     types = partition.relations[relation].src_type, partition.relations[relation].dst_type
     roots: Roots = ((types[0], "src"), (types[1], "dst"))
@@ -139,7 +139,7 @@ def _negatives(
 
 
 def _link_batch(graph: StaticGraph | None, relation: int, plan: GraphPlan, x, n_id) -> Any:
-    """A batch of edges; of a graph as PyTorch Geometric has it."""
+    """Make a batch of edges; of a graph as PyTorch Geometric has it."""
     columns, (src, dst, *drawn) = plan.columns, plan.roots
     negative_dst, negative_src = (*drawn, None, None)[:2]
     batch = LinkBatch(

@@ -127,7 +127,7 @@ class SeedLoader:
         return [first, *map(first.over, others, self._draws[1:])]
 
     def beside(self, pool: SeedPool, batch_size: int) -> SeedLoader:
-        """Collective. A loader of seeds that are not shuffled, which plans with the samplers of this one."""
+        """Collective. Make a loader of seeds that are not shuffled, which plans with the samplers of this one."""
         other = copy.copy(self)
         other._pool, other.batch_size, other.shuffle, other._drop_last = pool, batch_size, False, False
         other.remote = other._excluded = other._epoch = None
@@ -135,12 +135,12 @@ class SeedLoader:
         return other
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on all ranks."""
+        """Count the steps of an epoch, the same on all ranks."""
         whole, rest = divmod(self._pool.total, self.batch_size)
         return whole + (rest > 0 and not self._drop_last)
 
     def start_epoch(self, epoch: int) -> None:
-        """Collective. The seeds of an epoch, shuffled in an order of their own."""
+        """Collective. Make the batches of an epoch, shuffled in an order of their own."""
         if self.remote is not None:
             self.remote.settle()  # no rank asks for an epoch while samplers draw another
         if self._epoch == epoch or (self._epoch is not None and not self.shuffle):
@@ -152,7 +152,7 @@ class SeedLoader:
         self.batches = make_seed_batches(self._pool, self.batch_size, shuffle, *shared)
 
     def plans(self, epoch: int, start: int = 0) -> Prefetcher[GraphPlan]:
-        """Collective. The plans of the current batches from step ``start`` on, with the neighbours of an epoch."""
+        """Collective. Make the plans of the current batches from step ``start`` on, with the neighbours of an epoch."""
         batches, stride = self.batches, len(self.samplers)
 
         def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
@@ -165,7 +165,7 @@ class SeedLoader:
         return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
 
     def channels(self) -> list[Channel]:
-        """What planning goes through, one for each plan in flight."""
+        """List the channels that planning goes through, one for each plan in flight."""
         return self._channels
 
 
@@ -199,7 +199,7 @@ class LoaderOptions:
     with_edge_ids: bool = False
 
     def check(self, graph: StaticGraph) -> GraphSamplingConfig:
-        """The section ``sampling`` of a run that samples so. Raises ValueError for what does not fit the graph."""
+        """Make the section ``sampling`` of a run that samples so. Raises ValueError for what does not fit the graph."""
         sampling = GraphSamplingConfig(
             self.fanouts, self.relation_fanouts or {}, self.mode, prefetch=self.prefetch, in_flight=self.in_flight,
             topology=self.topology, direction=graph.direction, edge_columns=list(self.edge_columns), planner="host",
@@ -242,7 +242,7 @@ class BatchLoader(SeedLoader):
         graph.stop_at_close(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """The number of the epoch that the next iteration is; later ones count on."""
+        """Set the number of the epoch that the next iteration is; later ones count on."""
         self._next = epoch
 
     def stop(self) -> None:
@@ -252,7 +252,7 @@ class BatchLoader(SeedLoader):
             running.close()
 
     def __iter__(self) -> Iterator[Any]:
-        """Collective. The batches of the next epoch."""
+        """Collective. Iterate over the batches of the next epoch."""
         self.stop()
         epoch, self._next = self._next, self._next + 1
         iterator = self._iterate(epoch)
@@ -266,7 +266,7 @@ class BatchLoader(SeedLoader):
                 yield self._fetch(plan)
 
     def _fetch(self, plan: GraphPlan) -> Any:
-        """Collective. A plan's batch, with its input rows."""
+        """Collective. Make a plan's batch, with its input rows."""
         base = self._graph.partition.book.type_base()
         x = tuple(
             rows.fetch(fetch, FEATURE) if FEATURE in rows.tables else None
@@ -276,18 +276,18 @@ class BatchLoader(SeedLoader):
         return self._make_batch(plan, x, n_id)
 
 
-def own_rows(mine: np.ndarray, chosen: np.ndarray, given: str, name: str, known: str) -> np.ndarray:
-    """The rows of this rank, out of ``mine``, that a mask or a list of rows names. Raises ValueError."""
+def own_rows(own: np.ndarray, chosen: np.ndarray, argument: str, name: str, hint: str) -> np.ndarray:
+    """Choose the rows of this rank, out of ``own``, that a mask or a list of rows names. Raises ValueError."""
     if chosen.dtype == bool:
-        if chosen.shape != mine.shape:
-            raise ValueError(f"{given}: a mask of {name} has {len(mine)} entries at this rank, got {chosen.shape}")
-        return mine[chosen]
+        if chosen.shape != own.shape:
+            raise ValueError(f"{argument}: a mask of {name} has {len(own)} entries at this rank, got {chosen.shape}")
+        return own[chosen]
     rows = chosen.astype(np.int64)
-    strange = rows[~np.isin(rows, mine)]
+    strange = rows[~np.isin(rows, own)]
     if len(strange):
-        raise ValueError(f"{given}: {name} {strange[0]} is not at this rank; {known}")
+        raise ValueError(f"{argument}: {name} {strange[0]} is not at this rank; {hint}")
     if len(np.unique(rows)) != len(rows):
-        raise ValueError(f"{given}: some {name} is named twice")
+        raise ValueError(f"{argument}: some {name} is named twice")
     return rows
 
 
@@ -325,7 +325,7 @@ class NeighborLoader(BatchLoader):
 
 
 def _node_batch(graph: StaticGraph | None, seed_type: int, plan: GraphPlan, x, n_id) -> Any:
-    """A batch of nodes; of a graph as PyTorch Geometric has it."""
+    """Make a batch of nodes; of a graph as PyTorch Geometric has it."""
     columns, seeds = plan.columns, n_id[seed_type][plan.roots[0]]
     batch = NeighborBatch(
         plan.batch, x, n_id, seed_type, seeds, columns.get("label"), columns["input_id"], plan.batch_size
@@ -333,10 +333,10 @@ def _node_batch(graph: StaticGraph | None, seed_type: int, plan: GraphPlan, x, n
     return batch if graph is None else pyg.to_data(batch, graph)
 
 
-def _input_nodes(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
-    """The type of the input nodes, this rank's rows of it, and the split that they are; empty: none. Raises
+def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]:
+    """Return the type of the input nodes, this rank's rows of it, and the split that they are; empty: none. Raises
     ValueError."""
-    name, chosen = ("", given) if isinstance(given, str) else given
+    name, chosen = ("", input_nodes) if isinstance(input_nodes, str) else input_nodes
     if isinstance(chosen, str):
         if chosen not in SPLITS:
             raise ValueError(f"input_nodes: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
@@ -344,16 +344,16 @@ def _input_nodes(graph: StaticGraph, given) -> tuple[int, np.ndarray, str]:
         label, split = node_labels(graph.partition.columns[kind], graph.types[kind], 0)
         mask = (split == SPLITS.index(chosen)) & has_label(label)
         return kind, graph.nodes(graph.types[kind])[mask], chosen
-    kind, known = graph.partition.type_of(name), f"graph.nodes({name!r}) lists its nodes"
-    return kind, own_rows(graph.nodes(name), np.asarray(chosen), "input_nodes", name, known), ""
+    kind, hint = graph.partition.type_of(name), f"graph.nodes({name!r}) lists its nodes"
+    return kind, own_rows(graph.nodes(name), np.asarray(chosen), "input_nodes", name, hint), ""
 
 
 def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray, split: str) -> dict[str, np.ndarray]:
-    """Global ids of the rows, and labels where the type has them."""
+    """Return the global ids of the rows, and labels where the type has them."""
     partition = graph.partition
-    mine = graph.nodes(partition.types[kind])
-    order = np.argsort(mine)
-    place = order[np.searchsorted(mine, rows, sorter=order)]
+    own = graph.nodes(partition.types[kind])
+    order = np.argsort(own)
+    place = order[np.searchsorted(own, rows, sorter=order)]
     columns = {"id": partition.global_ids(kind)[place]}
     if "label" in partition.columns[kind]:
         label = partition.columns[kind]["label"][place]

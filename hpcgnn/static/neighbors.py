@@ -56,18 +56,19 @@ class Exclusion:
         self._seeds: tuple[int, np.ndarray] | None = None
 
     def among(self, edges: dict[int, tuple[np.ndarray, np.ndarray]]) -> Exclusion:
-        """These seeds in other lists: edges as in ``__init__``, in order of place, then position."""
+        """Look for these seeds in other lists: edges by relation, positions and places, in order of place, then
+        position."""
         other = copy.copy(self)
         other.edges = edges
         return other
 
     def start_epoch(self, shuffle: Random | None) -> None:
-        """The key of the epoch's order of seeds; None: they are not shuffled."""
+        """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         self._shuffle, self._seeds = shuffle, None
 
     def at(self, relation: int, random: Random) -> np.ndarray:
-        """Positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws names
-        it; none in other streams."""
+        """Find the positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws
+        names it; none in other streams."""
         if random.stream != self._stream or relation not in self.edges:
             return np.empty(0, np.int64)
         position, place = self.edges[relation]
@@ -78,32 +79,32 @@ class Exclusion:
         return np.unique(position[index])
 
     def _seeds_of(self, step: int) -> np.ndarray:
-        """Places, increasing, of a step's seeds; those of the last step asked for are kept."""
-        known = self._seeds
-        if known is None or known[0] != step:
+        """Find the places, increasing, of a step's seeds; the last step's are kept."""
+        last_seeds = self._seeds
+        if last_seeds is None or last_seeds[0] != step:
             first = step * self._batch_size
             places = np.arange(first, min(first + self._batch_size, self.total))
             if self._shuffle is not None:
                 places = np.sort(permute_back(places, self.total, self._shuffle))
-            self._seeds = known = step, places
-        return known[1]
+            self._seeds = last_seeds = step, places
+        return last_seeds[1]
 
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:
-    """The lists of nodes [T] without the edges at positions ``lost``, and for each of their edges its position in the
-    lists it comes from."""
+    """Make the lists of nodes [T] without the edges at positions ``lost``, and for each of their edges its position in
+    the lists it comes from."""
     degree = np.diff(lists.indptr)[nodes]
     begin = np.cumsum(degree) - degree
     position = np.repeat(lists.indptr[nodes] - begin, degree) + np.arange(degree.sum())
-    kept = ~np.isin(position, lost)
-    indptr = np.concatenate(([0], np.cumsum(kept)))[np.append(begin, len(kept))]
-    position = position[kept]
+    remains = ~np.isin(position, lost)
+    indptr = np.concatenate(([0], np.cumsum(remains)))[np.append(begin, len(remains))]
+    position = position[remains]
     columns = [None if column is None else column[position] for column in (lists.weight, lists.source_identity)]
     return InLists(indptr, lists.identity[nodes], *columns), position
 
 
 def splice(touched: np.ndarray, others, those) -> tuple[np.ndarray, np.ndarray]:
-    """Two ragged answers, (offsets, values), as one: ``those`` for nodes where touched [N], else ``others``."""
+    """Join two ragged answers, (offsets, values), to one: ``those`` for nodes where touched [N], else ``others``."""
     counts = np.empty(len(touched), np.int64)
     counts[touched], counts[~touched] = np.diff(those[0]), np.diff(others[0])
     values, from_those = np.empty(counts.sum(), np.int64), np.repeat(touched, counts)
@@ -142,14 +143,14 @@ class NeighborSampler:
         self._sources: Any = [edges.src for edges in partition.edges]
 
     def over(self, channel: Channel) -> NeighborSampler:
-        """A twin that asks over another channel, where it asks anybody; the lists are shared."""
+        """Make a twin that asks over another channel, where it asks anybody; the lists are shared."""
         twin = copy.copy(self)
         if self._channel.size > 1:
             twin._channel = channel
         return twin
 
     def on(self, device: torch.device) -> NeighborSampler:
-        """A twin that draws on a device, to which it brings the edges; only without ``needs_host``."""
+        """Make a twin that draws on a device, to which it brings the edges; only without ``needs_host``."""
         twin, upload = copy.copy(self), Uploads(device)
         twin.device, twin._sources = device, [upload(source, torch.int64) for source in self._sources]
         twin._lists = []
@@ -188,8 +189,8 @@ class NeighborSampler:
         return "" if type(self) is NeighborSampler else "the method of sampling is one of your own"
 
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
-        """All hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop; the same as asking hop
-        by hop."""
+        """Draw all hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop; the same as
+        asking hop by hop."""
         lists = self._lists[0]
         return native.sample_layers(
             lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
@@ -197,15 +198,15 @@ class NeighborSampler:
         )  # fmt: skip
 
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
-        """offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of its
-        destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
+        """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
+        its destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
         lists = self._lists[relation]
         lost = None if self._excluded is None else self._excluded.at(relation, random)
         if lost is None or len(lost) == 0:
             return self._draw(lists, nodes, fanout, random)
         touched = np.isin(nodes, np.searchsorted(lists.indptr, lost, side="right") - 1)
-        kept, position = without(lists, nodes[touched], lost)
-        offsets, positions = self._draw(kept, np.arange(len(kept.identity)), fanout, random)
+        rest, position = without(lists, nodes[touched], lost)
+        offsets, positions = self._draw(rest, np.arange(len(rest.identity)), fanout, random)
         return splice(touched, self._draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
 
     def _draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
@@ -215,10 +216,16 @@ class NeighborSampler:
         )  # fmt: skip
 
     def ask(self, frontier: list[np.ndarray], fanouts: list[int], random: Random) -> list[Sampled]:
-        """Collective. Of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
+        """Collective. Draw of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
         relation."""
-        if self._channel.size == 1:
-            return [self._alone(r, frontier, fanout, random) for r, fanout in enumerate(fanouts)]
+        if self._channel.size == 1:  # local rows are global ids
+            samples = []
+            for relation, fanout in enumerate(fanouts):
+                kind = self.partition.relations[relation].dst_type
+                nodes = frontier[kind] - int(self.partition.type_start[kind])
+                offsets, positions = self._sample(relation, nodes, fanout, random)
+                samples.append(Sampled(offsets, *self._edges_at(relation, positions)))
+            return samples
         book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
         order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
         serve = self._channel.counts(want)
@@ -228,15 +235,8 @@ class NeighborSampler:
         received = self._channel.array(reply, sizes, receive)
         return self._unpack(received, receive, types[order], order, frontier, want)
 
-    def _alone(self, relation: int, frontier: list[np.ndarray], fanout: int, random: Random) -> Sampled:
-        """On one rank local rows are global ids."""
-        kind = self.partition.relations[relation]
-        nodes = frontier[kind.dst_type] - int(self.partition.type_start[kind.dst_type])
-        offsets, positions = self._sample(relation, nodes, fanout, random)
-        return Sampled(offsets, *self._found(relation, positions))
-
-    def _found(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Sources of the edges at positions in the lists here, and where they are among all, if wanted."""
+    def _edges_at(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the sources of the edges at positions in the lists here, and where they are among all, if wanted."""
         place = positions + self._first[relation] if self._with_edges else None
         return self._sources[relation][positions], place
 
@@ -258,28 +258,28 @@ class NeighborSampler:
             target = self.partition.relations[relation].dst_type
             offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
             degree = np.diff(offsets)
-            found = [column for column in self._found(relation, positions) if column is not None]
+            columns = [column for column in self._edges_at(relation, positions) if column is not None]
             cut = np.searchsorted(chosen[target], bounds)
             for rank in range(len(serve)):
                 counts[rank].append(degree[cut[rank] : cut[rank + 1]])
-                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in found]
+                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in columns]
         pieces = [np.concatenate([*c, *v]) if c else np.empty(0, np.int64) for c, v in zip(counts, values, strict=True)]
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
 
     def _unpack(self, received: np.ndarray, receive, types: np.ndarray, order: np.ndarray, frontier, want):
-        """The inverse of ``_serve`` at the requester; types, order [N] of its requests as they were sent."""
+        """Undo what ``_serve`` packed, at the requester; types, order [N] of its requests as they were sent."""
         relations = self.partition.relations
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
         counts: list[list[np.ndarray]] = [[] for _ in relations]
         columns: list[list[list[np.ndarray]]] = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
         by_owner = np.split(types, np.cumsum(want)[:-1])
-        for message, asked in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
-            numbers, at = np.bincount(asked, minlength=len(frontier)), 0
-            for kind, kept in zip(relations, counts, strict=True):
-                kept.append(message[at : at + numbers[kind.dst_type]])
+        for message, requested_types in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
+            numbers, at = np.bincount(requested_types, minlength=len(frontier)), 0
+            for kind, degrees in zip(relations, counts, strict=True):
+                degrees.append(message[at : at + numbers[kind.dst_type]])
                 at += numbers[kind.dst_type]
-            for kept, pieces in zip(counts, columns, strict=True):
-                total = int(kept[-1].sum())
+            for degrees, pieces in zip(counts, columns, strict=True):
+                total = int(degrees[-1].sum())
                 for piece in pieces:
                     piece.append(message[at : at + total])
                     at += total
@@ -291,7 +291,7 @@ class NeighborSampler:
 
 
 def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
-    """Collective. How many edges lie before those of each rank, [R + 1, relations]; the last row counts all."""
+    """Collective. Count the edges that lie before those of each rank, [R + 1, relations]; the last row counts all."""
     counts = torch.tensor([[len(edges.src) for edges in partition.edges]], dtype=torch.int64)
     return np.cumsum(np.vstack([np.zeros_like(counts), channel.everyone(counts).numpy()]), axis=0)
 
@@ -301,7 +301,7 @@ def _columns(lists: InLists) -> tuple:
 
 
 def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:
-    """Collective. What a mode of sampling draws from, by relation; for "weighted" after ``check_weights``."""
+    """Collective. Make what a mode of sampling draws from, by relation; for "weighted" after ``check_weights``."""
     weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
     return [
         InLists(
@@ -313,7 +313,7 @@ def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[I
 
 
 def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channel) -> np.ndarray:
-    """Collective. Flat row id of every edge's source."""
+    """Collective. Pull the flat row id of every edge's source."""
     unique, inverse = np.unique(src, return_inverse=True)
     route = Route.plan(partition.book, unique, channel)
     return route.pull(torch.from_numpy(partition.flat_row))[0].numpy()[inverse]
@@ -330,23 +330,23 @@ def check_weights(partition: GraphPartition) -> None:
 
 
 def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
-    """Collective. Each relation's column ``weight``, which ``check_weights`` passed, as uint32 [m]: integers as they
-    are, others in 2^31-ths of the largest one of all ranks; above 0 at least 1."""
-    found = []
+    """Collective. Convert each relation's column ``weight``, which ``check_weights`` passed, to uint32 [m]: integers as
+    they are, others in 2^31-ths of the largest one of all ranks; above 0 at least 1."""
+    weights = []
     for edges in partition.edges:
         weight = edges.columns["weight"].astype(np.float64)
         whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
         everyone = channel.everyone(torch.from_numpy(whole)).numpy()
         largest = everyone[:, 1].max()
         if everyone[:, 0].all() and largest < 1 << 32:
-            found.append(weight.astype(np.uint32))
+            weights.append(weight.astype(np.uint32))
         else:
-            found.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
-    return found
+            weights.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
+    return weights
 
 
 def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:
-    """Ragged rows with ``counts`` [D] moved to their places [D] in the frontier."""
+    """Move ragged rows with ``counts`` [D] to their places [D] in the frontier."""
     start, moved = np.cumsum(counts) - counts, np.empty(len(counts), np.int64)
     moved[place] = np.arange(len(counts))
     indptr = np.concatenate(([0], np.cumsum(counts[moved])))

@@ -90,7 +90,7 @@ class GraphSampler:
         columns = steps.take(step)
         shapes = [columns.pop(name).shape for _, name in self._roots]
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
-        fetches = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.wanted, strict=True)]
+        fetches = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.input_ids, strict=True)]
         empty, of_nodes = torch.empty(0, dtype=torch.int64, device=self._device), {}
         for name in NODE_COLUMNS:
             of_nodes[name] = (empty,) * len(fetches)
@@ -107,13 +107,13 @@ class GraphSampler:
         )  # fmt: skip
         return self._pad(plan) if self._pad and training else plan
 
-    def wanted(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
+    def input_ids(self, batches: SeedBatches, epoch: int, step: int) -> list[np.ndarray]:
         """Collective. Draw a step and list the global ids of the nodes whose rows it needs, by type; nothing is
         fetched."""
         steps = self._steps_of(batches, epoch)
-        wanted = self._draw.draw(steps, step).wanted
+        ids = self._draw.draw(steps, step).input_ids
         steps.take(step)
-        return wanted
+        return ids
 
     def _steps_of(self, batches: SeedBatches, epoch: int) -> Steps:
         """Return the steps of a pass over a split, with the columns of those that were drawn ahead."""

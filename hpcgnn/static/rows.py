@@ -45,7 +45,7 @@ class Fetch:
 class NodeRows:
     """Tables of one node type [n, ...] by name, and copies of remote rows. Collective to create, to plan and to fetch.
 
-    num_copies: C. wanted, hits: remote rows planned so far, and those of them that were copied.
+    num_copies: C. remote, hits: remote rows planned so far, and those of them that were copied.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class NodeRows:
         """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
         travel in, None: their own."""
         self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
-        self.hits = self.wanted = 0
+        self.hits = self.remote = 0
         self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._counting = threading.Lock()  # several threads may plan
         self._hot, self.num_copies = np.sort(hot), len(hot)
@@ -83,7 +83,7 @@ class NodeRows:
             route = Route.plan(self._ownership, ids[~is_copied], channel)
             fetch = Fetch(route, len(ids), *(torch.from_numpy(index) for index in indices))
         with self._counting:
-            self.wanted += num_remote
+            self.remote += num_remote
             self.hits += num_hits
         return fetch
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.crew import Crew, Lane
-from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import epoch_shuffle
@@ -29,7 +28,7 @@ from hpcgnn.static.draw import BlockSampler, Drawn, Groups, Steps
 from hpcgnn.static.goals import links_to_learn
 from hpcgnn.static.graph import open_partition
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.neighbors import NeighborSampler, check_weights
+from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.replica import make_neighbors, make_replica
 
 STEP, LEAVE = 0, 1
@@ -45,7 +44,7 @@ class Request:
     groups: Groups
 
     def pack(self) -> np.ndarray:
-        """The bytes of a message."""
+        """Pack the bytes of a message."""
         sizes = [number for kind, ids in self.groups for number in (kind, len(ids))]
         header = [STEP, self.epoch, self.step, self.training, len(self.groups), *sizes]
         return _bytes(np.array(header, np.int64), *(ids for _, ids in self.groups))
@@ -60,13 +59,13 @@ class Leave:
     user_error: bool = False
 
     def pack(self) -> np.ndarray:
-        """The bytes of a message."""
+        """Pack the bytes of a message."""
         header = np.array([LEAVE, self.code, self.user_error], np.int64)
         return np.concatenate([_bytes(header), np.frombuffer(self.error.encode(), np.uint8)])
 
 
 def read_request(message: np.ndarray) -> Request | Leave:
-    """What a trainer sent."""
+    """Read what a trainer sent."""
     if message[:8].view(np.int64)[0] == LEAVE:
         _, code, user_error = message[:24].view(np.int64).tolist()
         return Leave(code, message[24:].tobytes().decode(), bool(user_error))
@@ -78,9 +77,11 @@ def read_request(message: np.ndarray) -> Request | Leave:
 
 
 def pack_drawn(drawn: Drawn) -> np.ndarray:
-    """The bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as int64."""
-    header = [len(drawn.places), len(drawn.wanted), len(drawn.blocks), *map(len, drawn.places), *map(len, drawn.wanted)]
-    narrow = [*drawn.places]
+    """Pack the bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as
+    int64."""
+    places, input_ids = drawn.places, drawn.input_ids
+    header = [len(places), len(input_ids), len(drawn.blocks), *map(len, places), *map(len, input_ids)]
+    narrow = [*places]
     for block in drawn.blocks:
         header += [len(block.relations), *block.num_src, *block.num_dst]
         for adjacency in block.relations:
@@ -88,11 +89,11 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
             narrow += [adjacency.indptr.numpy(), adjacency.source.numpy()]
             assert len(adjacency.source) < 1 << 31
     whole = np.array([len(header), *header], np.int64)
-    return np.concatenate([_bytes(whole, *drawn.wanted), *(_bytes(array.astype(np.int32)) for array in narrow)])
+    return np.concatenate([_bytes(whole, *input_ids), *(_bytes(array.astype(np.int32)) for array in narrow)])
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
-    """The inverse of ``pack_drawn``."""
+    """Read what ``pack_drawn`` packed."""
     length = int(message[:8].view(np.int64)[0])
     header = iter(message[8 : 8 + 8 * length].view(np.int64).tolist())
     at = 8 + 8 * length
@@ -104,7 +105,7 @@ def read_drawn(message: np.ndarray) -> Drawn:
 
     num_places, num_types, num_blocks = (next(header) for _ in range(3))
     place_sizes, sizes = ([next(header) for _ in range(count)] for count in (num_places, num_types))
-    wanted = [take(size, np.int64) for size in sizes]
+    input_ids = [take(size, np.int64) for size in sizes]
     places = [take(size, np.int32) for size in place_sizes]
     blocks = []
     for _ in range(num_blocks):
@@ -116,7 +117,7 @@ def read_drawn(message: np.ndarray) -> Drawn:
             indptr, source = (torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges))
             relations.append(Adjacency(relation, src_type, dst_type, indptr, source))
         blocks.append(Block(tuple(relations), num_src, num_dst))
-    return Drawn(places, tuple(blocks), wanted)
+    return Drawn(places, tuple(blocks), input_ids)
 
 
 def _bytes(*arrays: np.ndarray) -> np.ndarray:
@@ -129,37 +130,37 @@ class RemoteDraw:
     on_device = False
 
     def __init__(self, crew: Crew, lane: Lane, ahead: int):
-        """ahead: steps asked for besides the one that is wanted."""
+        """ahead: steps asked for besides the one that is taken."""
         self._lane, self._ahead, trainer = lane, ahead, crew.job.rank
         self._sampler = crew.rank_of(crew.mapping.sampler_of(trainer))
         self._followers = [crew.rank_of(sampler) for sampler in crew.mapping.followers(trainer)]
-        self._asked: deque[tuple[str, int, int]] = deque()
+        self._pending: deque[tuple[str, int, int]] = deque()
 
     @property
-    def num_asked(self) -> int:
+    def num_pending(self) -> int:
         """Steps asked for that were not taken yet."""
-        return len(self._asked)
+        return len(self._pending)
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective over the trainers. As in Draw."""
+        """Collective over the trainers. Take the draw of a step, and ask ahead for the next ones."""
         name = steps.batches.name
-        while self._asked and self._asked[0] != (name, steps.epoch, step):
+        while self._pending and self._pending[0] != (name, steps.epoch, step):
             self._take()
-        if not self._asked:
+        if not self._pending:
             self._ask(steps, step)
         else:
             steps.groups(step)
-        while self.num_asked <= self._ahead and (after := self._asked[-1][2] + stride) < steps.batches.num_steps:
+        while self.num_pending <= self._ahead and (after := self._pending[-1][2] + stride) < steps.batches.num_steps:
             self._ask(steps, after)
         return read_drawn(self._take())
 
     def settle(self) -> None:
         """Take what was asked for plans that were then given up."""
-        while self._asked:
+        while self._pending:
             self._take()
 
     def leave(self, reason: Leave) -> None:
-        """Collective over the trainers. The samplers may go."""
+        """Collective over the trainers. Let the samplers go."""
         self.settle()
         self._send(reason, reason)
         self._lane.flush()
@@ -167,16 +168,16 @@ class RemoteDraw:
     def _ask(self, steps: Steps, step: int) -> None:
         training, epoch = steps.training, steps.epoch
         self._send(Request(epoch, step, training, steps.groups(step)), Request(epoch, step, training, []))
-        self._asked.append((steps.batches.name, epoch, step))
+        self._pending.append((steps.batches.name, epoch, step))
 
     def _take(self) -> np.ndarray:
-        self._asked.popleft()
+        self._pending.popleft()
         return self._lane.receive(self._sampler)
 
-    def _send(self, mine: Request | Leave, others: Request | Leave) -> None:
-        self._lane.send(mine.pack(), self._sampler)
+    def _send(self, request: Request | Leave, to_followers: Request | Leave) -> None:
+        self._lane.send(request.pack(), self._sampler)
         for rank in self._followers:
-            self._lane.send(others.pack(), rank)
+            self._lane.send(to_followers.pack(), rank)
 
 
 class Samplers:
@@ -188,13 +189,14 @@ class Samplers:
         self.draws = [RemoteDraw(crew, lane, ahead) for lane in crew.lanes]
 
     def describe(self) -> str:
-        """Which ranks they are."""
+        """Say which ranks they are."""
         mapping = self._crew.mapping
         ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
         return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}"
 
     def meet(self) -> None:
-        """Collective over the job. The trainers are ready to ask. Raises DistributedError when the samplers are not."""
+        """Collective over the job. Tell the samplers that the trainers are ready. Raises DistributedError when the
+        samplers are not."""
         self._crew.meet()
 
     def settle(self) -> None:
@@ -203,11 +205,11 @@ class Samplers:
             draw.settle()
 
     def leave(self, code: int) -> None:
-        """Collective over the trainers. The samplers end with an exit code."""
+        """Collective over the trainers. End the samplers with an exit code."""
         self._leave(Leave(code))
 
     def fail(self, error: DistributedError) -> None:
-        """Collective over the trainers. The samplers leave with the error that the trainers leave with."""
+        """Collective over the trainers. End the samplers with the error that the trainers leave with."""
         if not self._crew.met:
             self._crew.meet(error)
         elif self._crew.open:
@@ -222,8 +224,8 @@ Train = Callable[[World, Samplers | None], int]
 
 
 def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
-    """Collective. ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None, where
-    ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
+    """Collective. Call ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None,
+    where ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
     if not config.comm.sampler_ranks:
         return train(world, None)
     ahead = world.plans_ahead(config.sampling.prefetch, config.sampling.in_flight)
@@ -257,7 +259,7 @@ class SamplerRank:
         crew.meet()
 
     def _make_draws(self, path: str, log: RunLog) -> list[BlockSampler]:
-        """Collective over the samplers. One for each lane, all of the same edges."""
+        """Collective over the samplers. Make a draw for each lane, all of the same edges."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         channels = [world.channel(polite=True) for _ in lanes]
         partition = open_partition(config, path, world, channels[0], self._check, columns=False)
@@ -266,11 +268,17 @@ class SamplerRank:
             links = links_to_learn(config, partition, world, channels[0])
             partition, self._excluded = links.messages, links.excluded
         threads = max(1, world.threads // len(lanes))
-        neighbors = self._make_neighbors(partition, channels[0], threads)
+        mode, topology = config.sampling.mode, config.sampling.topology
+        self._replica = make_replica(topology, partition, mode, world, channels[0], self._excluded)
+        if self._replica is not None:
+            self._excluded = self._replica.excluded
+        neighbors = make_neighbors(
+            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica
+        )  # fmt: skip
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
-        edges = sum(len(found.src) for found in partition.edges)
-        log(f"sampler rank {world.rank} of {world.size} on {world.host}: {partition.num_nodes} nodes, {edges} edges",
-            everywhere=True)  # fmt: skip
+        num_edges = sum(len(edges.src) for edges in partition.edges)
+        size = f"{partition.num_nodes} nodes, {num_edges} edges"
+        log(f"sampler rank {world.rank} of {world.size} on {world.host}: {size}", everywhere=True)
         return [first, *map(first.over, channels[1:])]
 
     def _check(self, partition: GraphPartition) -> None:
@@ -279,14 +287,6 @@ class SamplerRank:
         sampling.check_relations([relation.name for relation in partition.relations])
         if sampling.mode == "weighted":
             check_weights(partition)
-
-    def _make_neighbors(self, partition: GraphPartition, channel: Channel, threads: int) -> NeighborSampler:
-        """Collective over the samplers."""
-        mode, topology = self._config.sampling.mode, self._config.sampling.topology
-        self._replica = make_replica(topology, partition, mode, self._world, channel, self._excluded)
-        if self._replica is not None:
-            self._excluded = self._replica.excluded
-        return make_neighbors(partition, mode, channel, threads, excluded=self._excluded, replica=self._replica)
 
     def serve(self) -> int:
         """Collective over the samplers. Draw until the trainers leave; returns their exit code, or raises the error
@@ -322,30 +322,27 @@ class SamplerRank:
 
     def _serve_lane(self, lane: Lane, draws: BlockSampler) -> Leave:
         while True:
-            asked: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
-            if isinstance(asked[0], Leave):
+            requests: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
+            if isinstance(requests[0], Leave):
                 lane.flush()
-                return asked[0]
-            with self._at_work(asked[0]):
-                self._draw(asked, lane, draws)
+                return requests[0]
+            with self._at_work(requests[0]):
+                self._draw(requests, lane, draws)
 
-    def _draw(self, asked: list[Request], lane: Lane, draws: BlockSampler) -> None:
-        """Collective over the samplers. A step for every trainer that asked, one after the other."""
-        epoch, step, training = asked[0].epoch, asked[0].step, asked[0].training
-        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in asked)
-        self._start_epoch(epoch, training)
-        for number in range(self._crew.mapping.rounds):
-            mine = number < len(self._askers)
-            drawn = draws.draw_groups(asked[number].groups if mine else [], epoch, step, training)
-            if mine:
-                lane.send(pack_drawn(drawn), self._askers[number])
-
-    def _start_epoch(self, epoch: int, training: bool) -> None:
-        """No trainer asks for an epoch before all of the one before is drawn: each of its steps ends on all at once."""
+    def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler) -> None:
+        """Collective over the samplers. Draw a step for every trainer that asked, one after the other."""
+        epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
+        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
         with self._lock:
+            # No trainer asks for an epoch before all of the one before is drawn: each of its steps ends on all at once.
             if training and self._excluded is not None and epoch != self._epoch:
                 self._excluded.start_epoch(epoch_shuffle(self._config.train.seed, epoch))
                 self._epoch = epoch
+        for number in range(self._crew.mapping.rounds):
+            has_asker = number < len(self._askers)
+            drawn = draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
+            if has_asker:
+                lane.send(pack_drawn(drawn), self._askers[number])
 
     @contextmanager
     def _at_work(self, request: Request) -> Iterator[None]:

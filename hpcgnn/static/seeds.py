@@ -182,15 +182,15 @@ def _match_all(
     moved = to_sources(partition, [columns["src"], columns["dst"], columns["row"], split, place], channel)
     matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
     with together(world, "match reverse edges"):
-        missing = sum(found.missing for found in matched.values())
+        missing = sum(match.missing for match in matched.values())
         if reverse and missing:
             raise ValueError(
                 f"task.reverse {reverse}: {missing} of {kind.num_edges} edges of {kind.name} have no reverse in "
                 f"it, so a step would leave out some reverses and see others: add them, or set task.reverse {NONE}"
             )
     return {
-        number: found for number, found in matched.items()
-        if reverse or (found.missing == 0 and partition.relations[number].num_edges == kind.num_edges)
+        number: match for number, match in matched.items()
+        if reverse or (match.missing == 0 and partition.relations[number].num_edges == kind.num_edges)
     }  # fmt: skip
 
 

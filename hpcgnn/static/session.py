@@ -40,8 +40,8 @@ from hpcgnn.task.collect import Collected
 def open_session(
     config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
 ) -> Session:
-    """Collective. The session of a run: over the whole graph in every step, or over mini-batches, which ``samplers``
-    may draw; then this rank and its peers keep edges only where they score by exact inference."""
+    """Collective. Open the session of a run: over the whole graph in every step, or over mini-batches, which
+    ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference."""
     timers, plan_timers, dtype = prepare(config.train, world)
     channel, whole, exact = world.channel(), None, config.eval.exact or bool(config.eval.ranking)
     partition = open_partition(
@@ -90,8 +90,8 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
 
 
 def _learnt_types(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
-    """Node types with learnable rows: those named, by default those without features. Raises ValueError, also for rows
-    of bases where a type has features."""
+    """Choose the node types with learnable rows: those named, by default those without features. Raises ValueError,
+    also for rows of bases where a type has features."""
     bare = [kind for kind, features in enumerate(partition.features) if features is None]
     learnt = tuple(sorted(set(bare) | {partition.type_of(name) for name in config.embedding.types}))
     named = [name for kind, name in enumerate(partition.types) if kind not in bare]
@@ -103,7 +103,7 @@ def _learnt_types(config: StaticConfig, partition: GraphPartition) -> tuple[int,
 def _make_loaders(
     config: StaticConfig, graph: StaticGraph, goal: StaticGoal, timers: Any, samplers: Samplers | None
 ) -> dict[str, SeedLoader]:
-    """Collective. Loaders by split, which plan with the same samplers."""
+    """Collective. Make loaders by split, which plan with the same samplers."""
     train, sampling = config.train, config.sampling
     seeds = Seeds(goal.pools["train"], goal.roots, goal.excluded, goal.complete)
     loader = SeedLoader(
@@ -141,7 +141,7 @@ PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all no
 
 
 def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> tuple[GraphModel, EmbeddingStore]:
-    """Collective. The model, and learnable rows of the types that need them."""
+    """Collective. Build the model, and learnable rows of the types that need them."""
     partition, device, train = graph.partition, graph.world.device, config.train
     learnt, embedding, width = _learnt_types(config, partition), config.embedding, config.model.row_width
     if config.model.basis_rows and not embedding.scale:  # as matrices [all nodes, hidden] start (Glorot and Bengio)
@@ -155,7 +155,7 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
             for kind in learnt
         }
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
-        widths = tuple(known + width * (kind in learnt) for kind, known in enumerate(graph.widths))
+        widths = tuple(input_width + width * (kind in learnt) for kind, input_width in enumerate(graph.widths))
         model: Any = goal.extend(make_model(config.model, GraphSizes(widths, relations, goal.num_outputs)))
         lacking = [name for name in PARTS if not hasattr(model, name)]
         if config.sampling.mode == WHOLE and lacking:
@@ -180,22 +180,22 @@ class WholeLoader:
         self._place, self._label = whole.place[row], torch.from_numpy(columns["label"]).to(device)
 
     def start_epoch(self, epoch: int) -> None:
-        """Nothing to do: every epoch has the same seeds."""
+        """Do nothing: every epoch has the same seeds."""
 
     def plans(self, epoch: int, start: int = 0) -> Prefetcher[FullPlan]:
-        """The plan of the only step."""
+        """Make the plan of the only step."""
         size = int(self.batches.sizes.sum())
         return Prefetcher(
             lambda step: FullPlan(step, epoch, size, self._place, self._label), start, self.batches.num_steps, 0
         )
 
     def channels(self) -> list[Channel]:
-        """None: nothing is planned."""
+        """Return no channels: nothing is planned."""
         return []
 
 
 def _all_features(graph: StaticGraph, whole: FullGraph) -> list[torch.Tensor | None]:
-    """Collective. By type, features of [own nodes | ghosts]; the graph's tables become views of them."""
+    """Collective. Bring by type the features of [own nodes | ghosts]; the graph's tables become views of them."""
     features: list[Any] = []
     for rows, route in zip(graph.rows, whole.routes, strict=True):
         features.append(None)
@@ -208,7 +208,7 @@ def _all_features(graph: StaticGraph, whole: FullGraph) -> list[torch.Tensor | N
 
 @torch.no_grad()
 def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Collected | None:
-    """Collective. Scores of a split from the outputs of all nodes; chunks of exact inference are not stopped."""
+    """Collective. Score a split from the outputs of all nodes; chunks of exact inference are not stopped."""
     whole = session.config.sampling.mode == WHOLE
     if whole:
         session.watchdog.at(split, 0)
@@ -246,7 +246,7 @@ def _describe_ghosts(world: World, whole: FullGraph) -> list[str]:
 
 
 def _describe_samples(session: Session) -> list[str]:
-    """Collective. Where edges and rows of nodes lie."""
+    """Collective. Say where edges and rows of nodes lie."""
     world, tables, replica, lines = session.world, session.graph.tables, session.loaders["train"].replica, []
     if world.size > 1 and replica is None:
         lines.append("topology sharded: owners are asked for neighbours")

@@ -23,7 +23,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.ghosts import find_ghosts, is_remote
-from hpcgnn.graph.partition import GraphPartition, InEdges
+from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Task
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
@@ -51,7 +51,7 @@ class Half:
         return sum(self.block.num_dst)
 
     def batch(self, key: StepKey) -> Batch:
-        """The block as a batch of its own."""
+        """Make a batch of the block alone."""
         return Batch((self.block,), self.identity, self.degree, key.seed, key.epoch, key.step, key.training)
 
 
@@ -70,14 +70,14 @@ class FullGraph:
     routes: tuple[Route, ...]
 
     def outer_sources(self, rows: torch.Tensor, ghosts: torch.Tensor) -> torch.Tensor:
-        """Stacked source rows of the outer block from rows of own nodes [n, D] and ghosts [g, D]."""
+        """Stack the source rows of the outer block from rows of own nodes [n, D] and ghosts [g, D]."""
         own, pieces = rows.split([count for counts in self.counts for count in counts]), []
         for kind, ghosts_of_type in enumerate(ghosts.split(self.num_ghosts)):
             pieces += [own[3 * kind + OUTER], own[3 * kind + BORDER], ghosts_of_type]
         return torch.cat(pieces)
 
     def join(self, inner: torch.Tensor, outer: torch.Tensor) -> torch.Tensor:
-        """Stacked rows of all own nodes [n, D] from rows of the inner and of the outer ones."""
+        """Stack the rows of all own nodes [n, D] from rows of the inner and of the outer ones."""
         halves = inner.split(self.inner.block.num_dst), outer.split(self.outer.block.num_dst)
         return torch.cat([rows for rows_of_type in zip(*halves, strict=True) for rows in rows_of_type])
 
@@ -124,8 +124,8 @@ class _Order:
 
 
 def _order_nodes(partition: GraphPartition, remote: list[np.ndarray], source_rows: list[np.ndarray]) -> list[_Order]:
-    """The stacked order of the own nodes, by type; remote, source_rows [E]: by relation, whether an edge's source is a
-    ghost, and its row."""
+    """Find the stacked order of the own nodes, by type; remote, source_rows [E]: by relation, whether an edge's source
+    is a ghost, and its row."""
     counts = np.diff(partition.type_start)
     outer, border = ([np.zeros(count, bool) for count in counts] for _ in range(2))
     relations = list(zip(partition.relations, partition.edges, remote, source_rows, strict=True))
@@ -145,7 +145,7 @@ def _make_half(
     partition: GraphPartition, orders: list[_Order], source_rows: list[np.ndarray],
     columns: list[list[torch.Tensor]], outer: bool, device: torch.device,
 ) -> Half:  # fmt: skip
-    """One half of the graph; columns: by type, identity and degree of [own nodes | ghosts]."""
+    """Make one half of the graph; columns: by type, identity and degree of [own nodes | ghosts]."""
     rows, sources, positions = [], [], []
     for order, (flat_row, _) in zip(orders, columns, strict=True):
         num_inner, num_deep, num_own = sum(order.counts[:OUTER]), order.counts[DEEP], len(order.rows)
@@ -158,8 +158,11 @@ def _make_half(
         positions[-1][sources[-1]] = np.arange(len(sources[-1]))
     adjacencies = []
     for number, (relation, edges) in enumerate(zip(partition.relations, partition.edges, strict=True)):
-        indptr, kept = _lists_of(edges, rows[relation.dst_type])
-        source = positions[relation.src_type][source_rows[number][kept]]
+        row = rows[relation.dst_type]
+        count = np.diff(edges.indptr)[row]
+        indptr = np.concatenate([[0], np.cumsum(count)])
+        places = np.arange(indptr[-1]) + np.repeat(edges.indptr[row] - indptr[:-1], count)
+        source = positions[relation.src_type][source_rows[number][places]]
         lists = torch.from_numpy(indptr), torch.from_numpy(source)
         adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists))
     block = Block(tuple(adjacencies), tuple(map(len, sources)), tuple(map(len, rows)), device)
@@ -169,13 +172,6 @@ def _make_half(
         for column in range(2)
     ]
     return Half(block_on(device, block), tuple(source.to(device) for source in index), identities, degrees)
-
-
-def _lists_of(edges: InEdges, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The in-edges of some nodes, in the nodes' order: indptr, and places among all edges."""
-    count = np.diff(edges.indptr)[rows]
-    indptr = np.concatenate([[0], np.cumsum(count)])
-    return indptr, np.arange(indptr[-1]) + np.repeat(edges.indptr[rows] - indptr[:-1], count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +200,7 @@ class FullGraphTask(Task):
         self._overlap = overlap
 
     def train(self, plan: FullPlan) -> torch.Tensor:
-        """Collective. Gradients of one step; returns this rank's part of the loss."""
+        """Collective. Compute the gradients of one step; returns this rank's part of the loss."""
         self.model.train()
         tables, chain = self._embeddings.tables, HaloChain(self.timers, self._overlap)
         learnt = {kind: table.weight.detach().requires_grad_() for kind, table in tables.items()}
@@ -220,15 +216,15 @@ class FullGraphTask(Task):
 
     @torch.no_grad()
     def rows(self) -> torch.Tensor:
-        """Collective. Rows of all local nodes [n, D] after the last layer, in the partition's order."""
+        """Collective. Compute the rows of all local nodes [n, D] after the last layer, in the partition's order."""
         self.model.eval()
         learnt = {kind: table.weight for kind, table in self._embeddings.tables.items()}
         rows = self._pass(learnt, StepKey(self._seed), HaloChain(self.timers, self._overlap))
         return rows[self._graph.place]
 
     def _pass(self, learnt: dict[int, torch.Tensor], key: StepKey, chain: HaloChain) -> torch.Tensor:
-        """Collective. Stacked rows [n, D] of the own nodes after the last layer. learnt: by type, learnable embeddings
-        of own nodes in the partition's order.
+        """Collective. Compute the stacked rows [n, D] of the own nodes after the last layer. learnt: by type, learnable
+        embeddings of own nodes in the partition's order.
 
         Inner nodes are computed while the outer ones' ghosts travel: in the first layer their embeddings alone, for
         their features lie here.
@@ -255,8 +251,8 @@ class FullGraphTask(Task):
         return rows
 
     def _inputs(self, batch: Batch, half: Half, learnt: dict[int, torch.Tensor]) -> Rows:
-        """Source rows of a half's first layer; learnt: by type, embeddings of own nodes, and of ghosts where the half
-        has any."""
+        """Form the source rows of a half's first layer; learnt: by type, embeddings of own nodes, and of ghosts where
+        the half has any."""
         inputs = []
         for kind, (table, source) in enumerate(zip(self.features, half.source, strict=True)):
             features = None if table is None else IndexedRows(table, source)

@@ -39,7 +39,7 @@ class Batches:
         return len(self.sizes)
 
     def at(self, step: int) -> slice:
-        """This rank's events of a step."""
+        """Return this rank's events of a step, as a slice."""
         return slice(int(self.indptr[step]), int(self.indptr[step + 1]))
 
 
@@ -54,7 +54,7 @@ def make_batches(
     drop_last: bool = False,
     first_size: int = 0,
 ) -> Batches:
-    """Collective. Batches of one split ("train", "val", "test"); hidden nodes' events are not in "train".
+    """Collective. Make the batches of one split ("train", "val", "test"); hidden nodes' events are not in "train".
 
     ``drop_last``: "train" without the events of a last batch below ``batch_size``; ``first_size``: events of the first
     batch, 0: as the others.
@@ -80,11 +80,15 @@ def make_batches(
     events, step = _spill(events, step, sizes, world, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
     unseen = np.any(flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel), axis=0)
-    return Batches(name, events, indptr, sizes, _first_rows(events, indptr, world), unseen)
+    first_row = np.full(len(sizes), np.iinfo(np.int64).max)
+    filled = indptr[1:] > indptr[:-1]
+    first_row[filled] = events.row[indptr[:-1][filled]]
+    return Batches(name, events, indptr, sizes, world.reduce_array(first_row, "min"), unseen)
 
 
 def _visible(events: Events, begin: int, end: int, splits: Splits, partition, world: World, channel: Channel):
-    """Training events without hidden endpoints, and their positions among all such events of all ranks."""
+    """Collective. Choose the training events without hidden endpoints; returns them, and their positions among all such
+    events of all ranks."""
     hidden = flags_of(splits.hidden, np.stack([events.src, events.dst]), partition, channel).any(axis=0)
     removed = np.zeros(end - begin, np.uint8)
     removed[events.row[hidden] - begin] = 1
@@ -94,7 +98,7 @@ def _visible(events: Events, begin: int, end: int, splits: Splits, partition, wo
 
 
 def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarray, world: World) -> np.ndarray:
-    """Collective. The edges moved up so that equal times stay in one batch."""
+    """Collective. Move the edges of batches up, so that equal times stay in one batch."""
     lowest = np.iinfo(np.int64).min
     place = np.searchsorted(position, edges[1:])  # this rank's events before each edge
     last = np.where(place > 0, time[np.maximum(place, 1) - 1], lowest) if len(time) else np.full(len(place), lowest)
@@ -116,11 +120,3 @@ def _spill(
     events = Events(row, src, dst, time, dict(zip(names, columns, strict=True)))
     by_row = np.argsort(events.row, kind="stable")
     return events.take(by_row), step[by_row]
-
-
-def _first_rows(events: Events, indptr: np.ndarray, world: World) -> np.ndarray:
-    """Collective. Row id [S] of the first event of each step, of all ranks."""
-    first = np.full(len(indptr) - 1, np.iinfo(np.int64).max)
-    filled = indptr[1:] > indptr[:-1]
-    first[filled] = events.row[indptr[:-1][filled]]
-    return world.reduce_array(first, "min")

@@ -57,17 +57,14 @@ class SamplingConfig:
                 "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least -1"
             )
         check_choices("sampling", self)
-        self._check_windows()
-        if self.chunks > 1 and self.batch_by == "time":
-            raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")
-
-    def _check_windows(self) -> None:
         if self.windows < 1 or self.window < 0 or self.boundary_half_life < 0:
             raise ValueError("sampling.windows must be at least 1, window and boundary_half_life at least 0")
         if self.strategy == "window" and self.window == 0:
             raise ValueError("sampling.strategy window needs sampling.window, its width in the data's unit of time")
         if self.strategy != "window" and (self.windows > 1 or self.window > 0):
             raise ValueError(f"sampling.window and windows belong to strategy window, not {self.strategy}")
+        if self.chunks > 1 and self.batch_by == "time":
+            raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")
 
 
 @dataclass

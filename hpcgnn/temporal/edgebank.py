@@ -1,17 +1,25 @@
-"""EdgeBank: a pair is expected to meet when it met before. The baseline that a temporal model must beat.
+"""EdgeBank: a pair is expected to meet when it met before. The baseline that a temporal model must beat, run in
+its place on the same batches, negatives and metrics.
 
 Poursafaei et al., Towards better evaluation for dynamic link prediction, NeurIPS 2022. b events, k negatives, S steps.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.loop.launch import EXIT_DONE
+from hpcgnn.loop.logs import MetricsFile, RunLog
+from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.loop.trainer import headline
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.eval_config import BASELINES
+from hpcgnn.temporal.eval_config import BASELINES, BaselineConfig
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory
 from hpcgnn.temporal.splits import Splits, event_times
@@ -55,7 +63,7 @@ class EdgeBank:
     def score(
         self, batches: Batches, step: int, negatives: Negatives | AllOthers, columns: slice = slice(None)
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Scores of a step's events and their negatives, positive [b] and negative [b, k] float32.
+        """Collective. Score a step's events and their negatives: positive [b] and negative [b, k] float32.
 
         negatives: of all events of ``batches``, of which ``columns`` are looked at.
         """
@@ -75,7 +83,7 @@ class EdgeBank:
         return scores[:, 0], scores[:, 1:]
 
     def _window_begins(self, batches: Batches) -> np.ndarray:
-        """Collective. The oldest time that memory keeps in every step, [S] int64."""
+        """Collective. Find the oldest time that memory keeps in every step, [S] int64."""
         if self._kind == "unlimited":
             return np.full(batches.num_steps, np.iinfo(np.int64).min)
         if self._kind == "time_window":
@@ -85,10 +93,49 @@ class EdgeBank:
         length = times[-1] - self._newest_share(np.array([self._train_end]))[0]
         return times[:-1] - length
 
-    def _newest_share(self, known: np.ndarray) -> np.ndarray:
-        """Collective. The first time of the newest share of the events with rows below ``known`` [S]: the quantile of
-        their times, interpolated and rounded up to a whole time."""
-        position = np.round((1 - self._share) * np.maximum(known - 1, 0), 6)  # 17.000000000000004 is row 17
+    def _newest_share(self, ends: np.ndarray) -> np.ndarray:
+        """Collective. Find the first time of the newest share of the events with rows below ``ends`` [S]: the quantile
+        of their times, interpolated and rounded up to a whole time."""
+        position = np.round((1 - self._share) * np.maximum(ends - 1, 0), 6)  # 17.000000000000004 is row 17
         low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
         times = event_times(self._partition, np.concatenate([low, high]), self._world).reshape(2, -1)
         return times[0] + np.ceil((position - low) * (times[1] - times[0])).astype(np.int64)
+
+
+def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
+    """Collective. Write the metrics of validation and test as one line of kind "test" in metrics.jsonl; returns the
+    exit code."""
+    config = session.config.baseline
+    values = baseline_metrics(session, config)
+    with together(session.world, "write metrics.jsonl"):
+        if session.world.rank == 0:
+            metrics = MetricsFile(folder / "metrics.jsonl")
+            metrics.write("test", baseline=config.kind, **values)
+            metrics.position()
+    log(f"EdgeBank, {config.kind}: {headline('test', values)}")
+    return EXIT_DONE
+
+
+def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, float]:
+    """Collective. Compute the metrics of validation and test, named as a model's."""
+    with together(session.world, "baseline"):
+        splits, channel = session.graph.splits, session.graph.channel
+        bank = EdgeBank(config.kind, session.partition, splits, session.world, channel, config.share or None)
+    values: dict[str, float] = {}
+    for split in ("val", "test"):
+        collected = session.goal.collector()
+        for step in range(session.batches[split].num_steps):
+            session.watchdog.at(split, step)
+            positive, negative = _score(session, bank, split, step)
+            collected.take({"positive": positive, "negative": negative})
+        metrics = split_metrics(session, split, collected)
+        values |= {f"{split}_{name}": value for name, value in metrics.items()}
+    return values
+
+
+def _score(session: Session, bank: EdgeBank, split: str, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Collective. Score a step's events [b] and all their negatives [b, k], a few columns at a time."""
+    batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
+    pieces = range(0, max(1, negatives.per_event), chunk)
+    scores = [bank.score(batches, step, negatives, slice(first, first + chunk)) for first in pieces]
+    return scores[0][0], np.concatenate([others for _, others in scores], axis=1)

@@ -35,8 +35,8 @@ STAGE = "read the negatives"
 def fixed_negatives(
     path: str, batches: Batches, splits: Splits, partition: TemporalPartition, world: World, channel: Channel
 ) -> Negatives:
-    """Collective. The negatives [n, k] that a file lists for this rank's events of a split; ``negative_file`` describes
-    the formats. The file may list events of other splits too.
+    """Collective. Read the negatives [n, k] that a file lists for this rank's events of a split; ``negative_file``
+    describes the formats. The file may list events of other splits too.
 
     Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
     unknown id, or an event of the split that is not listed.
@@ -56,7 +56,7 @@ def fixed_negatives(
 
 
 def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, world, channel) -> np.ndarray:
-    """Collective. This rank's home rows, [rows, k] global ids, -1 where the file lists nothing."""
+    """Collective. Collect this rank's home rows, [rows, k] global ids, -1 where the file lists nothing."""
     listed, per_event = world.broadcast(file and (file.num_listed, file.per_event))
     table = np.full((int(homes.starts[world.rank + 1] - homes.starts[world.rank]), per_event), -1, np.int64)
     ids = OriginalIds(partition, files.split_relation(partition.relation)[2], world)
@@ -78,7 +78,7 @@ def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, 
 
 
 def _of_split(file: NegativeFile, start: int, lines: np.ndarray, ids: np.ndarray, begin: int, end: int):
-    """Rows and global ids of the listed events of the split. Raises ValueError for an unknown id."""
+    """Return rows and global ids of the listed events of the split. Raises ValueError for an unknown id."""
     rows = file.row[start : start + len(lines)].astype(np.int64)
     keep = (rows >= begin) & (rows < end)
     unknown = np.argwhere((ids < 0) & keep[:, None])
@@ -117,8 +117,8 @@ def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, wo
 
 
 def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, world, channel) -> NegativeFile | None:
-    """Collective. A file's negatives by event row, for a file that lists events by (source, destination, time); equal
-    events share a line."""
+    """Collective. List a file's negatives by event row, for a file that lists events by (source, destination, time);
+    equal events share a line."""
     source, _, destination = files.split_relation(partition.relation)
     columns: Any = file.keys if file else (None, None, None)
     src = OriginalIds(partition, source, world).find_for_first(columns[0])
@@ -139,8 +139,8 @@ def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, w
 
 
 def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition, channel: Channel) -> np.ndarray:
-    """Collective. Rows of the split's events with the keys [m, 4] (global src and dst, time, line) that rank 0 brings,
-    and their lines: [events, 2] on rank 0, nothing elsewhere. The owners of the sources look."""
+    """Collective. Find the rows of the split's events with the keys [m, 4] (global src and dst, time, line) that rank 0
+    brings, and their lines: [events, 2] on rank 0, nothing elsewhere. The owners of the sources look."""
     owner, _ = partition.book.locate(keys[:, 0])
     order = np.argsort(owner, kind="stable")
     send = np.bincount(owner, minlength=channel.size).astype(np.int64)
@@ -176,7 +176,7 @@ class NegativeSource:
 def eval_negatives(
     kind: str, batches: Batches, per_event: int, source: NegativeSource, path: str = ""
 ) -> Negatives | AllOthers:
-    """Collective. Negatives of this rank's events of a split, in the order of ``batches.events``.
+    """Collective. Make the negatives of this rank's events of a split, in the order of ``batches.events``.
 
     kind:
         random: ``per_event`` nodes of the pool, with the event's own source.
@@ -199,15 +199,15 @@ def eval_negatives(
 
 
 def all_others(batches: Batches, pool: NodeDirectory) -> AllOthers:
-    """Collective. All nodes of the pool but each event's destination, in order of flat row id."""
+    """Collective. Take as negatives all nodes of the pool but each event's destination, in order of flat row id."""
     members = pool.lookup(np.arange(pool.size))
     order = np.argsort(members)
     return AllOthers(members, order[np.searchsorted(members, batches.events.dst, sorter=order)])
 
 
 def pairs_that_met(kind: str, batches: Batches, per_event: int, source: NegativeSource) -> Negatives:
-    """Collective. "historical" or "inductive" negatives (Poursafaei et al., Towards better evaluation for dynamic link
-    prediction, NeurIPS 2022).
+    """Collective. Draw "historical" or "inductive" negatives (Poursafaei et al., Towards better evaluation for dynamic
+    link prediction, NeurIPS 2022).
 
     Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not
     meet in the batch; inductive ones met for the first time after the split began. So the inductive pairs of validation
@@ -267,7 +267,7 @@ class _Drawing:
         return cls(kind, directory, history, batches.events.row, step, begin, end, first, count)
 
     def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        """Collective. The pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""
+        """Collective. Return the pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""
         random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=1 + NEGATIVE_KINDS.index(self.kind))
         place = np.zeros((len(self.rows), per_event), np.int64)
         for step in np.unique(self.step[event]).tolist():
@@ -276,7 +276,7 @@ class _Drawing:
         return self.pairs.rows(self.first + place[event, slot])
 
     def in_batch(self, pairs: np.ndarray, event: np.ndarray) -> np.ndarray:
-        """Collective. Boolean [m]: whether pairs [m, 2] meet in the batches of their events."""
+        """Collective. Tell, bool [m], whether pairs [m, 2] meet in the batches of their events."""
         step = self.step[event]
         last, _ = self.history.last_before(pairs[:, 0], pairs[:, 1], self.end[step])
         return last >= self.begin[step]

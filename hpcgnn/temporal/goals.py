@@ -1,74 +1,79 @@
-"""What runs on temporal graphs learn, and how results are measured: links between nodes, or labels of events."""
+"""What runs on temporal graphs learn, and how results are measured: links between nodes, or labels of events.
+
+e events of this rank, C classes.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_events, measure_labels, measure_links
 from hpcgnn.task.goal import Goal
-from hpcgnn.task.labels import count_classes, is_known, label_metrics, metric_names
+from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known, label_metrics, metric_names
 from hpcgnn.task.metrics import NAMES, RANKING_NAMES
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.labels import balanced_weights, read_labels
+from hpcgnn.temporal.config import RunConfig, TaskConfig
+from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
 
 class TemporalGoal(Goal):
-    """num_outputs: logits of a root. draws_negatives: whether events are scored against drawn destinations."""
+    """What a run on a temporal graph learns. num_outputs: logits of a root. draws_negatives: whether events are scored
+    against drawn destinations."""
 
     num_outputs = 1
     draws_negatives = True
 
     @abstractmethod
     def task(self, batches: Batches, *shared) -> TemporalTask:
-        """Collective. Executes plans; batches: of training; shared: as TemporalTask takes it."""
+        """Collective. Make what executes plans; batches: of training; shared: what TemporalTask takes."""
 
     def describe_events(self, batches: dict[str, Batches]) -> list[str]:
-        """Collective. What is learnt of the events of every split, line by line, where it is more than links."""
+        """Collective. Describe what is learnt of the events of every split, line by line, where it is more than
+        links."""
         return []
 
 
 class EventLinkGoal(TemporalGoal):
-    """Whether an event happens, against negatives."""
+    """Predicts whether an event happens, against negatives."""
 
     def __init__(self, config: RunConfig):
         self._eval = config.eval
 
     def task(self, batches: Batches, *shared) -> TemporalLinkTask:
-        """Scores events and negatives."""
+        """Make what scores events and negatives."""
         return TemporalLinkTask(*shared)
 
     def collector(self) -> Collected:
-        """Scores of events and negatives, or, among many, ranks of events."""
+        """Collect scores of events and negatives, or, among many negatives, ranks of events."""
         return Collected(measure_events, self._eval.ranking)
 
     def metric_names(self) -> tuple[str, ...]:
-        """Average precision and ROC AUC, or, among many negatives, MRR and hits@10."""
+        """Names of average precision and ROC AUC, or, among many negatives, of MRR and hits@10."""
         return RANKING_NAMES if self._eval.ranking else NAMES
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Average precision and ROC AUC."""
+        """Measure average precision and ROC AUC of training."""
         return LINK_NAMES, measure_links
 
     def describe(self) -> str:
-        """What is learnt, in a few words."""
+        """Say what is learnt, in a few words."""
         return "links"
 
     def protocol(self) -> dict[str, str]:
-        """The kind of negatives, and the protocol that chose them, if any."""
+        """Name the kind of negatives, and the protocol that chose them, if any."""
         protocol, negatives = self._eval.protocol, self._eval.negatives
         return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
 
 
 class EventLabelGoal(TemporalGoal):
-    """Collective to create. The label of every event: a class of its source or of itself, or a number."""
+    """Collective to create. Predicts the label of every event: a class of its source or of itself, or a number."""
 
     draws_negatives = False
 
@@ -86,38 +91,41 @@ class EventLabelGoal(TemporalGoal):
                 raise ValueError(f"task.class_weights has {count} numbers, the labels have {self.num_outputs} classes")
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model with a head in the place of its decoder."""
+        """Put a head in the place of the model's decoder."""
         model.decoder = make_head(self._config.task.kind, self._config.model, self._edge_width, self.num_outputs)
         return model
 
     def task(self, batches: Batches, *shared) -> TemporalLabelTask:
-        """Scores labels."""
+        """Collective. Make what scores labels. With ``task.balance_classes`` class c has the weight n / (C n_c), 1
+        where it does not occur."""
         task, (model, *_) = self._config.task, shared
-        given: Any = task.class_weights
+        factors: Any = task.class_weights
         if task.balance_classes:
-            given = balanced_weights(batches.events.columns["label"], self.num_outputs, self._world)
+            classes, label = self.num_outputs, batches.events.columns["label"]
+            counts = self._world.reduce_array(np.bincount(label[label >= 0], minlength=classes).astype(np.int64))
+            factors = np.where(counts > 0, counts.sum() / (classes * np.maximum(counts, 1)), 1.0)
         parameter = next(model.parameters())
-        weights = torch.tensor(given, dtype=parameter.dtype, device=parameter.device) if len(given) else None
+        weights = torch.tensor(factors, dtype=parameter.dtype, device=parameter.device) if len(factors) else None
         return TemporalLabelTask(task.kind, weights, *shared)
 
     def collector(self) -> Collected:
-        """Outputs and labels of the events."""
+        """Collect outputs and labels of the events."""
         return Collected(lambda scores, batches, world: label_metrics(scores["output"], scores["label"], world))
 
     def metric_names(self) -> tuple[str, ...]:
-        """Metrics of classes, or errors of numbers."""
+        """Names of the metrics of classes, or of the errors of numbers."""
         return metric_names(self._config.task.kind, self.num_outputs)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """All metrics."""
+        """Measure training as a split is measured."""
         return self.metric_names(), measure_labels
 
     def describe(self) -> str:
-        """What is learnt, in a few words."""
+        """Say what is learnt, in a few words."""
         return f"{self.num_outputs} classes" if self._config.task.classifies else "numbers"
 
     def describe_events(self, batches: dict[str, Batches]) -> list[str]:
-        """Collective. The number of labelled events of every split."""
+        """Collective. Count the labelled events of every split, in one line."""
         counts = [
             f"{name} {self._world.total(int(is_known(split.events.columns['label']).sum()))}"
             for name, split in batches.items()
@@ -126,5 +134,41 @@ class EventLabelGoal(TemporalGoal):
 
 
 def make_goal(config: RunConfig, partition: TemporalPartition, world: World) -> TemporalGoal:
-    """Collective. The goal that ``task.kind`` names."""
+    """Collective. Make the goal that ``task.kind`` names."""
     return EventLabelGoal(config, partition, world) if config.task.has_labels else EventLinkGoal(config)
+
+
+def read_labels(events: Events, config: TaskConfig, relation: str) -> np.ndarray:
+    """Read the label column [e]: classes int64 with -1 where missing, or numbers float64 with NaN where missing.
+
+    Raises ValueError when there is none, or when it holds what cannot be used.
+    """
+    if "label" not in events.columns:
+        raise ValueError(
+            f"task.kind {config.kind} learns the label of events, but {relation} has no column label: convert the "
+            "source again with one, or use task.kind link"
+        )
+    label = events.columns["label"]
+    if label.ndim != 1 or label.dtype.kind not in "iufb":
+        raise ValueError(f"the label of {relation} must be one number an event, got {label.dtype} {label.shape[1:]}")
+    if config.classifies:
+        return _checked_classes(label, events, config)
+    infinite = np.flatnonzero(np.isinf(label))
+    if len(infinite):
+        raise ValueError(f"event {events.row[infinite[0]]}: label {label[infinite[0]]} is not finite")
+    return label.astype(np.float64)
+
+
+def _checked_classes(label: np.ndarray, events: Events, config: TaskConfig) -> np.ndarray:
+    present = label >= 0  # not so for NaN
+    wrong = present & (label >= (config.classes or MOST_CLASSES))
+    if label.dtype.kind == "f":
+        wrong |= present & (label != np.floor(label))
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        range_ = f"below task.classes = {config.classes}" if config.classes else f"below {MOST_CLASSES}"
+        raise ValueError(
+            f"event {events.row[at]}: label {label[at]} is no class; classes are integers from 0 on, {range_}, and a "
+            "negative label is a missing one; numbers are for task.kind edge_regression"
+        )
+    return np.where(present, np.where(present, label, 0).astype(np.int64), MISSING)

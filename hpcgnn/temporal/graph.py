@@ -33,7 +33,7 @@ class History:
     feature: np.ndarray | None
 
     def graph(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The arrays that the kernels of sampling take."""
+        """Return the arrays that the kernels of sampling take."""
         return self.indptr, self.time, self.event
 
 
@@ -51,7 +51,7 @@ class Events:
         return len(self.row)
 
     def take(self, index: np.ndarray | slice) -> Events:
-        """The events at ``index``."""
+        """Return the events at ``index``."""
         columns = {name: column[index] for name, column in self.columns.items()}
         return Events(self.row[index], self.src[index], self.dst[index], self.time[index], columns)
 
@@ -128,9 +128,12 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool) -> Te
     features, feature_of = _merge_features(parts)
     history = _merge_history(parts, book, rank, feature_of)
     own = [_own_events(p, book, part) for p, part in zip(parts, book.parts_of(rank), strict=True)]
+    node_ids = {}
+    for kind, name in enumerate(types):  # row ids where the graph has no original ones
+        node_ids[name] = np.concatenate([p.node_columns[kind].get("id", p.rows[kind]) for p in parts])
     return TemporalPartition(
-        book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), _node_ids(parts, types),
-        history, _merge_events(own), features,
+        book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids, history,
+        _merge_events(own), features,
     )  # fmt: skip
 
 
@@ -160,7 +163,8 @@ def _read_part(path, part: int, set_id: str, digest: str | None, types, relation
 
 
 def _merge_features(parts: list[_Part]) -> tuple[np.ndarray | None, list[np.ndarray] | None]:
-    """One row per event that any part holds, float32, and for each part the row of each of its events."""
+    """Merge the features of events: one row for each that any part holds, float32, and for each part the row of each of
+    its events."""
     if "feat" not in parts[0].edges:
         return None, None
     rows = np.concatenate([p.edges["row"] for p in parts])
@@ -188,7 +192,7 @@ def _merge_history(parts: list[_Part], book: Book, rank: int, feature_of) -> His
 
 
 def _entry_columns(part: _Part, book: Book, index: int) -> dict[str, np.ndarray]:
-    """Other endpoint, time and event of every history entry of one part."""
+    """Return other endpoint, time and event of every history entry of one part."""
     own = np.concatenate([np.arange(row[index], row[index + 1]) for row in book.offsets])
     node = np.repeat(own, np.diff(part.indptr))
     src, dst = part.edges["src"][part.entry], part.edges["dst"][part.entry]
@@ -200,7 +204,7 @@ def _entry_columns(part: _Part, book: Book, index: int) -> dict[str, np.ndarray]
 
 
 def _own_events(part: _Part, book: Book, index: int) -> Events:
-    """The events of a part whose source lies in it."""
+    """Choose the events of a part whose source lies in it."""
     block = np.searchsorted(book.offsets[:, 0], part.edges["src"], side="right") - 1
     own = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
     fixed = {key: part.edges[key][own].astype(np.int64) for key in ("row", "src", "dst", "time")}
@@ -217,7 +221,7 @@ def _merge_events(pieces: list[Events]) -> Events:
 
 
 def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
-    """Node features of all types side by side in local order, float32; all types must have the same width, or none."""
+    """Join the node features of all types in local order, float32; all types must have the same width, or none."""
     widths = [files.as_matrix(p["feat"]).shape[1] if "feat" in p else 0 for p in parts[0].node_columns]
     if not any(widths):
         return None
@@ -226,10 +230,3 @@ def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
         raise files.FileFormatError(f"{path}: node features must have one width for all node types, found {listed}")
     pieces = [files.as_matrix(p.node_columns[t]["feat"]) for t in range(len(types)) for p in parts]
     return np.concatenate(pieces).astype(np.float32)
-
-
-def _node_ids(parts: list[_Part], types) -> dict[str, np.ndarray]:
-    """Original ids by type, in local order; row ids where the graph has none."""
-    return {
-        name: np.concatenate([p.node_columns[t].get("id", p.rows[t]) for p in parts]) for t, name in enumerate(types)
-    }

@@ -110,11 +110,12 @@ class TemporalLoader:
         )  # fmt: skip
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on all ranks."""
+        """Count the steps of an epoch, the same on all ranks."""
         return self.batches.num_steps
 
     def start_epoch(self, epoch: int) -> None:
-        """Collective. The batches of an epoch: in training others in every epoch with ``sampling.chunks`` above 1."""
+        """Collective. Make the batches of an epoch: in training others in every epoch with ``sampling.chunks`` above
+        1."""
         chunks = self._sampling.chunks
         if chunks == 1 or self._split != "train":
             return
@@ -123,7 +124,7 @@ class TemporalLoader:
         self.batches, self._fixed = self._make_batches(max(1, self._size * cut // chunks)), None
 
     def plans(self, epoch: int = 0, start: int = 0, scored: bool = True) -> Prefetcher[StepPlan]:
-        """Collective. The plans of an epoch's steps from ``start`` on, to be used as a context manager: ``with
+        """Collective. Make the plans of an epoch's steps from ``start`` on, to be used as a context manager: ``with
         loader.plans(epoch) as plans``. Of several plans a step the last one writes. Without negatives where nothing is
         ``scored``.
 
@@ -144,7 +145,8 @@ class TemporalLoader:
         return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch, in_a_row)
 
     def _pieces(self, epoch: int) -> list[tuple[Negatives | AllOthers, int, slice]]:
-        """Collective. Of each plan of a step its negatives, its epoch, and which of the negatives it looks at."""
+        """Collective. Yield for each plan of a step its negatives, its epoch, and which of the negatives it looks
+        at."""
         if self._split == "train":
             epochs = [epoch + place for place in self._planning.epochs]
             return [(self.negatives(number), number, slice(None)) for number in epochs]
@@ -154,7 +156,8 @@ class TemporalLoader:
         return [(negatives, epoch, slice(first, first + chunk)) for first in firsts]
 
     def negatives(self, epoch: int) -> Negatives | AllOthers:
-        """Collective. Negatives of this rank's events: new ones every epoch in training, fixed ones elsewhere."""
+        """Collective. Make the negatives of this rank's events: new ones every epoch in training, fixed ones
+        elsewhere."""
         if self._planning.fixed is None:
             count, seed = self._sampling.negatives, self._graph.seed
             return random_negatives(self.batches, self._pool, count, seed, epoch)
@@ -163,5 +166,5 @@ class TemporalLoader:
         return self._fixed
 
     def channels(self) -> list[Channel]:
-        """What planning goes through."""
+        """List the channels that planning goes through."""
         return [self._planning.channel]

@@ -39,8 +39,8 @@ def plan_winners(
     route: Route, winner: np.ndarray, root: np.ndarray, num_events: int, num_unique: int, winners: Winners,
     scratch: np.ndarray,
 ) -> WritePlan:  # fmt: skip
-    """The rows of winners [w] (places among the roots) to their owners: a part of the step's route, no exchange.
-    scratch [memory rows] int64, all -1, and again so afterwards."""
+    """Plan the way of the winners' rows [w] (places among the roots) to their owners: a part of the step's route, no
+    exchange. scratch [memory rows] int64, all -1, and again so afterwards."""
     winner = winner[np.argsort(root[winner], kind="stable")]
     written = np.zeros(num_unique, bool)
     written[root[winner]] = True
@@ -62,9 +62,9 @@ def plan_winners(
 def plan_announcement(
     winner: np.ndarray, number: np.ndarray, first: int, root: np.ndarray, events, from_memory: bool, channel: Channel
 ) -> Announcement:
-    """Collective. Winners [w] (places among the roots) to all ranks, each of which keeps node ``number`` [w] in row
-    first + number. root [N] rows among the unique nodes; events: this rank's, with their times; from_memory: as in
-    Mailing."""
+    """Collective. Plan to announce winners [w] (places among the roots) to all ranks, each of which keeps node
+    ``number`` [w] in row first + number. root [N] rows among the unique nodes; events: this rank's, with their times;
+    from_memory: as in Mailing."""
     count = len(events)
     event, other = winner % max(1, count), (winner + count) % max(1, 2 * count)
     sent = np.concatenate([winner, other]) if from_memory else winner
@@ -84,8 +84,8 @@ def plan_announcement(
 def plan_delivery(
     mailing: Mailing, events, neighbors: np.ndarray, root: np.ndarray, book: Book, channel: Channel
 ) -> Delivery:  # fmt: skip
-    """Collective. events: this rank's, with row, src, dst, time; neighbors [N, K] of the roots (-1 pads); root [N]
-    their rows among the unique nodes."""
+    """Collective. Plan who gets which mail. events: this rank's, with row, src, dst, time; neighbors [N, K] of the
+    roots (-1 pads); root [N] their rows among the unique nodes."""
     target, event, side, order = _receivers(mailing, events, neighbors)
     owner, local = book.locate(target)
     by = np.lexsort((order, event, owner))
@@ -113,7 +113,7 @@ def plan_delivery(
 
 
 def _receivers(mailing: Mailing, events, neighbors: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Target node, event place, side, and order within the event of every mail; one mail an event and target."""
+    """Return target node, event place, side, and order within the event of every mail; one mail an event and target."""
     count = len(events)
     place = np.arange(count)
     targets = [events.src, events.dst]
@@ -148,7 +148,7 @@ def _number_messages(owner: np.ndarray, endpoint: np.ndarray) -> tuple[np.ndarra
 
 
 def _receive(record: np.ndarray, message: np.ndarray, mailing: Mailing) -> tuple[np.ndarray | None, ...]:
-    """message, rows, number, time, indptr of a Delivery."""
+    """Order received mails as a Delivery has them: message, rows, number, time, indptr."""
     by = np.lexsort((record["order"], record["event"], record["local"]))
     local = record["local"][by].astype(np.int64)
     rows, indptr = np.unique(local, return_index=True)

@@ -39,7 +39,7 @@ class Layout:
         table[rows] = channel.everyone(table[shared])
 
     def spread(self, values: torch.Tensor, channel: Channel) -> torch.Tensor:
-        """Collective. A table of the owned nodes' values [n, ...], shared."""
+        """Collective. Make a table of the owned nodes' values [n, ...], copies included."""
         table = values.new_zeros((self.num_rows, *values.shape[1:]))
         table[self.own] = values
         self.share(table, channel)
@@ -61,11 +61,11 @@ class MemoryRows:
     delivered: torch.Tensor
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The five columns."""
+        """Return the five columns."""
         return self.state, self.mail, self.updated, self.mailed, self.delivered
 
     def at(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The columns of some rows, by name."""
+        """Return the columns of some rows, by name."""
         return {name: tensor[rows] for name, tensor in zip(COLUMNS, self.tensors(), strict=True)}
 
 
@@ -82,7 +82,7 @@ class WaitingWrite:
 
 
 def split_mail(state: torch.Tensor | None, mail: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The state [r, D], which mails begin with when it is None, and what follows it [r, M - D]."""
+    """Return the state [r, D], which mails begin with when it is None, and what follows it [r, M - D]."""
     return (mail[:, :width], mail[:, width:]) if state is None else (state, mail)
 
 
@@ -113,22 +113,22 @@ class NodeMemory:
             tensor.zero_()
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:
-        """Time of the newest mail of the given rows [r], -1 where there was none."""
+        """Return the time of the newest mail of rows [r], -1 where there was none."""
         mailed = native.gather_rows(self.table.mailed, rows)
         delivered = native.gather_rows(self.table.delivered, rows)
         return torch.where(delivered > 0, mailed.max(dim=1).values, torch.full_like(delivered, -1))
 
-    def replace(self, rows, state, given, time, place: torch.Tensor | None = None) -> None:
+    def replace(self, rows, state, rest, time, place: torch.Tensor | None = None) -> None:
         """Replace state and only mail of unique rows [r]: states are state [., D] at place [r] (None: [r, D] as they
-        come), mails of times [r] the new state, then given [r, M - D]. The state's time becomes that of the mail it
+        come), mails of times [r] the new state, then rest [r, M - D]. The state's time becomes that of the mail it
         consumed; for a node without mail, that of its first mail, whose time difference is thereby 0."""
         table = self.table
-        if is_supported(table.state, state, given):
-            replace_memory(table.tensors(), rows, place, state.contiguous(), given.contiguous(), time)
+        if is_supported(table.state, state, rest):
+            replace_memory(table.tensors(), rows, place, state.contiguous(), rest.contiguous(), time)
             return
         if place is not None:
             state = native.gather_rows(state, place)
-        self._delay(rows, time, state, lambda: given)
+        self._delay(rows, time, state, lambda: rest)
         self.settle()
 
     def write(
@@ -139,8 +139,8 @@ class NodeMemory:
         gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was
         made from what reads see now, and so is its time."""
         if keep == 0:
-            state, given = split_mail(state, arrive(), self.table.state.shape[1])
-            self.replace(rows, state, given, time, place)
+            state, rest = split_mail(state, arrive(), self.table.state.shape[1])
+            self.replace(rows, state, rest, time, place)
             return
         if place is not None:
             state = native.gather_rows(state, place)
@@ -163,9 +163,9 @@ class NodeMemory:
                 native.scatter_rows(tensor, write.rows, values)
 
     def _columns(self, write: WaitingWrite) -> MemoryRows:
-        """What a write writes, as rows of the memory."""
-        state, given = split_mail(write.state, write.arrive(), self.table.state.shape[1])
-        mail = torch.cat([state, given], dim=1).unsqueeze(1)
+        """Form what a write writes, as rows of the memory."""
+        state, rest = split_mail(write.state, write.arrive(), self.table.state.shape[1])
+        mail = torch.cat([state, rest], dim=1).unsqueeze(1)
         return MemoryRows(
             state.contiguous(), mail, write.updated, write.mailed.unsqueeze(1), torch.ones_like(write.updated)
         )
@@ -192,13 +192,13 @@ class NodeMemory:
         table.delivered.index_add_(0, rows, torch.ones_like(rows))
 
     def owned(self) -> MemoryRows:
-        """The rows of the nodes that this rank owns."""
+        """Return the rows of the nodes that this rank owns."""
         if self.layout is None:
             return self.table
         return MemoryRows(*(tensor[self.layout.own] for tensor in self.table.tensors()))
 
     def saved(self) -> list[SavedRows]:
-        """A copy of what this rank owns: the rows that have mail, then those of every write that waits, oldest
+        """Copy what this rank owns: the rows that have mail, then those of every write that waits, oldest
         first."""
         owned = self.owned()
         rows = torch.nonzero(owned.delivered).squeeze(1)
@@ -217,11 +217,11 @@ class NodeMemory:
         return SavedRows(place[write.rows[is_own]], columns.at(is_own))
 
     def between_epochs(self) -> list[SavedRows]:
-        """Rows that an epoch leaves to the next: none, every epoch starts with empty memory."""
+        """Return the rows that an epoch leaves to the next: none, every epoch starts with empty memory."""
         return []
 
     def prototype(self) -> dict[str, torch.Tensor]:
-        """The columns of no row."""
+        """Return the columns of no row."""
         return self.table.at(torch.arange(0, device=self.table.state.device))
 
     def put(self, saved: SavedRows) -> None:
@@ -260,12 +260,12 @@ class HotNodes:
         return self.first + len(self.ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Place among the hot nodes of every global id, -1 for cold ones."""
+        """Find the place among the hot nodes of every global id, -1 for cold ones."""
         place = np.searchsorted(self.ids, ids)
         return np.where(self.ids[np.minimum(place, len(self.ids) - 1)] == ids, place, -1)
 
     def layout(self, ids: np.ndarray, device: torch.device) -> Layout:
-        """The layout of a rank that owns the global ``ids`` [n]; the own rows of its hot nodes lie idle."""
+        """Make the layout of a rank that owns the global ``ids`` [n]; the own rows of its hot nodes lie idle."""
         place = self.find(ids)
         own = np.where(place >= 0, self.first + place, np.arange(len(ids)))
         return Layout(self.num_rows, torch.from_numpy(own).to(device), self.first)
@@ -273,8 +273,8 @@ class HotNodes:
     def at_home(
         self, rank: int, unique: np.ndarray, inverse: np.ndarray, owner: np.ndarray, local: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Unique ids [U], inverse (int32 into them, -1 pads), owners and local rows [U], the hot nodes located on this
-        very rank, again in order of owner."""
+        """Locate the hot nodes on this very rank: returns unique ids [U], inverse (int32 into them, -1 pads), owners
+        and local rows [U], again in order of owner."""
         place = self.find(unique)
         owner, local = np.where(place >= 0, rank, owner), np.where(place >= 0, self.first + place, local)
         order = np.argsort(owner, kind="stable")
@@ -284,8 +284,8 @@ class HotNodes:
 
 
 def hottest(share: float, count: np.ndarray, partition: TemporalPartition, channel: Channel) -> HotNodes | None:
-    """Collective. The share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same nodes
-    on any number of ranks. None where that is no node."""
+    """Collective. Choose the share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same
+    nodes on any number of ranks. None where that is no node."""
     most = round(share * partition.book.num_nodes)
     ids = partition.book.local_to_global(channel.rank)
     own = np.stack([-count, partition.flat_row, ids], axis=1)[count > 0]
@@ -295,5 +295,5 @@ def hottest(share: float, count: np.ndarray, partition: TemporalPartition, chann
 
 
 def _first(rows: np.ndarray, count: int) -> np.ndarray:
-    """The first rows by columns 0 and 1."""
+    """Return the first rows by columns 0 and 1."""
     return np.ascontiguousarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))[:count]])

@@ -32,7 +32,8 @@ ADMITTED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
 
 @dataclass(frozen=True, slots=True)
 class NegativeFile:
-    """read(start, stop): negatives [stop - start, k] of the events listed there, int64 or bytes.
+    """Negatives as a file lists them. read(start, stop): negatives [stop - start, k] of the events listed there, int64
+    or bytes.
 
     Events are listed by row [m], or by their source, destination and time: keys, three arrays [m].
     """
@@ -106,7 +107,7 @@ def _check(path: str, row: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
-    """Ids as int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
+    """Convert ids to int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
     if values.dtype.kind == "O":  # variable-length strings of HDF5
         values = np.array([[v if isinstance(v, bytes) else str(v).encode() for v in line] for line in values], "S")
     if values.dtype.kind == "U":
@@ -181,7 +182,7 @@ def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
 
 
 class OriginalIds:
-    """The nodes of one type, by original id; every rank knows its own."""
+    """Finds the nodes of one type by original id; every rank knows its own."""
 
     def __init__(self, partition: TemporalPartition, node_type: str, world: World):
         base = partition.book.type_base()
@@ -193,28 +194,29 @@ class OriginalIds:
         self._world = world
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Collective. Global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where no node
-        has one. Integers match bytes and text that spell them."""
-        wanted = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
-        return self._world.reduce_array(self._find_own(wanted), "max")
+        """Collective. Find the global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where
+        no node has one. Integers match bytes and text that spell them."""
+        encoded = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
+        return self._world.reduce_array(self._find_own(encoded), "max")
 
     def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
-        """Collective. Global ids of ids that rank 0 alone brings and asks for, however often each; None elsewhere."""
+        """Collective. Find the global ids of ids that rank 0 alone brings and asks for, however often each; None
+        elsewhere."""
         unique = inverse = None
         if self._world.rank == 0:
             unique, inverse = np.unique(ids, return_inverse=True)
-        found = self.find(self._world.broadcast(unique))
-        return None if inverse is None else found[inverse]
+        global_ids = self.find(self._world.broadcast(unique))
+        return None if inverse is None else global_ids[inverse]
 
-    def _find_own(self, wanted: np.ndarray) -> np.ndarray:
-        known, owned = self._ids, self._global_ids
-        if len(known) == 0:
-            return np.full(len(wanted), -1, np.int64)
-        if wanted.dtype.kind != "S" and known.dtype.kind == "S":
-            wanted = wanted.astype("S")
-        elif wanted.dtype.kind == "S" and known.dtype.kind != "S":
-            known = known.astype("S")
-            order = np.argsort(known)
-            known, owned = known[order], owned[order]
-        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where(known[place] == wanted, owned[place], -1)
+    def _find_own(self, ids: np.ndarray) -> np.ndarray:
+        own_ids, global_ids = self._ids, self._global_ids
+        if len(own_ids) == 0:
+            return np.full(len(ids), -1, np.int64)
+        if ids.dtype.kind != "S" and own_ids.dtype.kind == "S":
+            ids = ids.astype("S")
+        elif ids.dtype.kind == "S" and own_ids.dtype.kind != "S":
+            own_ids = own_ids.astype("S")
+            order = np.argsort(own_ids)
+            own_ids, global_ids = own_ids[order], global_ids[order]
+        place = np.minimum(np.searchsorted(own_ids, ids), len(own_ids) - 1)
+        return np.where(own_ids[place] == ids, global_ids[place], -1)

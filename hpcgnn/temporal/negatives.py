@@ -35,7 +35,7 @@ class Negatives:
         return self.dst.shape[1]
 
     def at(self, events: slice) -> Negatives:
-        """The negatives of some of the events, such as those of one step."""
+        """Return the negatives of some of the events, such as those of one step."""
         return Negatives(self.dst[events], None if self.src is None else self.src[events])
 
 
@@ -63,7 +63,7 @@ class AllOthers:
         return len(self.members) - 1
 
     def at(self, events: slice) -> Negatives:
-        """The negatives of some of the events."""
+        """Return the negatives of some of the events."""
         other = np.arange(self.per_event)
         return Negatives(self.members[other + (other >= self.place[events, None])])
 
@@ -71,8 +71,8 @@ class AllOthers:
 def negative_pool(
     kind: str, destinations: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
 ) -> NodeDirectory:
-    """Collective. The nodes that negatives are drawn from: unique ``destinations`` (global ids, any rank), or all
-    nodes."""
+    """Collective. Collect the nodes that negatives are drawn from: unique ``destinations`` (global ids, any rank), or
+    all nodes."""
     if kind == "all":
         local = np.arange(partition.num_nodes)
     else:
@@ -84,22 +84,19 @@ def negative_pool(
 def split_pool(
     kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
 ) -> NodeDirectory:
-    """Collective. The pool of a split: in training, destinations are those of training events."""
+    """Collective. Choose the pool of a split: in training, destinations are those of training events."""
     shown = batches.events if batches.name == "train" else partition.events
     return negative_pool(kind, shown.dst, partition, world, channel)
 
 
 def random_negatives(batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0) -> Negatives:
-    """Collective. Nodes of the pool with the events' own sources: in training others in every epoch."""
-    key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
-    return Negatives(draw_negatives(pool, batches.events.row, per_event, key))
-
-
-def draw_negatives(pool: NodeDirectory, event_rows: np.ndarray, per_event: int, random: Random) -> np.ndarray:
-    """Collective. Global ids [events, per_event], uniform over the pool."""
+    """Collective. Draw nodes uniformly from the pool, for the events' own sources: in training others in every
+    epoch."""
+    rows = batches.events.row
     if per_event == 0 or pool.size == 0:
-        return np.empty((len(event_rows), 0), np.int64)
-    return pool.lookup(native.random_integers(random, event_rows, per_event, pool.size))
+        return Negatives(np.empty((len(rows), 0), np.int64))
+    key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
+    return Negatives(pool.lookup(native.random_integers(key, rows, per_event, pool.size)))
 
 
 class PairHistory:
@@ -120,13 +117,13 @@ class PairHistory:
         self._place = self._place_key(pair, np.arange(len(events)))[self._order]
 
     def first_events(self) -> np.ndarray:
-        """Row, source and destination of the first event of every own pair, [p, 3] int64 (global ids)."""
+        """Return row, source and destination of the first event of every own pair, [p, 3] int64 (global ids)."""
         first, events = self._order[self._begin], self._events
         return np.stack([events.row[first], events.src[first], events.dst[first]], axis=1)
 
     def last_before(self, src: np.ndarray, dst: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Row and time [n] of the last event of each pair (global ids [n]) with a row below ``before`` [n];
-        row -1 where there is none. One request and one reply."""
+        """Collective. Find row and time [n] of the last event of each pair (global ids [n]) with a row below ``before``
+        [n]; row -1 where there is none. One request and one reply."""
         owner, local = self._book.locate(src)
         order = np.argsort(owner, kind="stable")
         send = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
@@ -137,7 +134,7 @@ class PairHistory:
         return answer[:, 0], answer[:, 1]
 
     def _answer(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Row and time [m, 2] of the last events; row -1 where there is none."""
+        """Find row and time [m, 2] of the last events; row -1 where there is none."""
         answer = np.full((len(local), 2), -1, np.int64)
         if len(self._pairs) == 0:
             return answer

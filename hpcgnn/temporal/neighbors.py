@@ -52,8 +52,9 @@ class Winners:
 
 @dataclass(slots=True)
 class Answer:
-    """count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N, K] int32 rows of edge [.,
-    F] or None without event features; winners: None where the owners were not asked for them."""
+    """Neighbours of N queries. count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N,
+    K] int32 rows of edge [., F] or None without event features; winners: None where the owners were not asked for
+    them."""
 
     count: Array
     other: Array
@@ -64,7 +65,8 @@ class Answer:
 
 
 def root_identity(rows: Array, numbers: Array, num_events: int, lib: Any = np) -> Array:
-    """Identity of the roots of events with row ids ``rows`` [b] out of ``num_events``, role by role: [(2 + n) b].
+    """Return the identities [(2 + n) b] of the roots of events with row ids ``rows`` [b] out of ``num_events``, role
+    by role.
 
     numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
     are looked at with it.
@@ -74,7 +76,8 @@ def root_identity(rows: Array, numbers: Array, num_events: int, lib: Any = np) -
 
 
 def neighbor_queries(queries: Queries, answer: Answer, lib: Any) -> Queries:
-    """Queries of the next hop: the same nodes at the same times, then each neighbour at the time of its event."""
+    """Make the queries of the next hop: the same nodes at the same times, then each neighbour at the time of its
+    event."""
     root, slot = lib.where(answer.other >= 0)
     nodes = lib.concatenate([queries.nodes, answer.other[root, slot]])
     times = lib.concatenate([queries.times, queries.times[root] - answer.dt[root, slot]])
@@ -104,8 +107,8 @@ class Histories:
         return self._feature is not None
 
     def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
-        """count [N] int32, other, dt and feature [N, K] int64 (-1, 0 and -1 pad; feature None without features) of
-        ``fanout`` neighbours of local rows [N] at times [N], of events with row ids below ``limit``."""
+        """Draw neighbours: count [N] int32, other, dt and feature [N, K] int64 (-1, 0 and -1 pad; feature None without
+        features) of ``fanout`` neighbours of local rows [N] at times [N], of events with row ids below ``limit``."""
         if self._config.strategy == "recent":
             place, count = native.sample_recent(self._graph, local, times, fanout, limit, since, self._threads)
         else:
@@ -139,9 +142,14 @@ class NeighborSource:
         self._histories = Histories(partition, history, config, channel.rank, threads)
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
-        """Collective. ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``writers`` the
-        identities are ``root_identity``'s, and the owners also say which endpoints write memory."""
-        order, local, want = self._by_owner(queries.nodes)
+        """Collective. Ask for ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``writers``
+        the identities are ``root_identity``'s, and the owners also say which endpoints write memory."""
+        book = self._partition.book
+        order: np.ndarray | slice = slice(None)
+        if self._channel.size == 1:
+            local, want = book.locate(queries.nodes)[1], np.array([len(queries)], np.int64)
+        else:
+            order, local, want = native.locate_by_owner(queries.nodes, book.blocks, book.size)
         request = np.empty(len(queries), REQUEST if queries.since is None else WINDOWED)
         request["local"], request["time"], request["identity"] = local, queries.times[order], queries.identity[order]
         if queries.since is not None:
@@ -160,15 +168,8 @@ class NeighborSource:
             winners = Winners(mask, received["local"][won], requester[won], received["time"][won])
         return Answer(count, other, dt, edge_of[0] if edge_of else None, edge, winners)
 
-    def _by_owner(self, nodes: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray, np.ndarray]:
-        """Order of the nodes by owner, their owners' local rows in that order, and counts [ranks]."""
-        book = self._partition.book
-        if self._channel.size == 1:
-            return slice(None), book.locate(nodes)[1], np.array([len(nodes)], np.int64)
-        return native.locate_by_owner(nodes, book.blocks, book.size)
-
     def _serve(self, request: np.ndarray, serve: np.ndarray, writers: bool, limit: int, random: Random, fanout: int):
-        """Reply records for the requests [M], and by requester the feature rows that it needs (None without)."""
+        """Make reply records for the requests [M], and by requester the feature rows that it needs (None without)."""
         local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
         identity = np.ascontiguousarray(request["identity"])
         reply = np.empty(len(request), reply_dtype(fanout, self._histories.with_features and fanout > 0))
@@ -187,8 +188,8 @@ class NeighborSource:
         return reply, feature_rows
 
     def _pull_features(self, feature_rows, reply: np.ndarray, serve, want) -> np.ndarray:
-        """Collective when the graph has event features: unique feature rows [., F]; shifts reply["edge"] to point at
-        them."""
+        """Collective when the graph has event features. Pull unique feature rows [., F]; shifts reply["edge"] to point
+        at them."""
         width = self._partition.edge_width
         if feature_rows is None:
             return np.empty((0, width), np.float32)
@@ -207,15 +208,15 @@ def reply_dtype(fanout: int, with_features: bool) -> np.dtype:
 
 
 def _scattered(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
-    """The rows put back to where ``order`` took them from, contiguous."""
+    """Put the rows back to where ``order`` took them from, contiguous."""
     out = np.empty(values.shape, values.dtype)
     out[order] = values
     return out
 
 
 def _unique_by_requester(feature: np.ndarray, serve: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Per requester (consecutive rows, ``serve`` [R] of them) the unique feature rows it needs, and each entry's place
-    among them (-1 pads)."""
+    """Find per requester (consecutive rows, ``serve`` [R] of them) the unique feature rows it needs, and each entry's
+    place among them (-1 pads)."""
     place, rows, begin = np.empty(feature.shape, np.int32), [], 0
     for end in np.cumsum(serve).tolist():
         unique, inverse = native.unique_relabel(np.ascontiguousarray(feature[begin:end]).ravel())

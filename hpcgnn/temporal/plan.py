@@ -120,7 +120,7 @@ Part = TypeVar("Part", bound=WritePlan | Announcement | Delivery | None)
 
 
 def on_device(part: Part, device: torch.device) -> Part:
-    """This plan with its tensors and routes on a device."""
+    """Return this plan with its tensors and routes on a device."""
     if part is None or device.type == "cpu":
         return part
     values = {f.name: getattr(part, f.name) for f in fields(part)}
@@ -161,7 +161,7 @@ class StepPlan:
 
 
 def pad_plan(plan: StepPlan) -> StepPlan:
-    """The plan of a step on one rank, with padded unique nodes, queries below the roots, and winners; unchanged where
+    """Pad the plan of a step on one rank, its unique nodes, queries below the roots, and winners; unchanged where
     it has no roots.
 
     Padding reads the first unique node and is read by nobody; padded winners are the first winner again, and write what
@@ -191,7 +191,7 @@ def _pad_query(query: Query, below: int) -> Query:
 
 
 def _pad_level(level: Level, count: int, below: int) -> Level:
-    """To ``count`` queries over ``below`` rows."""
+    """Pad a level to ``count`` queries over ``below`` rows."""
     plan, slots = level.attention, level.attention.slot.shape[1]
     indptr, order = _pad_transpose((plan.slot_indptr, plan.slot_order), below, count * slots)
     attention = replace(
@@ -203,7 +203,7 @@ def _pad_level(level: Level, count: int, below: int) -> Level:
 
 
 def _pad_transpose(transpose: tuple[torch.Tensor, torch.Tensor], targets: int, length: int):
-    """Nothing points at the further targets, and what points at others does not change."""
+    """Pad a transpose: nothing points at the further targets, and what points at others does not change."""
     indptr, order = transpose
     more = indptr[-1:].expand(targets + 1 - len(indptr))
     return torch.cat([indptr, more]), _fill(order, length, 0)
@@ -219,7 +219,7 @@ def _pad_winners(write: WritePlan | None) -> WritePlan | None:
 
 
 def _repeat(values: torch.Tensor, length: int) -> torch.Tensor:
-    """Padded with the first one."""
+    """Pad with the first value."""
     return torch.cat([values, values[:1].expand(length - len(values))])
 
 

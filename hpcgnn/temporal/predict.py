@@ -31,7 +31,7 @@ from hpcgnn.temporal.splits import event_times
 
 
 def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of a CSV with a header. Raises ValueError naming file and row for a missing column or field."""
+    """Read the rows of a CSV with a header. Raises ValueError naming file and row for a missing column or field."""
     if not Path(path).is_file():
         raise ValueError(f"{path}: no such file")
     with open(path, newline="") as file:
@@ -48,7 +48,7 @@ def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def read_times(path: str, rows: list[dict[str, str]], after: int) -> np.ndarray:
-    """Column ``time`` [n] int64, ``after`` + 1 where it is empty or missing.
+    """Read column ``time`` [n] int64, ``after`` + 1 where it is empty or missing.
 
     Raises ValueError naming file and row for a bad time, or one not after ``after``.
     """
@@ -75,7 +75,7 @@ def _time(path: str, number: int, text: str | None, after: int) -> int:
 def find_nodes(
     path: str, column: str, names: list[str], types: list[str], partition: TemporalPartition, world: World
 ) -> np.ndarray:
-    """Collective. Global ids [n] of the nodes that a file's column names by original id, each of its type.
+    """Collective. Find the global ids [n] of the nodes that a file's column names by original id, each of its type.
 
     Raises DistributedError naming file and row for an unknown id.
     """
@@ -97,7 +97,7 @@ def find_nodes(
 def query_plan(
     session: Session, rows: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray, size: int
 ) -> StepPlan:
-    """Collective. The plan of a step that only looks: this rank's pairs [n] of ``size``, numbered by ``rows``."""
+    """Collective. Plan a step that changes nothing: this rank's pairs [n] of ``size``, numbered by ``rows``."""
     width = session.partition.edge_width
     columns = {"feat": np.zeros((len(rows), width), np.float32)} if width else {}
     events = Events(rows.astype(np.int64), src, dst, time, columns)
@@ -137,8 +137,8 @@ def read_nodes(path: str, types: tuple[str, ...], after: int) -> Nodes:
 
 
 def embed_nodes(session: Session, nodes: Nodes) -> np.ndarray | None:
-    """Collective. Embeddings [n, Z] on rank 0 (None elsewhere), from the session's current memory, which stays as it
-    is. In float32 for a float32 run, in batches of ``train.batch_size``."""
+    """Collective. Compute embeddings [n, Z] on rank 0 (None elsewhere), from the session's current memory, which stays
+    as it is. In float32 for a float32 run, in batches of ``train.batch_size``."""
     world, size = session.world, session.config.train.batch_size
     ids = find_nodes(nodes.path, "node", nodes.node, nodes.type, session.partition, world)
     pieces = [np.empty((0, session.config.model.embed_dim), str(session.dtype).removeprefix("torch."))]
@@ -172,7 +172,7 @@ def write_embeddings(path: str, nodes: Nodes, embedding: np.ndarray) -> None:
 
 
 def _array(values: list) -> np.ndarray:
-    """Integers where all values are such, text otherwise."""
+    """Make integers where all values are such, text otherwise."""
     try:
         return np.array([int(value) for value in values], np.int64)
     except (ValueError, OverflowError):
@@ -213,8 +213,8 @@ def write_scores(path: str, pairs: AskedPairs, scores: np.ndarray) -> None:
 
 
 def score_pairs(session: Session, pairs: AskedPairs) -> np.ndarray:
-    """Collective. Probability of an event for every pair, float64 [n], from the session's current memory, which stays
-    as it is."""
+    """Collective. Compute the probability of an event for every pair, float64 [n], from the session's current memory,
+    which stays as it is."""
     partition, world = session.partition, session.world
     source_type, _, destination_type = files.split_relation(partition.relation)
     src = find_nodes(pairs.path, "src", pairs.src, [source_type] * len(pairs), partition, world)
@@ -240,7 +240,8 @@ def replay(session: Session) -> None:
 
 
 def check(arguments: Namespace, config: RunConfig) -> RunConfig:
-    """The configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other kinds."""
+    """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
+    kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
     if arguments.embeddings:
@@ -252,28 +253,18 @@ def check(arguments: Namespace, config: RunConfig) -> RunConfig:
 
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write probabilities of pairs, or embeddings of nodes, of a file, after the end of the graph."""
-    last = int(event_times(session.partition, np.array([session.partition.num_events - 1]), session.world)[0])
+    world, partition, kind = session.world, session.partition, session.config.task.kind
+    last = int(event_times(partition, np.array([partition.num_events - 1]), world)[0])
     if arguments.pairs:
-        _answer_pairs(session, arguments, last)
-    else:
-        _answer_nodes(session, arguments, last)
-
-
-def _answer_pairs(session: Session, arguments: Namespace, last: int) -> None:
-    """Collective. Score the pairs of a file behind time ``last``."""
-    world, kind = session.world, session.config.task.kind
-    with together(world, "arguments"):
-        if not session.goal.draws_negatives:
-            raise ValueError(f"--pairs scores links, but this run learns labels (task.kind {kind}): use --nodes")
-    pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
-    replay(session)
-    scores = score_pairs(session, pairs)
-    _write(world, arguments.out, f"{len(pairs)} scores", lambda: write_scores(arguments.out, pairs, scores))
-
-
-def _answer_nodes(session: Session, arguments: Namespace, last: int) -> None:
-    """Collective. Embed the nodes of a file behind time ``last``."""
-    world, types = session.world, session.partition.book.node_types
+        with together(world, "arguments"):
+            if not session.goal.draws_negatives:
+                raise ValueError(f"--pairs scores links, but this run learns labels (task.kind {kind}): use --nodes")
+        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last))
+        replay(session)
+        scores = score_pairs(session, pairs)
+        _write(world, arguments.out, f"{len(pairs)} scores", lambda: write_scores(arguments.out, pairs, scores))
+        return
+    types = partition.book.node_types
     nodes = on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last))
     replay(session)
     embedding: Any = embed_nodes(session, nodes)

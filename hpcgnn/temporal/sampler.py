@@ -56,7 +56,7 @@ class TemporalSampler:
         return isinstance(self._side, DeviceSide)
 
     def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
-        """How many plans with so many negatives an event are made at once where none are made in the background."""
+        """Say how many plans with so many negatives an event are made at once where none are made in the background."""
         if self.on_device:
             return 1  # there are no caches to keep warm
         roots = int(batches.sizes.max(initial=1)) * (2 + negatives) * self._config.windows
@@ -67,8 +67,8 @@ class TemporalSampler:
         self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
-        """Collective. negatives of all events of the split, of which ``columns`` are looked at; without ``write`` a
-        plan that only scores. It is made on a stream of its own."""
+        """Collective. Plan a step. negatives: of all events of the split, of which ``columns`` are looked at; without
+        ``write`` a plan that only scores. It is made on a stream of its own."""
         return self._plans.run(partial(self._plan, batches, negatives, epoch, step, write, columns))
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
@@ -101,7 +101,7 @@ class TemporalSampler:
         return pad_plan(plan) if self._padded else plan
 
     def _windows(self, queries: Queries) -> Queries:
-        """The roots once per window, the newest first; unchanged without windows."""
+        """Repeat the roots once per window, the newest first; unchanged without windows."""
         if self._config.window == 0:
             return queries
         count, width = self._config.windows, self._config.window
@@ -113,8 +113,8 @@ class TemporalSampler:
     def _descend(
         self, queries: Queries, limit: int, writers: bool, epoch: int, step: int
     ) -> tuple[list[Queries], list[Answer]]:
-        """Collective. Queries and answers hop by hop, the roots' first. Below, each query asks again for its own row
-        and its neighbours ask at the time of their event."""
+        """Collective. Ask hop by hop; returns queries and answers, the roots' first. Below, each query asks again for
+        its own row and its neighbours ask at the time of their event."""
         needs, by_hop = self._needs, [queries]
         answers: list[Answer] = []
         mails = needs.mailing is not None and needs.mailing.to_neighbors
@@ -129,7 +129,7 @@ class TemporalSampler:
     def _levels(
         self, queries: list[Queries], answers: list[Answer], inverse: Array, num_unique: int
     ) -> tuple[Level, ...]:
-        """From the lowest level to the roots'."""
+        """Make the levels, from the lowest to the roots'."""
         levels: list[Level] = []
         lib = self._side.lib
         for hop in reversed(range(len(queries))):
@@ -163,8 +163,8 @@ class TemporalSampler:
 def choose_sampler(
     partition: TemporalPartition, config: SamplingConfig, needs: Needs, seed: int, place: Placement
 ) -> Callable[..., TemporalSampler]:  # fmt: skip
-    """Makes samplers that plan where ``sampling.planner`` says: TemporalSampler itself on the host; those on the device
-    share what lies there. Raises ValueError where the device cannot make plans."""
+    """Choose what makes samplers that plan where ``sampling.planner`` says: TemporalSampler itself on the host; those
+    on the device share what lies there. Raises ValueError where the device cannot make plans."""
     if config.planner == "host":
         return TemporalSampler
     hindrance = other_device(place.device)

@@ -31,7 +31,7 @@ from hpcgnn.temporal.sides import Needs, Placement
 
 
 def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog) -> Session:
-    """Collective. The session of a run.
+    """Collective. Open the session of a run.
 
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
     the job's, which trains on some of the epochs of every round.
@@ -75,7 +75,7 @@ def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dt
 
 
 def _time_scale(graph: TemporalGraph) -> float:
-    """Collective. Root mean square of the times between consecutive events of a node, in training."""
+    """Collective. Compute the root mean square of the times between consecutive events of a node, in training."""
     history, end, world = graph.splits.history, int(graph.splits.bounds[1]), graph.world
     follows = history.event[1:] < end
     first = history.indptr[(history.indptr > 0) & (history.indptr < len(history.event))]
@@ -88,15 +88,15 @@ def _time_scale(graph: TemporalGraph) -> float:
 def _make_memory(
     config: RunConfig, graph: TemporalGraph, model: TemporalModel, dtype: torch.dtype
 ) -> tuple[NodeMemory, torch.Tensor | None, HotNodes | None]:
-    """Collective. Node memory and node features, each of this rank's nodes, of these and copies of the hot ones, or of
-    all nodes by global id; and which are hot."""
-    partition, world, kept = graph.partition, graph.world, config.memory
+    """Collective. Make node memory and node features, each of this rank's nodes, of these and copies of the hot ones,
+    or of all nodes by global id; and which are hot."""
+    partition, world, settings = graph.partition, graph.world, config.memory
     book, ids, hot, layout = partition.book, partition.book.local_to_global(world.rank), None, None
     mib = book.num_nodes * (model.state_width + model.mail_width) * dtype.itemsize / (1 << 20)
-    if model.has_memory and kept.replicates(mib):
+    if model.has_memory and settings.replicates(mib):
         layout = Layout(book.num_nodes, torch.from_numpy(ids).to(world.device), 0)
-    elif model.has_memory and kept.hot_nodes and world.size > 1:
-        hot = hottest(kept.hot_nodes, graph.splits.degree(), partition, graph.channel)
+    elif model.has_memory and settings.hot_nodes and world.size > 1:
+        hot = hottest(settings.hot_nodes, graph.splits.degree(), partition, graph.channel)
         layout = None if hot is None else hot.layout(ids, world.device)
     num_rows = partition.num_nodes if layout is None else layout.num_rows
     widths = model.state_width, model.mail_width
@@ -111,12 +111,12 @@ def _make_loaders(
     config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers],
 ) -> dict[str, TemporalLoader]:  # fmt: skip
-    """Collective. Loaders by split: training has a sampler of its own, validation and test share one."""
+    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
-    kept, mailing = config.memory, None
+    settings, mailing = config.memory, None
     if model.has_memory:
         mailing = Mailing(
-            kept.mailbox_slots, kept.deliver_to == "neighbors", kept.aggregator == "mean",
+            settings.mailbox_slots, settings.deliver_to == "neighbors", settings.aggregator == "mean",
             model.config.message_from == "memory",
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)

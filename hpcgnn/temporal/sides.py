@@ -77,16 +77,16 @@ class HostSide:
         return self._source.ask(queries, limit, random, fanout, writers)
 
     def arange(self, count: int) -> Array:
-        """0 to count - 1, int64."""
+        """Return 0 to count - 1, int64."""
         return np.arange(count)
 
     def events(self, batches: Batches, negatives: Negatives | AllOthers, step: int) -> tuple[Events, Negatives]:
-        """This rank's events of a step, and their negatives."""
+        """Return this rank's events of a step, and their negatives."""
         return batches.events.take(batches.at(step)), negatives.at(batches.at(step))
 
     def route(self, ids: Array) -> tuple[Array, Route, Array]:
-        """Collective. Inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique
-        ids [U] themselves, sorted by owner, so that the route's rows need no reordering."""
+        """Collective. Plan the route: inverse [n] int32 into the unique ids (-1 for padding), the route to their rows,
+        and the unique ids [U] themselves, sorted by owner, so that the route's rows need no reordering."""
         book, place = self._book, self._place
         if place.own_channel is not None:  # the row of a node is its global id
             unique, inverse = native.unique_relabel(ids)
@@ -102,7 +102,7 @@ class HostSide:
         return inverse, Route.plan_located(owner, local, self._channel).over(place.move_channel), unique
 
     def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
-        """Collective. Who writes which memory after the step; root [N] rows of the roots among the unique ids."""
+        """Collective. Plan who writes which memory after the step; root [N] rows of the roots among the unique ids."""
         write, hot = self._winners(route, root, unique, events, answer)
         delivery, device = None, self._place.device
         if not self._mailing.simple:
@@ -112,7 +112,7 @@ class HostSide:
     def _winners(
         self, route: Route, root: np.ndarray, unique: np.ndarray, events: Events, answer: Answer
     ) -> tuple[WritePlan | Announcement, Announcement | None]:
-        """Collective. The winners, and apart from them those that are hot."""
+        """Collective. Find the winners, and apart from them those that are hot."""
         assert answer.winners is not None
         winner, hot = np.flatnonzero(answer.winners.mask), self._place.hot
         shared = (root, events, self._mailing.from_memory, self._channel)
@@ -128,7 +128,7 @@ class HostSide:
         return write, announcement
 
     def event_feature(self, events: Events) -> torch.Tensor:
-        """Features [b, F] of events, on the device."""
+        """Bring features [b, F] of events to the device."""
         place = self._place
         if "feat" not in events.columns:
             return torch.empty((len(events), 0), dtype=place.dtype, device=place.device)
@@ -153,7 +153,7 @@ class DeviceSide:
         self._negatives: tuple[Negatives, Negatives] | None = None
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
-        """``fanout`` neighbours (0: none) of events with row ids below ``limit``."""
+        """Draw ``fanout`` neighbours (0: none) of events with row ids below ``limit``."""
         nodes = queries.nodes
         if fanout == 0:
             none = nodes.new_empty((len(nodes), 0))
@@ -164,39 +164,37 @@ class DeviceSide:
         return Answer(count, other, dt, None if feature is None else feature.int(), self._features)
 
     def arange(self, count: int) -> Array:
-        """0 to count - 1, int64."""
+        """Return 0 to count - 1, int64."""
         return torch.arange(count, device=self._device)
 
     def events(self, batches: Batches, negatives: Negatives | AllOthers, step: int) -> tuple[Events, Negatives]:
-        """This rank's events of a step, and their negatives: slices of those of a split and an epoch, which are brought
-        to the device once."""
+        """Return this rank's events of a step, and their negatives: slices of those of a split and an epoch, which are
+        brought to the device once."""
         if batches.name not in self._events or self._events[batches.name][0] is not batches:
             events, put = batches.events, self._put
             columns = {name: put(values) for name, values in events.columns.items() if name == "label"}
             resident = Events(put(events.row), put(events.src), put(events.dst), put(events.time), columns)
             self._events[batches.name] = batches, resident
         rows = batches.at(step)
-        return self._events[batches.name][1].take(rows), self._on_device(negatives, rows)
-
-    def _on_device(self, negatives: Negatives | AllOthers, events: slice) -> Negatives:
-        """The negatives of some of the events."""
+        own = self._events[batches.name][1].take(rows)
         if isinstance(negatives, AllOthers):
-            return Negatives(self._put(negatives.at(events).dst))
+            return own, Negatives(self._put(negatives.at(rows).dst))
         if self._negatives is None or self._negatives[0] is not negatives:
             src = None if negatives.src is None else self._put(negatives.src)
             self._negatives = negatives, Negatives(self._put(negatives.dst), src)
-        return self._negatives[1].at(events)
+        return own, self._negatives[1].at(rows)
 
     def _put(self, values: np.ndarray) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
     def route(self, ids: Array) -> tuple[Array, Route, Array]:
-        """Inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique ids [U]."""
+        """Make inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique ids
+        [U]."""
         unique, inverse = native.unique_relabel(ids)
         return inverse, Route.alone(self._channel, unique), unique
 
     def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
-        """The winners: of every node among the endpoints that of its last event, in order of the unique nodes."""
+        """Find the winners: of every node among the endpoints that of its last event, in order of the unique nodes."""
         count, row, time = len(events), *map(torch.as_tensor, (events.row, events.time))
         ends = root[: 2 * count].long()
         winner = native.last_event(ends, row.repeat(2)).nonzero().squeeze(1)
@@ -207,14 +205,15 @@ class DeviceSide:
         return WritePlan(alone, node, ends[other], event, other, rows, node, time[event]), None, None
 
     def event_feature(self, events: Events) -> torch.Tensor:
-        """Features [b, F] of events, of which one rank has all, in order of their row ids."""
+        """Return features [b, F] of events, of which one rank has all, in order of their row ids."""
         if self._features.shape[1] == 0:
             return self._features.new_empty((len(events), 0))
         return native.gather_rows(self._features, torch.as_tensor(events.row))
 
 
 def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
-    """Bytes that the graphs of training and of evaluation take at most on a device, with different histories."""
+    """Count the bytes that the graphs of training and of evaluation take at most on a device, with different
+    histories."""
     history = partition.history
     columns = (history.indptr, history.other, history.time, history.event, history.feature)
     features = 0 if partition.features is None else partition.features.size * itemsize

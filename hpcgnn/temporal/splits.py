@@ -30,7 +30,7 @@ class Splits:
     history: History
 
     def degree(self) -> np.ndarray:
-        """Training events in the history of every local node, int64 [n]."""
+        """Count the training events in the history of every local node, int64 [n]."""
         shown = np.concatenate(([0], np.cumsum(self.history.event < self.bounds[1])))
         return np.diff(shown[self.history.indptr])
 
@@ -38,7 +38,7 @@ class Splits:
 def open_splits(
     path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel
 ) -> tuple[TemporalPartition, Splits]:
-    """Collective. This rank's part of a partition set, and the splits of its events.
+    """Collective. Open this rank's part of a partition set, and the splits of its events.
 
     Raises DistributedError for a partition set or splits that cannot be used.
     """
@@ -72,7 +72,7 @@ def make_splits(partition: TemporalPartition, config: DataConfig, seed: int, wor
 
 
 def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, channel: Channel) -> np.ndarray:
-    """Collective. The owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape."""
+    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape."""
     unique, inverse = np.unique(ids, return_inverse=True)
     (values,) = Route.plan(partition.book, unique, channel).pull(torch.from_numpy(flags))
     return values.numpy()[inverse.reshape(ids.shape)]
@@ -82,25 +82,21 @@ def _bounds(partition: TemporalPartition, config: DataConfig, world: World) -> n
     if "split" in partition.events.columns:
         bounds = _bounds_from_column(partition, world)
     else:
-        quantiles = [1 - config.val_fraction - config.test_fraction, 1 - config.test_fraction]
-        inner = [_count_until(partition, q, world) for q in quantiles]
+        inner = []
+        for quantile in (1 - config.val_fraction - config.test_fraction, 1 - config.test_fraction):
+            position = quantile * (partition.num_events - 1)  # of all event times, interpolated as numpy.quantile does
+            rows = np.array([int(np.floor(position)), int(np.ceil(position))])
+            times = event_times(partition, rows, world)
+            limit = times[0] + (position - rows[0]) * (times[1] - times[0])
+            inner.append(int(world.total(int(np.searchsorted(partition.events.time, limit, side="right")))))
         bounds = np.array([0, *inner, partition.num_events], np.int64)
     if bounds[1] == 0:
         raise ValueError("no event is left for training: all carry the same time, or the split leaves none")
     return bounds
 
 
-def _count_until(partition: TemporalPartition, quantile: float, world: World) -> int:
-    """Number of events with time <= the quantile of all event times (linear interpolation, as numpy.quantile)."""
-    position = quantile * (partition.num_events - 1)
-    rows = np.array([int(np.floor(position)), int(np.ceil(position))])
-    times = event_times(partition, rows, world)
-    limit = times[0] + (position - rows[0]) * (times[1] - times[0])
-    return int(world.total(int(np.searchsorted(partition.events.time, limit, side="right"))))
-
-
 def event_times(partition: TemporalPartition, rows: np.ndarray, world: World) -> np.ndarray:
-    """Collective. Times of the events at the given row ids, int64."""
+    """Collective. Return the times of the events with row ids ``rows``, int64."""
     own_rows = partition.events.row
     times = np.full(len(rows), np.iinfo(np.int64).min)
     if len(own_rows):
@@ -125,7 +121,7 @@ def _bounds_from_column(partition: TemporalPartition, world: World) -> np.ndarra
 
 
 def _hidden_nodes(partition, fraction: float, bounds: np.ndarray, seed: int, world: World) -> np.ndarray:
-    """Each node of validation or test is hidden with the probability that makes ``fraction`` of all nodes hidden on
+    """Hide each node of validation or test with the probability that makes ``fraction`` of all nodes hidden on
     average."""
     if fraction == 0:
         return np.zeros(partition.num_nodes, bool)
@@ -140,7 +136,7 @@ def _hidden_nodes(partition, fraction: float, bounds: np.ndarray, seed: int, wor
 
 
 def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end: int, channel: Channel) -> History:
-    """The history without the training events of hidden nodes."""
+    """Return the history without the training events of hidden nodes."""
     history = partition.history
     node = np.repeat(np.arange(partition.num_nodes), np.diff(history.indptr))
     touched = hidden[node] | flags_of(hidden, history.other, partition, channel)

@@ -90,20 +90,20 @@ class TemporalTask(StepTask):
 
     @torch.no_grad()
     def score(self, plan: StepPlan) -> StepScores:
-        """Collective. Scores only; memory stays as it is."""
+        """Collective. Score only; memory stays as it is."""
         self._set_mode(training=False)
         return self._score(plan, self._embed(plan, self._read_all(plan))[0])
 
     @torch.no_grad()
     def embed(self, plan: StepPlan) -> torch.Tensor:
-        """Collective. Embeddings [R, b, Z] of the roots; memory stays as it is."""
+        """Collective. Compute the embeddings [R, b, Z] of the roots; memory stays as it is."""
         self._set_mode(training=False)
         embedding, _ = self._embed(plan, self._read_all(plan))
         return by_role(plan, embedding)
 
     @torch.no_grad()
     def evaluate(self, plan: StepPlan) -> StepScores:
-        """Collective. Scores, then write-back."""
+        """Collective. Score, then write memory back."""
         self._set_mode(training=False)
         reading = self._read_all(plan)
         with self._timers("compute"):
@@ -124,7 +124,8 @@ class TemporalTask(StepTask):
         raise NotImplementedError
 
     def _loss(self, scores: Any, batch_size: int) -> torch.Tensor:
-        """This rank's share of the loss: sums over its events, divided by the global batch's number of events."""
+        """Return this rank's share of the loss: sums over its events, divided by the global batch's number of
+        events."""
         raise NotImplementedError
 
     def _read_all(self, plan: StepPlan) -> Reading:
@@ -165,7 +166,7 @@ class TemporalTask(StepTask):
         return Reading(memory, None, last, feature)
 
     def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Embeddings [N, Z], and what they put into mails (None: memory does)."""
+        """Compute embeddings [N, Z], and what they put into mails (None: memory does)."""
         node, model = self.model.base(reading.memory, reading.feature), self.model
         embedding = model.embed(node, plan.query, reading.last, self._dropout(plan))
         if plan.write is None or model.config.message_from == "memory":
@@ -177,7 +178,8 @@ class TemporalTask(StepTask):
         return self.model.dropout(Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch), plan.identity)
 
     def _backward(self, plan: StepPlan, reading: Reading) -> None:
-        """Owner mode: gradients of the pulled rows go to their owners, through the update. On every rank, always."""
+        """Send, in owner mode, gradients of the pulled rows to their owners, through the update. On every rank,
+        always."""
         if not self._at_owner or self._freeze:
             return
         gradient = reading.memory.grad if reading.memory.grad is not None else torch.zeros_like(reading.memory)
@@ -213,7 +215,7 @@ class TemporalTask(StepTask):
         self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place)
 
     def _mail_content(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
-        """What the other endpoint and the event put into mails (a WritePlan or Delivery)."""
+        """Form what the other endpoint and the event put into mails (a WritePlan or Delivery)."""
         table, index = (memory, mails.other) if parts is None else (parts, mails.other_root)
         other = native.gather_rows(table, index)
         if plan.event_feature.shape[1] == 0:
@@ -253,7 +255,7 @@ class TemporalTask(StepTask):
 
 
 def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
-    """Rows [N, ...] of the roots, role by role: [R, b, ...]."""
+    """Reshape rows [N, ...] of the roots, role by role: [R, b, ...]."""
     roles = 2 + plan.num_negatives * (1 + plan.paired)
     return rows.view(roles, plan.num_events, *rows.shape[1:])
 
@@ -262,7 +264,7 @@ HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart 
 
 
 def make_head(kind: str, model: ModelConfig, edge_width: int, classes: int) -> Head:
-    """The head of a task; classes: C, or 1 for numbers."""
+    """Make the head of a task; classes: C, or 1 for numbers."""
     width = model.embed_dim if kind == "node" else 2 * model.embed_dim + edge_width
     return Head(width, model.embed_dim, classes)
 
@@ -283,7 +285,7 @@ class TemporalLabelTask(TemporalTask):
         return LabelScores(self.model.decoder(rows, self._mask(plan, rows)), plan.columns["label"])
 
     def _mask(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor | None:
-        """Dropout of the head in training, keyed by event."""
+        """Draw the dropout of the head in training, keyed by event."""
         head, p = self.model.decoder, self.model.config.dropout
         if not head.training or p == 0:
             return None

@@ -67,7 +67,7 @@ def test_predicted_bytes_are_the_bytes_sent(comm, mpi_tmp_path, name):
     counts = count(session, [comm.size], steps)[0][comm.size]
     found = exchanges(session)
     assert np.array_equal(np.stack([sent_bytes(found, counts, planned) for planned in (True, False)], axis=1), sent)
-    assert counts.roots.total == counts.kinds["requests"].wanted
+    assert counts.roots.total == counts.kinds["requests"].total
     assert sent.min() > 0
 
 
@@ -84,9 +84,9 @@ def test_counts_approach_their_limits(session):
     steps = np.arange(session.batches["train"].num_steps)
     counts, apart = count(session, [1, 2, 4, 8], steps)
     for kind, limit in apart.kinds.items():
-        wanted = [counts[size].kinds[kind].wanted for size in (1, 2, 4, 8)]
+        wanted = [counts[size].kinds[kind].total for size in (1, 2, 4, 8)]
         assert wanted == sorted(wanted)
-        assert wanted[-1] <= limit.wanted
+        assert wanted[-1] <= limit.total
         assert counts[1].kinds[kind].remote == 0
     assert all(c.updated.total == counts[1].updated.total for c in counts.values())  # at the owner: each node once
     roles = 2 + session.config.sampling.negatives
@@ -115,7 +115,7 @@ def test_extrapolation_is_bounded_and_continues_what_was_counted(session):
         assert not demand.counted
         for kind, rows in demand.rows.items():
             assert 0 <= rows.mean <= rows.peak
-            assert rows.mean * size <= apart.kinds[kind].wanted / apart.steps * (1 + 1e-9)
+            assert rows.mean * size <= apart.kinds[kind].total / apart.steps * (1 + 1e-9)
     assert Laws.fit({1: counts[1], 2: counts[2]}, apart) is None
 
 
@@ -123,7 +123,7 @@ def test_hot_nodes_are_counted_but_not_extrapolated(tmp_path):
     from mpi4py import MPI
 
     parts, config = make_case(MPI.COMM_SELF, tmp_path, "hot nodes")
-    options = ScaleOptions("", "", max_ranks=64, steps=2, overlap=True, given={})
+    options = ScaleOptions("", "", max_ranks=64, steps=2, overlap=True, parameters={})
     machine = Machine(1e-6, 1e9, 1e9)
     sources = dict.fromkeys(asdict(machine), "given")
     report = make_report(open_alone(config, str(parts), threads=1), options, machine, sources)

@@ -73,7 +73,7 @@ def test_no_hop_exchanges_anything(comm, mpi_tmp_path):
         comm, make_static_parts(comm, typed, mpi_tmp_path), static_config(sampling__topology="replicated")
     )
     before = session.sent_bytes()
-    session.loaders["train"].samplers[0].wanted(session.batches["train"], 0, 0)
+    session.loaders["train"].samplers[0].input_ids(session.batches["train"], 0, 0)
     assert session.sent_bytes() == before
     session.close()
 

@@ -150,7 +150,7 @@ def test_what_waits_is_bounded(comm, side, mpi_tmp_path, monkeypatch):
                     time.sleep(0.01)
                 time.sleep(0.1)
                 assert [_size(path) for path in drawn] == [taken + 2 + 4] * samplers
-        assert sum(draw.num_asked for draw in session.loaders["train"].remote.draws) <= 4
+        assert sum(draw.num_pending for draw in session.loaders["train"].remote.draws) <= 4
         return 0
 
     monkeypatch.setattr(SamplerRank, "_draw", count)
@@ -307,7 +307,7 @@ def test_messages_come_back_as_they_were():
     block = Block((Adjacency(2, 1, 0, torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1])),), (4, 2), (2, 1))
     drawn = Drawn([np.array([1, 0, 1])], (block, Block((), (2, 1), (0, 1))), [np.arange(4), np.array([9, 1 << 40])])
     again = read_drawn(pack_drawn(drawn))
-    for one, other in zip([*again.places, *again.wanted], [*drawn.places, *drawn.wanted], strict=True):
+    for one, other in zip([*again.places, *again.input_ids], [*drawn.places, *drawn.input_ids], strict=True):
         assert one.dtype == np.int64
         np.testing.assert_array_equal(one, other)
     assert again.blocks[1] == drawn.blocks[1]

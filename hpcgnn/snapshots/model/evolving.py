@@ -74,17 +74,17 @@ class MatrixGRU(nn.Module):
         self.given, self.kept = nn.Parameter(_squares(3, rows)), nn.Parameter(_squares(2, rows))
         self.candidate, self.bias = nn.Parameter(_squares(1, rows)), nn.Parameter(torch.zeros(3 * rows, columns))
 
-    def forward(self, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """given and weight [k, I, O]; returns [k, I, O]."""
+    def forward(self, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Evolve the matrix. inputs and weight [k, I, O]; returns [k, I, O]."""
         rows = weight.shape[1]
-        given = self.given @ given + self.bias
-        update, reset = torch.sigmoid(given[:, : 2 * rows] + self.kept @ weight).chunk(2, dim=1)
-        candidate = torch.tanh(given[:, 2 * rows :] + self.candidate @ (reset * weight))
+        gates = self.given @ inputs + self.bias
+        update, reset = torch.sigmoid(gates[:, : 2 * rows] + self.kept @ weight).chunk(2, dim=1)
+        candidate = torch.tanh(gates[:, 2 * rows :] + self.candidate @ (reset * weight))
         return torch.lerp(weight, candidate, update)
 
 
 def _squares(count: int, rows: int) -> torch.Tensor:
-    """Matrices [rows, rows] one below the other [count rows, rows]."""
+    """Make matrices [rows, rows], one below the other [count rows, rows]."""
     return glorot(count, rows, rows).detach().flatten(0, 1)
 
 

@@ -28,13 +28,13 @@ class FilterGRU(nn.Module):
         self.around = around
         self.kept, self.candidate = (glorot(around.num_terms * hidden, width * hidden) for width in (2, 1))
 
-    def forward(self, frame: Frame, given: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. Return the new state; given [n, k, 3 H] (update | reset | candidate)."""
+    def forward(self, frame: Frame, gate_inputs: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Collective. Return the new state; gate_inputs [n, k, 3 H] (update | reset | candidate)."""
         (hidden,), width = state, state[0].shape[2]
         (around,) = self.around.of_rows([frame], [hidden])
-        update, reset = torch.sigmoid(given[..., : 2 * width] + around @ self.kept).chunk(2, dim=2)
+        update, reset = torch.sigmoid(gate_inputs[..., : 2 * width] + around @ self.kept).chunk(2, dim=2)
         (around,) = self.around.of_rows([frame], [reset * hidden])
-        candidate = torch.tanh(given[..., 2 * width :] + around @ self.candidate)
+        candidate = torch.tanh(gate_inputs[..., 2 * width :] + around @ self.candidate)
         return [torch.lerp(candidate, hidden, update)]
 
 
@@ -50,11 +50,11 @@ class FilterLSTM(nn.Module):
         self.around = around
         self.kept, self.peephole = glorot(around.num_terms * hidden, 4 * hidden), glorot(3, hidden)
 
-    def forward(self, frame: Frame, given: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. Return the new state; given [n, k, 4 H] (input | forget | output | candidate)."""
+    def forward(self, frame: Frame, gate_inputs: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Collective. Return the new state; gate_inputs [n, k, 4 H] (input | forget | output | candidate)."""
         hidden, memory = state
         (around,) = self.around.of_rows([frame], [hidden])
-        take, keep, show, candidate = (given + around @ self.kept).chunk(4, dim=2)
+        take, keep, show, candidate = (gate_inputs + around @ self.kept).chunk(4, dim=2)
         take, keep = (torch.sigmoid(part + self.peephole[i] * memory) for i, part in enumerate((take, keep)))
         memory = keep * memory + take * torch.tanh(candidate)
         return [torch.sigmoid(show + self.peephole[2] * memory) * torch.tanh(memory), memory]
@@ -86,10 +86,10 @@ class FilteredModel(SequenceModel):
         every, after = Distinct(frames), dict[str, torch.Tensor]()
         for number, (weight, bias, cell) in enumerate(zip(self.weight, self.bias, self.cells, strict=True)):
             around = self.around.of_rows(frames, rows) if number else self.around.of_inputs(every.frames)
-            given = [affine(filtered, weight, bias) for filtered in around]
+            gate_inputs = [affine(filtered, weight, bias) for filtered in around]
             names = [f"{part}{number}" for part in self.cell.parts]
             parts, rows = [state[name] for name in names], []
-            for frame, of_frame in zip(frames, given if number else every.spread(given), strict=True):
+            for frame, of_frame in zip(frames, gate_inputs if number else every.spread(gate_inputs), strict=True):
                 parts = cell(frame, of_frame, parts)
                 rows.append(frame.drop(parts[0], number, self.config.dropout))
             after.update(zip(names, parts, strict=True))

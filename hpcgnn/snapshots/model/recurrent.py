@@ -116,14 +116,14 @@ class GatedStep(torch.autograd.Function):
     """A GRU's step, differentiable in all four; memory moves far less often than by its single operations. n rows."""
 
     @staticmethod
-    def forward(ctx, given, hidden, gates, candidate):
-        """given [n, 3 H] (update | reset | candidate), hidden [n, H], gates [H, 2 H], candidate [H, H]; returns [n,
-        H]."""
+    def forward(ctx, gate_inputs, hidden, gates, candidate):
+        """Do the step. gate_inputs [n, 3 H] (update | reset | candidate), hidden [n, H], gates [H, 2 H], candidate [H,
+        H]; returns [n, H]."""
         width = hidden.shape[1]
         open_gates, shown, new, out = (empty_rows(hidden, len(hidden), parts * width) for parts in (2, 1, 1, 1))
-        multiply_into(open_gates, hidden, gates, given[:, : 2 * width]).sigmoid_()
+        multiply_into(open_gates, hidden, gates, gate_inputs[:, : 2 * width]).sigmoid_()
         torch.mul(open_gates[:, width:], hidden, out=shown)
-        multiply_into(new, shown, candidate, given[:, 2 * width :]).tanh_()
+        multiply_into(new, shown, candidate, gate_inputs[:, 2 * width :]).tanh_()
         ctx.save_for_backward(hidden, open_gates, shown, new, gates, candidate)
         return torch.lerp(new, hidden, open_gates[:, :width], out=out)
 
@@ -132,19 +132,15 @@ class GatedStep(torch.autograd.Function):
         hidden, open_gates, shown, new, gates, candidate = ctx.saved_tensors
         width = hidden.shape[1]
         update, reset = open_gates[:, :width], open_gates[:, width:]
-        grad_given, grad_hidden, work, grad_shown = (empty_rows(new, len(new), parts * width) for parts in (3, 1, 1, 1))
-        to_gates, to_new = grad_given[:, : 2 * width], grad_given[:, 2 * width :]
+        grad_inputs, grad_hidden, work, grad_shown = (empty_rows(new, len(new), k * width) for k in (3, 1, 1, 1))
+        to_gates, to_new = grad_inputs[:, : 2 * width], grad_inputs[:, 2 * width :]
         torch.mul(gradient, update, out=grad_hidden)
-        _tanh_backward(torch.sub(gradient, grad_hidden, out=work), new, to_new)
+        torch.ops.aten.tanh_backward.grad_input(torch.sub(gradient, grad_hidden, out=work), new, grad_input=to_new)
         _sigmoid_backward(torch.sub(hidden, new, out=work).mul_(gradient), update, to_gates[:, :width])
         multiply_into(grad_shown, to_new, candidate.t())
         _sigmoid_backward(torch.mul(grad_shown, hidden, out=work), reset, to_gates[:, width:])
         grad_hidden.addcmul_(grad_shown, reset).addmm_(to_gates, gates.t())
-        return grad_given, grad_hidden, hidden.t() @ to_gates, shown.t() @ to_new
-
-
-def _tanh_backward(gradient, value, out):
-    torch.ops.aten.tanh_backward.grad_input(gradient, value, grad_input=out)
+        return grad_inputs, grad_hidden, hidden.t() @ to_gates, shown.t() @ to_new
 
 
 def _sigmoid_backward(gradient, value, out):
@@ -158,34 +154,34 @@ class GatedCell(nn.Module):
         super().__init__()
         self.gates, self.candidate = glorot(hidden, 2 * hidden), glorot(hidden, hidden)
 
-    def forward(self, given: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the new hidden rows; given [..., 3 H] (update | reset | candidate), hidden [..., H]."""
+    def forward(self, gate_inputs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the new hidden rows; gate_inputs [..., 3 H] (update | reset | candidate), hidden [..., H]."""
         width = hidden.shape[-1]
-        rows = given.reshape(-1, 3 * width), hidden.reshape(-1, width)
+        rows = gate_inputs.reshape(-1, 3 * width), hidden.reshape(-1, width)
         return GatedStep.apply(*rows, self.gates, self.candidate).view(hidden.shape)
 
-    def reference(self, given: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    def reference(self, gate_inputs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Do the step in plain torch, operation by operation."""
         width = hidden.shape[-1]
-        update, reset = torch.sigmoid(given[..., : 2 * width] + hidden @ self.gates).chunk(2, dim=-1)
-        candidate = torch.tanh(given[..., 2 * width :] + (reset * hidden) @ self.candidate)
+        update, reset = torch.sigmoid(gate_inputs[..., : 2 * width] + hidden @ self.gates).chunk(2, dim=-1)
+        candidate = torch.tanh(gate_inputs[..., 2 * width :] + (reset * hidden) @ self.candidate)
         return torch.lerp(candidate, hidden, update)
 
 
 class MemoryCell(nn.Module):
     """An LSTM (Hochreiter and Schmidhuber, 1997): c' = f c + i tanh(g_c), h' = o tanh(c'), i, f and o = sigmoid(g), g
-    the given part + h V."""
+    the gates' inputs + h V."""
 
     def __init__(self, hidden: int):
         super().__init__()
         self.weight = glorot(hidden, 4 * hidden)
 
     def forward(
-        self, given: torch.Tensor, hidden: torch.Tensor, memory: torch.Tensor
+        self, gate_inputs: torch.Tensor, hidden: torch.Tensor, memory: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return new hidden rows and memory [..., H]; given [..., 4 H] (input | forget | output | candidate)."""
+        """Return new hidden rows and memory [..., H]; gate_inputs [..., 4 H] (input | forget | output | candidate)."""
         width = hidden.shape[-1]
-        gates = given + hidden @ self.weight
+        gates = gate_inputs + hidden @ self.weight
         take, keep, show = torch.sigmoid(gates[..., : 3 * width]).chunk(3, dim=-1)
         memory = keep * memory + take * torch.tanh(gates[..., 3 * width :])
         return show * torch.tanh(memory), memory
@@ -211,8 +207,8 @@ class TGCN(SequenceModel):
         """Collective. Return the hidden rows [n, k, H] after every frame."""
         every, hidden = Distinct(frames), [state["hidden"]]
         rows = smooth_all(every.frames, "gcn") if self.below is None else self.below(every.frames)
-        for given in every.spread([affine(frame_rows, self.weight, self.bias) for frame_rows in rows]):
-            hidden.append(self.cell(given, hidden[-1]))
+        for gate_inputs in every.spread([affine(frame_rows, self.weight, self.bias) for frame_rows in rows]):
+            hidden.append(self.cell(gate_inputs, hidden[-1]))
         return hidden[1:]
 
 

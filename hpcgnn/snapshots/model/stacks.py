@@ -143,7 +143,7 @@ class TemporalAttention(nn.Module):
         self.after = nn.Linear(hidden, hidden)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """rows [L, n, k, H]; returns [n, k, H]."""
+        """Attend over the window. rows [L, n, k, H]; returns [n, k, H]."""
         rows = rows + self.position[:, None, None]
         sides = (rows[-1:], self.query), (rows, self.key), (rows, self.value)
         query, key, value = ((side @ weight).unflatten(-1, (self.heads, -1)) for side, weight in sides)

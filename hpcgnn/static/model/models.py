@@ -125,7 +125,7 @@ class InputRows(nn.Module):
         return any(isinstance(product, nn.Linear) for product in self.products)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[S, width]."""
+        """Stack the rows of all types [S, width]."""
         rows = [
             linear(rows, product.weight, product.bias) if isinstance(product, nn.Linear) else rows
             for rows, product in zip(inputs, self.products, strict=True)

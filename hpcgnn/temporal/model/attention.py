@@ -38,8 +38,8 @@ class TemporalAttentionLayer(nn.Module):
     def embed(
         self, node, root, root_transpose, edge, plan: AttentionPlan, dropout: KeyedDropout | None = None
     ) -> torch.Tensor:
-        """node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one native call
-        on the CPU."""
+        """Embed roots. node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one
+        native call on the CPU."""
         if self.time.learnable or not can_multiply(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, dropout_mask(dropout, self.norm.weight.dtype, self.merge.out_features))
@@ -47,12 +47,12 @@ class TemporalAttentionLayer(nn.Module):
         return attention_layer(node, self.time.phase, self.weights(), call)
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `attention_layer` takes them."""
+        """List the weights in the order in which `attention_layer` takes them."""
         query, merge, norm = self.query, self.merge, self.norm
         return [self.key, self.value, query.weight, query.bias, merge.weight, merge.bias, norm.weight, norm.bias]
 
     def forward(self, node, own, edge, plan: AttentionPlan, dropout=None) -> torch.Tensor:
-        """Attention in plain torch operations. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout
+        """Attend in plain torch operations. node [U, D], own [N, D] the roots' rows, edge [., F]; dropout
         [N, Z] multipliers or None. Returns [N, Z].
 
         A key bias would cancel in the softmax and a value bias is the merge's own, so there are none.
@@ -67,7 +67,8 @@ class TemporalAttentionLayer(nn.Module):
         return self.norm(torch.relu(merged if dropout is None else merged * dropout))
 
     def _query(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries through the key weights, scaled: weight [H W, D], bias [H W]; the root's own time difference is 0."""
+        """Form queries through the key weights, scaled: weight [H W, D], bias [H W]; the root's own time difference is
+        0."""
         weight, bias = self.query.weight, self.query.bias
         now = bias + weight[:, self.node_width :] @ self.time.phase.cos()
         key = self.key.transpose(1, 2) * self.scale  # [H, W, Z / H]
@@ -77,7 +78,7 @@ class TemporalAttentionLayer(nn.Module):
 
 
 def dropout_mask(dropout: KeyedDropout | None, dtype: torch.dtype, columns: int) -> torch.Tensor | None:
-    """Multipliers [N, columns] of the roots' rows; None without dropout."""
+    """Draw multipliers [N, columns] of the roots' rows; None without dropout."""
     if dropout is None:
         return None
     return native.dropout_mask(dropout.random, dropout.identity, columns, dropout.p, dtype)

@@ -29,7 +29,7 @@ class AttentionEmbedding(nn.Module):
         self.combine = WindowAttention(config.embed_dim, windows) if windows > 1 else None
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """node [U, D]; dropout of the roots; returns [N, Z]."""
+        """Embed the roots. node [U, D]; dropout of the roots; returns [N, Z]."""
         layers: Any = self.layers
         for number, (layer, level) in enumerate(zip(layers, query.levels, strict=True), 1):
             top = number == len(self.layers) and query.windows == 1
@@ -53,7 +53,7 @@ class WindowAttention(nn.Module):
         nn.init.uniform_(self.position, -(width**-0.5), width**-0.5)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """rows [W, N, Z], the newest window first; returns [N, Z]."""
+        """Combine windows. rows [W, N, Z], the newest window first; returns [N, Z]."""
         placed = rows + self.position
         score = (self.query(placed[0]) * self.key(placed)).sum(2) * rows.shape[2] ** -0.5
         read = (torch.softmax(score, dim=0).unsqueeze(2) * self.value(placed)).sum(0)
@@ -69,7 +69,7 @@ class IdentityEmbedding(nn.Module):
         self.project = nn.Identity() if same else nn.Linear(node_width, config.embed_dim)
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """node [U, D]; returns [N, Z]."""
+        """Embed the roots. node [U, D]; returns [N, Z]."""
         return self.project(native.GatherRows.apply(node, query.root, *query.root_transpose))
 
 
@@ -86,7 +86,7 @@ class TimeProjection(nn.Module):
         nn.init.normal_(self.drift, std=node_width**-0.5)
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None, last: torch.Tensor) -> torch.Tensor:
-        """node [U, D]; last [U] int64 time of each row's last mail, -1 never; returns [N, Z]."""
+        """Embed the roots. node [U, D]; last [U] int64 time of each row's last mail, -1 never; returns [N, Z]."""
         since = last[query.root]
         dt = torch.where(since >= 0, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
         own = native.GatherRows.apply(node, query.root, *query.root_transpose)
@@ -110,7 +110,7 @@ class MixerEmbedding(nn.Module):
         self.out = nn.Linear(width + node_width, width)
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """node [U, D]; returns [N, Z]."""
+        """Embed the roots. node [U, D]; returns [N, Z]."""
         (level,) = query.levels
         tokens = self._tokens(level)
         tokens = tokens + self.across(self.norms[0](tokens).transpose(1, 2)).transpose(1, 2)
@@ -121,7 +121,7 @@ class MixerEmbedding(nn.Module):
         return out if mask is None else out * mask
 
     def _tokens(self, level) -> torch.Tensor:
-        """[N, K, Z], the newest link first; zeros where there is none."""
+        """Form the tokens [N, K, Z], the newest link first; zeros where there is none."""
         plan = level.attention
         pieces = [self.time(plan.dt.reshape(-1))]
         if level.edge.shape[1]:
@@ -130,7 +130,7 @@ class MixerEmbedding(nn.Module):
         return (tokens * (plan.slot >= 0).unsqueeze(2)).flip(1)
 
     def _around(self, node, level) -> torch.Tensor:
-        """Own row plus the mean of the neighbours' rows, [N, D]."""
+        """Add the own row and the mean of the neighbours' rows, [N, D]."""
         if node.shape[1] == 0:
             return node.new_empty((len(level.root), 0))
         plan = level.attention

@@ -1,8 +1,8 @@
 """Temporal models, put together from parts: time encoding, message, memory updater, embedding, decoder.
 
 A model of one's own is a class with the attributes and methods of ``TemporalModel``; ``model.class_path`` names it.
-U unique nodes, N roots, b events, D memory width, M mail width, S mailbox slots, F edge feature width, Z embedding
-width.
+U unique nodes, N roots, b events, K neighbours a root, D memory width, M mail width, S mailbox slots, F edge feature
+width, Z embedding width.
 """
 
 from __future__ import annotations
@@ -17,13 +17,48 @@ from hpcgnn import native
 from hpcgnn.native import Random
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.nn.decoder import LinkDecoder
+from hpcgnn.nn.linear import linear
 from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.temporal.config import MemoryConfig, ModelConfig
 from hpcgnn.temporal.model.embedding import AttentionEmbedding, IdentityEmbedding, MixerEmbedding, TimeProjection
-from hpcgnn.temporal.model.pairs import PairDecoder, meeting
 from hpcgnn.temporal.model.updater import UPDATERS, MessageMLP, TransformerUpdater
 from hpcgnn.temporal.plan import Query
+
+
+def meeting(source_node, source_slot, destination_node, destination_slot) -> torch.Tensor:
+    """Tell where two neighbourhoods meet, [n, 4 K] 0 or 1: the source's slots that are the destination, the
+    destination's slots that are the source, and each side's slots that the other has as well.
+
+    source_node, destination_node [n] rows; source_slot, destination_slot [n, K] rows, -1 pads.
+    """
+    common = (source_slot.unsqueeze(2) == destination_slot.unsqueeze(1)) & (source_slot >= 0).unsqueeze(2)
+    pieces = [
+        source_slot == destination_node.unsqueeze(1), destination_slot == source_node.unsqueeze(1),
+        common.any(2), common.any(1),
+    ]  # fmt: skip
+    return torch.cat(pieces, dim=1)
+
+
+class PairDecoder(nn.Module):
+    """An MLP over the embeddings, plus one over where the neighbourhoods meet.
+
+    Whether a destination is among the source's recent neighbours, and how recent, is what memory-less baselines live on
+    (Poursafaei et al., EdgeBank, 2022); neighbours in common are the rest of it (Yu et al., DyGFormer, 2023; Zhang et
+    al., TNCN, 2024).
+    """
+
+    def __init__(self, width: int, slots: int):
+        super().__init__()
+        self.link = LinkDecoder(width)
+        self.hidden, self.out = nn.Linear(4 * slots, width), nn.Linear(width, 1, bias=False)
+
+    def forward(self, source, destination, met) -> torch.Tensor:
+        """Score pairs. source [n, Z], destination [n, Z] or [k, n, Z], met: ``meeting`` [n, 4 K] or [k, n, 4 K];
+        returns logits."""
+        features = met.to(source.dtype)
+        hidden = torch.relu(linear(features.flatten(0, -2), self.hidden.weight, self.hidden.bias))
+        return self.link(source, destination) + linear(hidden, self.out.weight).view(features.shape[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +124,7 @@ class TemporalModel(nn.Module):
         return IdentityEmbedding(config, width)
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
-        """Memory with the pending mails worked in, [r, D].
+        """Work pending mails into the memory; returns it, [r, D].
 
         state [n, D], mail [n, S, M], updated [n] time of the state, mailed [n, S] times of the mails, delivered [n]
         mails ever received (all int64); index [r]: the rows wanted, None: all of them. A mail begins with the state of
@@ -109,25 +144,27 @@ class TemporalModel(nn.Module):
         return self.updater(state, mail, (newest - mailed).clamp(min=0), count)
 
     def base(self, memory: torch.Tensor, feature: torch.Tensor | None) -> torch.Tensor:
-        """Rows of the unique nodes below the first layer, [U, .]: memory, plus node features brought to its width."""
+        """Form the rows of the unique nodes below the first layer, [U, .]: memory, plus node features brought to its
+        width."""
         if self.feature is None:
             return memory
         projected = self.feature(feature)
         return memory + projected if self.has_memory else projected
 
     def embed(self, node, query: Query, last=None, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """Embeddings [N, Z] of the roots from ``base`` rows [U, .]; last [U] int64 for models that need it."""
+        """Compute the embeddings [N, Z] of the roots from ``base`` rows [U, .]; last [U] int64 for models that need
+        it."""
         if self.needs_last:
             return self.embedding(node, query, dropout, last)
         return self.embedding(node, query, dropout)
 
     def mail_parts(self, node, query: Query, embedding) -> torch.Tensor:
-        """What the other endpoints put into the mails, [N, .]: embeddings of the roots (``message_from``)."""
+        """Compute what the other endpoints put into the mails, [N, .]: embeddings of the roots (``message_from``)."""
         return embedding if self.attention is None else self.attention(node, query)
 
     def decode(self, rows, nearby=None) -> torch.Tensor:
-        """Logits [R - 1, b] of the sources (role 0) with each other role; rows [R, b, Z] embeddings; nearby, for a
-        decoder that wants it: global ids of the roots [R, b] and of their neighbours [R, b, K]."""
+        """Compute logits [R - 1, b] of the sources (role 0) with each other role; rows [R, b, Z] embeddings; nearby,
+        for a decoder that wants it: global ids of the roots [R, b] and of their neighbours [R, b, K]."""
         if nearby is None:
             return self.decoder.score(rows)
         node, slot = nearby
@@ -136,20 +173,20 @@ class TemporalModel(nn.Module):
         return self.decode_pairs(rows[0], rows[1:], (*source, node[1:], slot[1:]))
 
     def decode_pairs(self, source, destination, nearby=None) -> torch.Tensor:
-        """Logits [k, b] of pairs of source [b, Z] or [k, b, Z] and destination [k, b, Z]. nearby: global ids of the
-        sources [k, b], their neighbours [k, b, K], the destinations, their neighbours."""
+        """Compute logits [k, b] of pairs of source [b, Z] or [k, b, Z] and destination [k, b, Z]. nearby: global ids of
+        the sources [k, b], their neighbours [k, b, K], the destinations, their neighbours."""
         if nearby is None:
             return self.decoder(source, destination)
         met = meeting(*(ids.flatten(0, 1) for ids in nearby))
         return self.decoder(source, destination, met.view(*destination.shape[:2], met.shape[1]))
 
     def dropout(self, random: Random, identity: torch.Tensor) -> KeyedDropout | None:
-        """Keyed dropout of the roots in training; None without."""
+        """Make the keyed dropout of the roots in training; None without."""
         if not self.training or self.config.dropout == 0:
             return None
         return KeyedDropout(random, identity, self.config.dropout)
 
 
 def resolve_model(class_path: str) -> type[nn.Module]:
-    """The class of a dotted path; TemporalModel for an empty one. Raises ValueError."""
+    """Return the class of a dotted path; TemporalModel for an empty one. Raises ValueError."""
     return own_class(class_path) if class_path else TemporalModel

@@ -54,7 +54,7 @@ class LinkStep:
         self._phase = model.updater.time.phase.detach().double()
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
-        """Rows of the unique nodes with their mail worked in, as the model makes them."""
+        """Compute the rows of the unique nodes with their mail worked in, as the model does."""
         updater = self._model.updater
         call = updater.call(state, mail[:, 0], mailed[:, 0], updated, delivered, index, updater.state_first)
         self._phase = updater.time.phase.detach().double()
@@ -85,7 +85,7 @@ class LinkStep:
         return loss, gradient, logits
 
     def update_backward(self, gradient: torch.Tensor) -> None:
-        """gradient [r, D] of what ``update`` returned last."""
+        """Pass back the gradient [r, D] of what ``update`` returned last."""
         with self._update.gradient() as flat:
             self._pass.backward(gradient, flat)
         self._pass = None
@@ -101,7 +101,7 @@ class _Weights:
 
     @contextmanager
     def gradient(self) -> Iterator[torch.Tensor]:
-        """Their gradients [sum of sizes], in the parameters' order, to be added to."""
+        """Yield the gradients [sum of sizes], in the parameters' order, to be added to."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -116,7 +116,7 @@ class _Weights:
             gradient.add_(piece.view_as(gradient))
 
     def _joined(self, gradients: list[torch.Tensor]) -> torch.Tensor | None:
-        """The gradients as one flat tensor; None where they do not lie one after another."""
+        """Join the gradients to one flat tensor; None where they do not lie one after another."""
         starts = [gradient.data_ptr() for gradient in gradients]
         if starts != self._starts:
             memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}

@@ -47,8 +47,8 @@ class RecurrentUpdater(nn.Module):
         self.cell = self.cell_type(mail_width + len(time.phase), memory_width)
 
     def forward(self, state, mail, dt, has_mail) -> torch.Tensor:
-        """state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D]. One native call
-        on the CPU, unless state or mail want a gradient."""
+        """Update states. state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D].
+        One native call on the CPU, unless state or mail want a gradient."""
         if self._is_native(state, mail):
             call = self.call(state, mail, dt, None, has_mail.long())
             return recurrent_update(self.weights(), self.time.phase, call)
@@ -70,17 +70,17 @@ class RecurrentUpdater(nn.Module):
         return not differentiable and not self.time.learnable and can_multiply(state, mail, self.cell.weight_ih)
 
     def call(self, state, mail, mailed, updated, delivered, index=None, state_first: bool = False) -> RecurrentCall:
-        """The arguments of ``update_rows`` as `RecurrentPass` takes them; without ``updated``, ``mailed`` are time
+        """Form the arguments of ``update_rows`` as `RecurrentPass` takes them; without ``updated``, ``mailed`` are time
         differences."""
         tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
         return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights in the order in which `recurrent_update` takes them."""
+        """List the weights in the order in which `recurrent_update` takes them."""
         return [self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
 
     def _products(self, state, mail, dt) -> tuple[torch.Tensor, torch.Tensor]:
-        """Products of the input weights with mail and time, and of the hidden weights with the state."""
+        """Compute the products of the input weights with mail and time, and of the hidden weights with the state."""
         cell = self.cell
         from_mail = linear(torch.cat([mail, self.time(dt)], dim=1), cell.weight_ih, cell.bias_ih)
         return from_mail, linear(state, cell.weight_hh, cell.bias_hh)
@@ -119,7 +119,7 @@ class MessageMLP(nn.Module):
         self.hidden, self.out = nn.Linear(mail_width, width), nn.Linear(width, width)
 
     def forward(self, mail: torch.Tensor) -> torch.Tensor:
-        """mail [..., M]; returns [..., width]."""
+        """Form messages. mail [..., M]; returns [..., width]."""
         rows = torch.relu(linear(mail.flatten(0, -2), self.hidden.weight, self.hidden.bias))
         return linear(rows, self.out.weight, self.out.bias).view(*mail.shape[:-1], -1)
 
@@ -139,8 +139,8 @@ class TransformerUpdater(nn.Module):
         self.out, self.norm = nn.Linear(2 * memory_width, memory_width), nn.LayerNorm(memory_width)
 
     def forward(self, state, mail, dt, count) -> torch.Tensor:
-        """state [r, D], mail [r, S, M], dt [r, S] int64 >= 0 age against the newest mail, count [r] mails there;
-        returns the new state, or the old one without mail."""
+        """Update states. state [r, D], mail [r, S, M], dt [r, S] int64 >= 0 age against the newest mail, count [r]
+        mails there; returns the new state, or the old one without mail."""
         return work_in(self._step, count > 0, state, mail, dt, count.clamp(min=1))
 
     def _step(self, state, mail, dt, count) -> torch.Tensor:
