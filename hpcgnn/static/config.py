@@ -48,8 +48,8 @@ class GraphSamplingConfig:
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
-        planner: where neighbours are drawn: on the "host", on the "device" (one rank on CUDA, which then holds the
-            edges), or "auto": on the device where it can, and half of its free memory takes them.
+        planner: where neighbours are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
+            or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])

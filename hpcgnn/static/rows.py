@@ -65,10 +65,12 @@ class NodeRows:
             self._copies = {name: self._pull(route.to(table.device), table) for name, table in tables.items()}
 
     def plan(self, ids: np.ndarray | torch.Tensor, channel: Channel) -> Fetch:
-        """Collective. Plan to fetch the rows of unique global ids [U]; on the only rank they may be a tensor of a
-        device."""
+        """Collective. Plan to fetch the rows of unique global ids [U], which may be a tensor of a device; several ranks
+        plan on the host."""
         if isinstance(ids, torch.Tensor):
-            return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
+            if channel.size == 1:
+                return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
+            ids = ids.cpu().numpy()
         if channel.size == 1:
             return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
         first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]

@@ -123,6 +123,8 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
     reason = ""
     if not loader.draw.on_device:
         reason = "neighbours are drawn on the host (see sampling.planner)"
+    elif partition.book.size > 1:
+        reason = "several ranks fetch rows from one another"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
         reason = "the graph has several types"
     elif config.model.kind in RELATIONAL_KINDS:
