@@ -22,6 +22,7 @@ from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.seeds import (
+    NONE,
     TRAIN,
     LinkSeeds,
     SeedBatches,
@@ -305,7 +306,8 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
         relation = split_relation(partition, task.relation, "task.relation")
         types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
     edge_types = max(world.allgather(types))
-    seeds = make_link_seeds(partition, relation, task.reverse, world, channel)
+    reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
+    seeds = make_link_seeds(partition, relation, reverse, world, channel)
     messages, left_out = seeds.partition, seeds.edges
     if task.messages != STORED:
         messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)

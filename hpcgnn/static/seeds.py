@@ -177,7 +177,7 @@ def _match_all(
 ) -> dict[int, _Matched]:  # fmt: skip
     """Collective. Find the reverses of a relation's edges in the candidates. Where ``reverse`` names no relation, only
     candidates count that have one reverse of each edge and no other edges. Raises DistributedError for a relation that
-    is named and lacks reverses."""
+    is named and lacks reverses, and for one that does not count but has reverses of half of the held-out edges."""
     kind, columns = partition.relations[relation], seed_columns(partition, relation)
     moved = to_sources(partition, [columns["src"], columns["dst"], columns["row"], split, place], channel)
     matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
@@ -188,10 +188,22 @@ def _match_all(
                 f"task.reverse {reverse}: {missing} of {kind.num_edges} edges of {kind.name} have no reverse in "
                 f"it, so a step would leave out some reverses and see others: add them, or set task.reverse {NONE}"
             )
-    return {
+    exact = {
         number: match for number, match in matched.items()
         if reverse or (match.missing == 0 and partition.relations[number].num_edges == kind.num_edges)
     }  # fmt: skip
+    held_out = world.total(int((split > TRAIN).sum()))
+    for number in matched.keys() - exact.keys():
+        seen, name = world.total(int((matched[number].split > TRAIN).sum())), partition.relations[number].name
+        with together(world, "match reverse edges"):
+            if held_out and 2 * seen >= held_out:
+                remedy = f"set task.reverse {name}" if matched[number].missing == 0 else "add the missing reverses"
+                raise ValueError(
+                    f"{seen} of {held_out} validation and test edges of {kind.name} have a reverse in {name}, which "
+                    f"messages would pass along ({matched[number].missing} of {kind.num_edges} edges have none): "
+                    f"{remedy}, or set task.reverse {NONE} where the direction tells edges apart"
+                )
+    return exact
 
 
 def split_relation(partition: GraphPartition, name: str, key: str) -> int:
