@@ -318,7 +318,7 @@ class FeatureConfig:
         cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
             that data_tools.partition stored with the parts (``--cache-ranking``).
         wire: dtype that rows travel in: "float16", "bfloat16", or empty for their own.
-        normalize: divide every node's features by their sum.
+        normalize: divide every node's features by the sum of their absolute values.
     """
 
     storage: Literal["memory", "pinned", "file"] = "memory"
