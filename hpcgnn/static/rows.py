@@ -118,8 +118,9 @@ class NodeRows:
         )
 
     def _pull(self, route: Route, table: Table) -> torch.Tensor:
-        """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``."""
-        narrow = self._wire is not None and table.dtype.is_floating_point and route.channel.size > 1
+        """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``, and those that need not travel
+        are rounded as well, so that the answer does not depend on the number of ranks."""
+        narrow = self._wire is not None and table.dtype.is_floating_point
         if not narrow and not isinstance(table, GatheredTable):
             return route.pull(table)[0]
         rows = gather(table, route.served)

@@ -149,18 +149,18 @@ def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_
         assert session.graph.tables.hit_rate() == pytest.approx(session.graph.tables.predicted_hits, abs=1e-6)
 
 
-@pytest.mark.several_ranks
-def test_rows_travel_narrow(comm, plain_parts):
-    """float16 on the wire rounds remote features, and nothing else."""
-    wide = open_graph_session(comm, plain_parts, static_config(train__precision="float32"))
-    narrow = open_graph_session(
-        comm, plain_parts, static_config(train__precision="float32", features__wire="float16")
+@pytest.mark.parametrize("copies", [0, 0.2])
+def test_rows_that_travel_narrow_are_rounded_on_any_ranks(comm, plain_parts, copies):
+    """All of them to float16, and nothing else."""
+    wide, narrow = (
+        open_graph_session(
+            comm, plain_parts, static_config(train__precision="float32", features__wire=wire, features__cache_ratio=copies)
+        )
+        for wire in ("", "float16")
     )  # fmt: skip
     plans = [session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
     rows = [s.graph.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
-    torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
-    if comm.size > 2 and len(rows[0]):
-        assert not torch.equal(*rows)
+    assert torch.equal(rows[1], rows[0].half().float())
 
 
 @pytest.mark.parametrize("make", [typed, plain, bare])
