@@ -22,7 +22,6 @@ from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.rows import FEATURE
 
-
 NO_LAYER = -1  # of models without layers, whose input rows lie in files
 
 

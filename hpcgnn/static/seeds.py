@@ -86,6 +86,7 @@ def make_seed_batches(
 
 
 TRAIN, NONE = 0, "none"
+PAIRS = 1 << 64  # numbers that a key has
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +220,17 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
 
 
 def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[int]:
-    """List the relations that may hold the reverse edges. Raises ValueError for a named one that cannot."""
+    """List the relations that may hold the reverse edges. Raises ValueError for a named one that cannot, and for a rank
+    with so many nodes that pairs of nodes have no key of 64 bits."""
     if reverse == NONE:
         return []
-    kind = partition.relations[relation]
+    kind, num_nodes = partition.relations[relation], partition.book.num_nodes
+    most = int(np.diff(partition.book.of_type(kind.src_type).starts).max())
+    if most * num_nodes > PAIRS:
+        raise ValueError(
+            f"reverse edges of {kind.name} are found among at most {PAIRS // num_nodes} {partition.types[kind.src_type]} "
+            f"a rank, here one has {most}: start more ranks, or set task.reverse {NONE}"
+        )
     leading_back = [number for number, other in enumerate(partition.relations)
                     if (other.src_type, other.dst_type) == (kind.dst_type, kind.src_type)]  # fmt: skip
     if not reverse:
@@ -247,9 +255,10 @@ def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], w
     row ids, the first edge between two nodes goes with the first one back, the second with the second."""
     src, dst, _, split, place = moved
     kind, edges = partition.relations[candidate], partition.edges[candidate]
-    back = partition.global_ids(kind.dst_type)[edges.dst] * partition.book.num_nodes + edges.src
+    first, num_nodes = partition.book.of_type(kind.dst_type).starts[partition.rank], np.uint64(partition.book.num_nodes)
+    back = edges.dst.astype(np.uint64) * num_nodes + edges.src.astype(np.uint64)
     order = np.lexsort((edges.row, back))
-    key = src * partition.book.num_nodes + dst
+    key = (src - first).astype(np.uint64) * num_nodes + dst.astype(np.uint64)
     by_key = np.argsort(key, kind="stable")
     key, sorted_back = key[by_key], back[order]
     at = np.searchsorted(sorted_back, key) + np.arange(len(key)) - np.searchsorted(key, key)

@@ -152,12 +152,10 @@ def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_
 @pytest.mark.parametrize("copies", [0, 0.2])
 def test_rows_that_travel_narrow_are_rounded_on_any_ranks(comm, plain_parts, copies):
     """All of them to float16, and nothing else."""
+    shared = {"train__precision": "float32", "features__cache_ratio": copies}
     wide, narrow = (
-        open_graph_session(
-            comm, plain_parts, static_config(train__precision="float32", features__wire=wire, features__cache_ratio=copies)
-        )
-        for wire in ("", "float16")
-    )  # fmt: skip
+        open_graph_session(comm, plain_parts, static_config(**shared, features__wire=wire)) for wire in ("", "float16")
+    )
     plans = [session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
     rows = [s.graph.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
     assert torch.equal(rows[1], rows[0].half().float())
