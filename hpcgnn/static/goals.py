@@ -17,7 +17,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
-from hpcgnn.static.edges import MESSAGES, STORED, type_edges
+from hpcgnn.static.edges import BOTH, MESSAGES, STORED, type_edges
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
 from hpcgnn.static.neighbors import Exclusion
@@ -310,6 +310,9 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
     seeds = make_link_seeds(partition, relation, reverse, world, channel)
     messages, left_out = seeds.partition, seeds.edges
     if task.messages != STORED:
+        with together(world, "type the edges"):
+            typed = edge_types * (1 + (task.messages == BOTH))
+            config.sampling.check_count(len(partition.relations) - 1 + typed, "task.messages")
         messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
     excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
     return LinksToLearn(relation, edge_types, seeds, messages, excluded)

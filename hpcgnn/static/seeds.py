@@ -228,8 +228,8 @@ def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[
     most = int(np.diff(partition.book.of_type(kind.src_type).starts).max())
     if most * num_nodes > PAIRS:
         raise ValueError(
-            f"reverse edges of {kind.name} are found among at most {PAIRS // num_nodes} {partition.types[kind.src_type]} "
-            f"a rank, here one has {most}: start more ranks, or set task.reverse {NONE}"
+            f"reverse edges of {kind.name} are found among at most {PAIRS // num_nodes} nodes a rank, here one has "
+            f"{most}: start more ranks, or set task.reverse {NONE}"
         )
     leading_back = [number for number, other in enumerate(partition.relations)
                     if (other.src_type, other.dst_type) == (kind.dst_type, kind.src_type)]  # fmt: skip

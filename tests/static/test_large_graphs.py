@@ -44,7 +44,7 @@ def test_reverses_are_exact_among_very_many_nodes():
 def test_a_rank_with_too_many_nodes_for_pairs_is_refused():
     edges, num_nodes = InEdges(np.zeros(1, int), np.empty(0, int), np.empty(0, int), {}), (1 << 32) + 2
     partition = share_of([0, num_nodes], 0, edges, np.empty(0, int))
-    with pytest.raises(ValueError, match=r"at most 4294967294 node a rank, here one has 4294967298: start more ranks"):
+    with pytest.raises(ValueError, match=r"at most 4294967294 nodes a rank, here one has 4294967298: start more ranks"):
         _candidates(partition, 0, "")
     assert _candidates(partition, 0, "none") == []
     assert _candidates(share_of([0, num_nodes // 2, num_nodes], 0, edges, np.empty(0, int)), 0, "") == [0]
