@@ -159,6 +159,7 @@ class LinkGoal(StaticGoal):
         self._kind = kind = partition.relations[self._relation]
         self.excluded = links.excluded
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
+        self._num_left_out = seeds.num_left_out
         self._reverses = [partition.relations[number].name for number in seeds.reverses]
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
@@ -265,7 +266,8 @@ class LinkGoal(StaticGoal):
 
     def describe(self) -> str:
         reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
-        return f"links of {self._kind.name}{reverses}, {self._describe_negatives()}"
+        left_out = f" ({self._num_left_out} edges without a split are left out)" if self._num_left_out else ""
+        return f"links of {self._kind.name}{left_out}{reverses}, {self._describe_negatives()}"
 
     def _describe_negatives(self) -> str:
         task, size = self._config.task, self._config.train.batch_size

@@ -85,7 +85,7 @@ def make_seed_batches(
     return SeedBatches(pool.name, dict(zip(names, columns, strict=True)), position, indptr, sizes)
 
 
-TRAIN, NONE = 0, "none"
+TRAIN, NO_SPLIT, NONE = 0, -1, "none"
 PAIRS = 1 << 64  # numbers that a key has
 
 
@@ -93,12 +93,14 @@ PAIRS = 1 << 64  # numbers that a key has
 class LinkSeeds:
     """Edges of a relation as seeds, by split in ``pools``. partition: the graph without held-out edges and their
     reverses; edges: by relation, positions [x] in that graph of every training seed and its reverses, and the place
-    [x] of the seed in the training pool; reverses: numbers of the relations that hold the reverses."""
+    [x] of the seed in the training pool; reverses: numbers of the relations that hold the reverses; num_left_out:
+    edges of the relation without a split, which are neither learnt nor followed."""
 
     pools: dict[str, SeedPool]
     partition: GraphPartition
     edges: dict[int, tuple[np.ndarray, np.ndarray]]
     reverses: tuple[int, ...]
+    num_left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,16 @@ def make_link_seeds(
     with together(world, "read the splits"):
         if "split" not in edges.columns:
             raise ValueError(f"relation {kind.name} has no column split: run data_tools.split --relation {kind.name}")
+        split = edges.columns["split"].astype(np.int64)
+        strange = np.flatnonzero((split < NO_SPLIT) | (split >= len(SPLITS)))
+        if len(strange):
+            raise ValueError(
+                f"column split of relation {kind.name} must hold 0 (train), 1 (val), 2 (test) or {NO_SPLIT} (none: "
+                f"the edge is neither learnt nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
+                f"convert it anew, or run data_tools.split --relation {kind.name}"
+            )
         candidates = _candidates(partition, relation, reverse)
-    split = edges.columns["split"].astype(np.int64)
+    num_left_out = int(world.total(int((split == NO_SPLIT).sum())))
     all_columns = seed_columns(partition, relation)
     pools, place = {}, np.full(len(split), -1, np.int64)
     for number, name in enumerate(SPLITS):
@@ -138,7 +148,8 @@ def make_link_seeds(
                 f"an edge of {kind.name} and its reverse are in different splits: split with data_tools.split, which "
                 f"keeps them together, or set task.reverse {NONE} where the direction tells edges apart"
             )
-    return _leave_out(pools, partition, relation, split, place, reverses)
+    messages, edges_of_pool = _leave_out(partition, relation, split, place, reverses)
+    return LinkSeeds(pools, messages, edges_of_pool, tuple(reverses), num_left_out)
 
 
 def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarray]:
@@ -268,8 +279,10 @@ def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], w
     return _Matched(order[at[has_reverse]], split[matched], place[matched], missing)
 
 
-def _leave_out(pools, partition: GraphPartition, relation: int, split, place, reverses) -> LinkSeeds:
-    """Make the graph of training edges alone, and find the seeds and their reverses in it."""
+def _leave_out(
+    partition: GraphPartition, relation: int, split: np.ndarray, place: np.ndarray, reverses: dict[int, _Matched]
+) -> tuple[GraphPartition, dict[int, tuple[np.ndarray, np.ndarray]]]:  # fmt: skip
+    """Make the graph of training edges alone, and find the training seeds and their reverses in it."""
     pieces = {relation: [(np.arange(len(split)), split, place)]}
     for number, matched in reverses.items():
         pieces.setdefault(number, []).append((matched.position, matched.split, matched.place))
@@ -281,7 +294,7 @@ def _leave_out(pools, partition: GraphPartition, relation: int, split, place, re
         of_seeds = (splits == TRAIN) & stays[position]
         excluded[number] = (np.cumsum(stays) - 1)[position[of_seeds]], places[of_seeds]
         lists[number] = lists[number].take(stays)
-    return LinkSeeds(pools, replace(partition, edges=tuple(lists)), excluded, tuple(reverses))
+    return replace(partition, edges=tuple(lists)), excluded
 
 
 def type_directory(partition: GraphPartition, kind: int, world: World, channel: Channel) -> NodeDirectory:

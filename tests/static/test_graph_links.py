@@ -267,9 +267,23 @@ def longer(path):
     return path
 
 
+def with_splits(first: int, second: int):
+    """The graph of friends, two of whose edges have other splits."""
+
+    def make(path):
+        friends(path)
+        with h5py.File(path, "r+") as file:
+            file["edges"][FRIENDS]["split"][[7, 40]] = first, second
+        return path
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("make", "changes", "message"),
     [
+        (with_splits(3, 2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 7 has 3: .*data_tools.split"),
+        (with_splits(0, -2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 40 has -2"),
         (lopsided, {}, "have a reverse in node.meets.node, .*2 of 300 edges have none.*: add the missing reverses, or"),
         (longer, {}, f"have a reverse in {SOLD}, .*: set task.reverse {SOLD}, or set task.reverse none"),
         (shop, {"task__relation": "user.sells.item"}, "no relation user.sells.item"),
@@ -302,6 +316,14 @@ def test_reverses_are_no_matter_where_nothing_is_sampled(comm, mpi_tmp_path):
     changes = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": []}
     session = open_graph_session(comm, parts, link_config(**changes))
     assert ", no reverses" in session.goal.describe()
+
+
+def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, friends, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config())
+    count = int((relation_rows(parts, FRIENDS)["split"] == -1).sum())
+    assert count > 0
+    assert f"links of {FRIENDS} ({count} edges without a split are left out), reverses" in session.goal.describe()
 
 
 def test_a_longer_relation_holds_the_reverses_if_it_is_named(comm, mpi_tmp_path):
