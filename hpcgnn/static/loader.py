@@ -84,7 +84,7 @@ class SeedLoader:
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws
         if remote is None:
-            self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded)
+            self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded, self)
             self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
             self._draws = [self._make_draw(neighbors, induced, with_edges), *[None] * len(further)]
         if with_edges:
@@ -163,6 +163,11 @@ class SeedLoader:
             return make
 
         return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
+
+    def release(self) -> None:
+        """Drop all that plans; ``World.free_channels`` then frees what this held. The loader must not be used any
+        more."""
+        self._channels, self._draws, self.samplers, self.replica = [], [], [], None
 
     def channels(self) -> list[Channel]:
         """List the channels that planning goes through, one for each plan in flight."""
@@ -250,6 +255,12 @@ class BatchLoader(SeedLoader):
         running = self._running() if self._running else None
         if running is not None:
             running.close()
+
+    def close(self) -> None:
+        """Collective. Stop, and free what the loader shares with other ranks; it must not be used any more."""
+        self.stop()
+        self.release()
+        self._graph.world.free_channels()
 
     def __iter__(self) -> Iterator[Any]:
         """Collective. Iterate over the batches of the next epoch."""
