@@ -302,6 +302,22 @@ def own_rows(own: np.ndarray, chosen: np.ndarray, argument: str, name: str, hint
     return rows
 
 
+def pool_of_chosen(
+    name: str, rows: np.ndarray, chosen: str | Nodes, num_rows: int, columns: dict[str, np.ndarray], graph: StaticGraph
+) -> SeedPool:  # fmt: skip
+    """Collective. Make the pool of seeds with ``rows`` [s] out of num_rows, as chosen: a split, or masks on all ranks,
+    in order of row, else in the order given, rank after rank. input_id [s]: counts masks and lists rank after rank,
+    splits by row."""
+    if isinstance(chosen, str):
+        pool = make_pool(name, rows, num_rows, columns, graph.world, graph.channel)
+        return replace(pool, columns=columns | {"input_id": pool.place})
+    counts = graph.world.allgather_array(np.array([len(rows)], np.int64)).ravel()
+    position = counts[: graph.world.rank].sum() + np.arange(len(rows))
+    is_list = graph.world.any(np.asarray(chosen).dtype != bool)
+    keys, num_keys = (position, int(counts.sum())) if is_list else (rows, num_rows)
+    return make_pool(name, keys, num_keys, columns | {"input_id": position}, graph.world, graph.channel)
+
+
 __all__ = ["NeighborBatch", "NeighborLoader", "StaticGraph"]
 
 
@@ -318,7 +334,8 @@ class NeighborLoader(BatchLoader):
         **options: Any,
     ):  # fmt: skip
         """input_nodes: a split ("train", "val", "test") of the only type with labels, or (node type, split), or (node
-        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. options: ``LoaderOptions``.
+        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. Without shuffling a list
+        keeps its order, rank after rank; all else is in order of row. options: ``LoaderOptions``.
 
         Raises DistributedError.
         """
@@ -328,9 +345,9 @@ class NeighborLoader(BatchLoader):
             self.seed_type, rows, split = _input_nodes(graph, input_nodes)
             columns = _seed_columns(graph, self.seed_type, rows, split)
         shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
-        num_nodes = graph.partition.book.num_nodes
-        pool = make_pool("train" if shuffle else "nodes", rows, num_nodes, columns, graph.world, graph.channel)
-        pool = replace(pool, columns=pool.columns | {"input_id": pool.place})
+        nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
+        name, num_nodes = "train" if shuffle else "nodes", graph.partition.book.num_nodes
+        pool = pool_of_chosen(name, rows, nodes, num_nodes, columns, graph)
         make_batch = partial(_node_batch, graph if chosen.as_data else None, self.seed_type)
         super().__init__(graph, Seeds(pool, ((self.seed_type, "id"),)), sampling, chosen, shuffle, make_batch)
 

@@ -161,6 +161,19 @@ def test_rows_that_travel_narrow_are_rounded_on_any_ranks(comm, plain_parts, cop
     assert torch.equal(rows[1], rows[0].half().float())
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "column weight of node.meets.node: not used (see sampling.mode): model.kind sage does not weigh messages"),
+        ({"sampling__mode": "whole"}, "not used (see sampling.mode): model.kind sage does not"),
+        ({"sampling__mode": "weighted"}, "neighbours are drawn by it, but model.kind sage does not weigh messages"),
+    ],
+)
+def test_weights_that_no_message_has_are_named(comm, plain_parts, changes, line):
+    lines = open_graph_session(comm, plain_parts, static_config(**changes)).describe()
+    assert sum(line in one for one in lines) == 1
+
+
 @pytest.mark.parametrize("make", [typed, plain, bare])
 def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
     parts = make_static_parts(comm, make, mpi_tmp_path)
