@@ -12,4 +12,10 @@ __version__ = "0.1.0"
 # user stays.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
+# How many shapes of matrix products oneDNN, and torch's layer above it, keep code and plans for. Sampled batches have
+# other numbers of rows in every step, so the default of 1,024 shapes is filled with ones that never come again: 600 MiB
+# a rank, measured. Both read this when they multiply for the first time; a value set by the user stays.
+for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(variable, "64")
+
 former_names.install()

@@ -42,7 +42,7 @@ class Transfer:
 
 
 class Channel:
-    """A private communicator for one thread's exchanges, with counters of what it moved.
+    """A private communicator (``mpi``) for one thread's exchanges, with counters of what it moved.
 
     ``polite`` channels wait by Test and short sleeps: a blocking wait in a background thread would spin on a core that
     the main thread needs. ``direct`` sends device memory as it is (CUDA-aware MPI); otherwise it is staged in pinned
@@ -50,7 +50,7 @@ class Channel:
     """
 
     def __init__(self, comm: MPI.Comm, polite: bool = False, direct: bool = False, max_bytes: int = MAX_BYTES):
-        self._comm = comm.Dup()
+        self.mpi = self._comm = comm.Dup()
         self.rank, self.size = comm.rank, comm.size
         self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
         self.sent_to = np.zeros(self.size, np.int64)  # bytes by destination

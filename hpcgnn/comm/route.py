@@ -17,12 +17,21 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, Transfer
 from hpcgnn.native.dispatch import upload
 
+MOST_ROWS = 1 << 32  # of a rank that others can ask for
+
 
 class Ownership(Protocol):
     """Says which rank owns an id, and in which of its rows."""
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the owning rank and the owner's local row of every global id, both int64 [n]."""
+
+
+def narrow_rows(local: np.ndarray) -> np.ndarray:
+    """Return local rows as uint32, in which they are sent. Raises ValueError for a row that does not fit."""
+    if local.size and local.max() > MOST_ROWS - 1:
+        raise ValueError(f"row {local.max()} of one rank: a rank has at most {MOST_ROWS} rows; start more ranks")
+    return local.astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Route:
             order, local = by_owner, local[by_owner]
         want_counts = np.bincount(owner, minlength=channel.size).astype(np.int64)
         serve_counts = channel.counts(want_counts)
-        requests = channel.array(local.astype(np.int32), want_counts, serve_counts).astype(np.int64)
+        requests = channel.array(narrow_rows(local), want_counts, serve_counts).astype(np.int64)
         return cls._build(channel, want_counts, serve_counts, order, requests)
 
     @classmethod

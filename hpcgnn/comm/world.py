@@ -6,6 +6,7 @@ import copy
 import ctypes
 import math
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -89,6 +90,7 @@ class World(Group):
         spare = self.device.type == "cuda" or self.threads < cores
         self._spare_cores = bool(self._comm.allreduce(spare, MPI.LAND))
         torch.set_num_threads(self.threads)
+        self._channels: list[tuple[weakref.ref[Channel], MPI.Comm]] = []
 
     @classmethod
     def alone(cls, config: CommConfig | None = None) -> World:
@@ -107,7 +109,7 @@ class World(Group):
         part = copy.copy(self)
         part.group, part.num_groups = self.rank // (self.size // groups), groups
         part._comm = self._comm.Split(part.group, self.rank)
-        part.rank, part.size = part._comm.rank, part._comm.size
+        part.rank, part.size, part._channels = part._comm.rank, part._comm.size, []
         return part
 
     def split_off(self, last: int) -> World:
@@ -115,7 +117,7 @@ class World(Group):
         own: its verdicts stay within it."""
         part = copy.copy(self)
         part._comm = self._comm.Split(self.rank >= self.size - last, self.rank)
-        part.rank, part.size, part.job = part._comm.rank, part._comm.size, part
+        part.rank, part.size, part.job, part._channels = part._comm.rank, part._comm.size, part, []
         return part
 
     @property
@@ -141,8 +143,21 @@ class World(Group):
         return max(PLANS_AHEAD * spare, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False) -> Channel:
-        """Collective. Make a channel with a communicator of its own; polite: for a background thread."""
-        return Channel(self._comm, polite, self.gpu_direct, self.config.max_message_bytes)
+        """Collective. Make a channel with a communicator of its own; polite: for a background thread. Communicators of
+        channels that are used no more are freed: MPI libraries have but some thousand."""
+        self.free_channels()
+        channel = Channel(self._comm, polite, self.gpu_direct, self.config.max_message_bytes)
+        self._channels.append((weakref.ref(channel), channel.mpi))
+        return channel
+
+    def free_channels(self) -> None:
+        """Collective. Free the communicators of channels that no rank holds any more; that of one that another rank
+        still holds stays, as all ranks must free it."""
+        self._channels = [(channel, comm) for channel, comm in self._channels if comm != MPI.COMM_NULL]
+        is_unused = np.array([channel() is None for channel, _ in self._channels], np.int8)
+        if len(is_unused):
+            for index in np.flatnonzero(self.reduce_array(is_unused, "min")):
+                self._channels[index][1].Free()
 
     def own_channel(self) -> Channel:
         """Make a channel of this rank alone, over which nothing is sent."""

@@ -235,6 +235,6 @@ def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
-    """Convert rows to what models take; normalize: divide each by its sum."""
+    """Convert rows to what models take; normalize: divide each by the sum of its absolute values."""
     converted = torch.from_numpy(rows).to(dtype)
-    return converted / converted.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else converted
+    return converted / converted.abs().sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else converted

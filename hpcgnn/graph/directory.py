@@ -14,10 +14,12 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, exchange_columns
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.native import Random, Stream
+from hpcgnn.native.random import MOST_CHOICES
 
 BINS_PER_RANK = 256
 Self = TypeVar("Self", bound="Directory")
@@ -79,6 +81,13 @@ class NodeDirectory(Directory):
     def lookup(self, places: np.ndarray) -> np.ndarray:
         """Collective. Fetch the global ids of the nodes at ``places`` in [0, size), in the shape of ``places``."""
         return self.rows(places)[..., 0]
+
+
+def check_drawn(pool: str, size: int, remedy: str) -> None:
+    """Raise DistributedError for a pool that random numbers are too small for; called on all ranks alike."""
+    if size > MOST_CHOICES:
+        message = f"{pool}: random numbers choose from at most {MOST_CHOICES}, here are {size}: {remedy}"
+        raise DistributedError(message, user_error=True)
 
 
 def _even_shares(keys: np.ndarray, num_keys: int, world: World) -> BlockOwnership:

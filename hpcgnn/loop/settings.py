@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
+from hpcgnn.native.random import MOST_EPOCHS
 
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
@@ -99,6 +100,10 @@ class TrainConfig:
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.epochs > MOST_EPOCHS:
+            raise ValueError(
+                f"train.epochs must be at most {MOST_EPOCHS}, as many as random numbers tell apart, got {self.epochs}"
+            )
         if self.epochs % self.epoch_parallel:
             raise ValueError(
                 f"train.epochs must be a multiple of train.epoch_parallel = {self.epoch_parallel}, got {self.epochs}"

@@ -81,7 +81,7 @@ def plain_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
     pieces.append(
         time_encode_reference(plan.dt.reshape(-1), frequency, phase, query.dtype).view(*plan.dt.shape, len(phase))
     )
-    keys = torch.cat(pieces, dim=2) * valid.unsqueeze(2)
+    keys = torch.cat(pieces, dim=2).masked_fill(~valid.unsqueeze(2), 0.0)
     score = torch.einsum("nhw,nkw->nhk", query, keys).masked_fill(~valid.unsqueeze(1), float("-inf"))
-    weight = torch.softmax(score, dim=2).nan_to_num(0.0)
+    weight = torch.softmax(score, dim=2).masked_fill(~valid.unsqueeze(1), 0.0)  # roots without slots have NaN
     return torch.einsum("nhk,nkw->nhw", weight, keys)

@@ -12,6 +12,9 @@ import torch
 from hpcgnn.native.build import _native
 from hpcgnn.native.dispatch import compute_backend, empty_like, planning_backend
 
+MOST_EPOCHS, MOST_RELATIONS, MOST_HOPS = 1 << 16, 1 << 12, 1 << 4  # that a key tells apart
+MOST_CHOICES = (1 << 32) - 1  # that a random integer is drawn from
+
 
 class Stream(IntEnum):
     """What a random number is for; part of the key, so that no two purposes share numbers."""
@@ -56,7 +59,7 @@ class Random:
 
 def random_integers(random: Random, identity, slots: int, bound: int, threads: int = 1):
     """Unbiased integers in [0, bound), [N, slots] int64, a function of the random key and ``identity`` [N] only."""
-    if not 0 < bound < 1 << 32:
+    if not 0 < bound <= MOST_CHOICES:
         raise ValueError(f"bound must be in [1, 2^32), got {bound}")
     out = empty_like(identity, (len(identity), slots), "int64")
     kernels, execution = planning_backend(identity, threads)

@@ -9,6 +9,9 @@ import torch
 from hpcgnn import native
 from hpcgnn.native import Random, Stream
 
+SNAPSHOT_BITS = 16  # of a key's step, in models of snapshots: the number of the snapshot; above it is the step
+STEP_NUMBERS = 1 << SNAPSHOT_BITS  # as many steps of an epoch, and snapshots, are told apart
+
 
 @dataclass(frozen=True, slots=True)
 class StepKey:

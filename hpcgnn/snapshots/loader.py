@@ -15,12 +15,15 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import epoch_shuffle
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
+from hpcgnn.nn.step_key import STEP_NUMBERS
 from hpcgnn.snapshots.config import SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import open_snapshot_partition
 from hpcgnn.snapshots.neighborhood import Boundary, Builder
@@ -66,7 +69,7 @@ class SnapshotLoader:
         """split: "train" for steps that may be shuffled, sampled and repeated as ``sampling`` says; batch_size:
         snapshots of a step, 0: all; want(split, epoch, number): what the loss needs of a snapshot that a prediction is
         made from, collective; roots [S]: what every snapshot predicts on all ranks, by default one number a node;
-        with_out: whether the model sees out-neighbours too; channel: of planning."""
+        with_out: whether the model sees out-neighbours too; channel: of planning. Raises DistributedError."""
         world, partition = graph.world, graph.partition
         self._graph, self._split, self.snapshots, self._size = graph, split, snapshots, batch_size
         self._roots = np.full(partition.num_snapshots, partition.book.num_nodes) if roots is None else roots
@@ -84,6 +87,19 @@ class SnapshotLoader:
         share = (world.group, world.num_groups)
         self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, share, boundary)
         self.start_epoch(0)
+        if boundary is not None and split == SPLITS[0]:
+            self.check_keys("sampling.boundary", 1)
+
+    def check_keys(self, key: str, off: int) -> None:
+        """Raise DistributedError for more steps or snapshots than the random numbers of ``key`` tell apart, which its
+        value ``off`` has no need of."""
+        steps, last = self.batches.num_steps, self.snapshots.stop
+        if max(steps, last) > STEP_NUMBERS:
+            raise DistributedError(
+                f"{key} is drawn by step and snapshot, {STEP_NUMBERS} of each at most: an epoch has {steps} steps, of "
+                f"the first {last} snapshots; set {key} {off}, take fewer snapshots or raise train.batch_size",
+                user_error=True,
+            )
 
     def beside(self, split: str, snapshots: range, batch_size: int) -> SnapshotLoader:
         """Make a loader of another split, which shares neighbourhoods and routes with this one."""

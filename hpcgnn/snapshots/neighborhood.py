@@ -23,6 +23,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import find_ghosts, is_remote
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
 from hpcgnn.nn.aggregation import edge_factors, with_loops
+from hpcgnn.nn.step_key import SNAPSHOT_BITS
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 
 # Names of operators. gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian
@@ -243,7 +244,7 @@ class Boundary:
     def sample(self, whole: Neighborhood, epoch: int, step: int, number: int) -> Neighborhood:
         """Sample the neighbourhood in a snapshot as one step sees it: edges from the ghosts taken alone, their weights
         divided by the share. No collective calls."""
-        random = Random(self.seed, Stream.BOUNDARY, (step << 16) + number, epoch)
+        random = Random(self.seed, Stream.BOUNDARY, (step << SNAPSHOT_BITS) + number, epoch)
         assert whole.route is not None
         is_taken = self._take(random, whole.ghost_row)
         requested = self._take(random, self.flat_row[whole.route.requests.cpu().numpy()])

@@ -19,7 +19,7 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
-from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
@@ -144,6 +144,7 @@ class PairPlanner:
         self._strict, self._seed, self._channel, self._device = strict, seed, channel, world.device
         self._ids = partition.global_ids
         self._nodes = NodeDirectory(world, channel, partition.flat_row, self._ids, partition.book.num_nodes)
+        check_drawn("nodes that negatives are drawn from", self._nodes.size, "take snapshots of fewer nodes")
 
     def __call__(self, split: str, epoch: int, number: int) -> Pairs:
         """Collective. Plan a target's pairs, with other negatives in every epoch of training."""

@@ -55,6 +55,8 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
         with_out=model.with_out, drop_last=train.drop_last, seed=train.seed, dtype=dtype, channel=channel,
         timers=plan_timers,
     )  # fmt: skip
+    if config.model.dropout > 0:
+        loader.check_keys("model.dropout", 0)
     loaders = {"train": loader} | {name: loader.beside(name, splits[name], train.batch_size) for name in SPLITS[1:]}
     task = SnapshotTask(
         model, goal, memory, cache(partial(inputs.at, channel=graph.channel)),

@@ -20,8 +20,8 @@ class NeighborBatch:
     batch: blocks and all else that the models of ``hpcgnn.static.model`` take; x: by node type, input rows [U, F] of
     the innermost block's source nodes, None without features; n_id: by type, rows in the graph file [U] of these nodes;
     seeds [s]: rows in the graph file of the seeds, the first nodes of type ``seed_type``; y [s]: labels, None without;
-    input_id [s]: places of the seeds among the input nodes of all ranks in order of row; batch_size: number of seeds of
-    all ranks in this step.
+    input_id [s]: places of the seeds among the input nodes: of a split in order of row, of a mask or list in the order
+    in which they were chosen, rank after rank; batch_size: number of seeds of all ranks in this step.
     """
 
     batch: Batch
@@ -40,8 +40,8 @@ class LinkBatch:
 
     batch, x, n_id: what a NeighborBatch has of these names; src, dst [s]: places of the seeds' ends among the nodes of
     their types; negative_src, negative_dst [s, k]: places of the negatives, or None; row [s]: of the seeds in the graph
-    file; input_id [s]: their places among the input edges of all ranks in order of row; rel [s]: their column of that
-    name, or None; relation: number of their relation; batch_size: number of seeds of all ranks in this step.
+    file; input_id [s]: their places among the input edges, as in a NeighborBatch; rel [s]: their column of that name,
+    or None; relation: number of their relation; batch_size: number of seeds of all ranks in this step.
     """
 
     batch: Batch

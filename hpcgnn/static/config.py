@@ -13,6 +13,7 @@ from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.loop.placement import Planner
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
+from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.static.negatives import EDGE
 from hpcgnn.task.links import DecoderKind
 
@@ -48,8 +49,8 @@ class GraphSamplingConfig:
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
-        planner: where neighbours are drawn: on the "host", on the "device" (one rank on CUDA, which then holds the
-            edges), or "auto": on the device where it can, and half of its free memory takes them.
+        planner: where neighbours are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
+            or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
@@ -73,6 +74,11 @@ class GraphSamplingConfig:
                 raise ValueError(f"sampling.{name} needs {len(self.fanouts)} numbers, one a layer, got {values}")
             if any(value < FULL for value in values):
                 raise ValueError(f"sampling.{name} must be -1 (all), 0 (none) or more, got {values}")
+        if len(self.fanouts) > MOST_HOPS:
+            raise ValueError(
+                f"sampling.fanouts must have at most {MOST_HOPS} numbers, got {len(self.fanouts)}: use sampling.mode "
+                "whole for deeper models"
+            )
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
         if self.in_flight < 1:
@@ -84,10 +90,20 @@ class GraphSamplingConfig:
             )
 
     def check_relations(self, names: list[str]) -> None:
-        """Raise ValueError for fanouts of a relation that the graph does not have."""
+        """Raise ValueError for fanouts of a relation that the graph does not have, and for more relations than can be
+        drawn from."""
+        self.check_count(len(names))
         for name in self.relation_fanouts:
             if name not in names:
                 raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(names)}")
+
+    def check_count(self, num_relations: int, key: str = "sampling.mode") -> None:
+        """Raise ValueError, with a remedy for ``key``, for more relations than can be drawn from."""
+        if self.fanouts and num_relations > MOST_RELATIONS:
+            remedy = "use mode whole, or one relation with a column rel" if key == "sampling.mode" else "use stored"
+            raise ValueError(
+                f"{key}: neighbours are drawn from at most {MOST_RELATIONS} relations, not {num_relations}: {remedy}"
+            )
 
 
 @dataclass
@@ -318,8 +334,9 @@ class FeatureConfig:
         cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
         cache: which those are: "presample" counts what the first epoch's plans would want, "stored" takes the ranking
             that data_tools.partition stored with the parts (``--cache-ranking``).
-        wire: dtype that rows travel in: "float16", "bfloat16", or empty for their own.
-        normalize: divide every node's features by their sum.
+        wire: dtype that rows travel in, to which all are rounded, on one rank too: "float16", "bfloat16", or empty for
+            their own.
+        normalize: divide every node's features by the sum of their absolute values.
     """
 
     storage: Literal["memory", "pinned", "file"] = "memory"

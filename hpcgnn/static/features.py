@@ -73,10 +73,12 @@ class NodeRows:
             self._copies = {name: self._pull(route.to(table.device), table) for name, table in tables.items()}
 
     def plan(self, ids: np.ndarray | torch.Tensor, channel: Channel) -> Fetch:
-        """Collective. Plan to fetch the rows of unique global ids [U]; on the only rank they may be a tensor of a
-        device."""
+        """Collective. Plan to fetch the rows of unique global ids [U], which may be a tensor of a device; several ranks
+        plan on the host."""
         if isinstance(ids, torch.Tensor):
-            return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
+            if channel.size == 1:
+                return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
+            ids = ids.cpu().numpy()
         if channel.size == 1:
             return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
         first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]
@@ -124,8 +126,9 @@ class NodeRows:
         )
 
     def _pull(self, route: Route, table: Table) -> torch.Tensor:
-        """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``."""
-        narrow = self._wire is not None and table.dtype.is_floating_point and route.channel.size > 1
+        """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``, and those that need not travel
+        are rounded as well, so that the answer does not depend on the number of ranks."""
+        narrow = self._wire is not None and table.dtype.is_floating_point
         if not narrow and not isinstance(table, GatheredTable):
             return route.pull(table)[0]
         rows = gather(table, route.served)

@@ -18,11 +18,12 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
-from hpcgnn.static.edges import MESSAGES, STORED, type_edges
+from hpcgnn.static.edges import BOTH, MESSAGES, STORED, type_edges
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.seeds import (
+    NONE,
     TRAIN,
     LinkSeeds,
     SeedBatches,
@@ -157,6 +158,7 @@ class LinkGoal(StaticGoal):
         self._kind = kind = partition.relations[self._relation]
         self.excluded = links.excluded
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
+        self._num_left_out = seeds.num_left_out
         self._reverses = [partition.relations[number].name for number in seeds.reverses]
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
@@ -269,7 +271,8 @@ class LinkGoal(StaticGoal):
 
     def describe(self) -> str:
         reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
-        return f"links of {self._kind.name}{reverses}, {self._describe_negatives()}"
+        left_out = f" ({self._num_left_out} edges without a split are left out)" if self._num_left_out else ""
+        return f"links of {self._kind.name}{left_out}{reverses}, {self._describe_negatives()}"
 
     def _describe_negatives(self) -> str:
         task, size = self._config.task, self._config.train.batch_size
@@ -310,9 +313,13 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
         relation = split_relation(partition, task.relation, "task.relation")
         types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
     edge_types = max(world.allgather(types))
-    seeds = make_link_seeds(partition, relation, task.reverse, world, channel)
+    reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
+    seeds = make_link_seeds(partition, relation, reverse, world, channel)
     messages, left_out = seeds.partition, seeds.edges
     if task.messages != STORED:
+        with together(world, "type the edges"):
+            typed = edge_types * (1 + (task.messages == BOTH))
+            config.sampling.check_count(len(partition.relations) - 1 + typed, "task.messages")
         messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
     excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
     return LinksToLearn(relation, edge_types, seeds, messages, excluded)

@@ -73,7 +73,7 @@ class StaticGraph:
                 partition = outward(partition, self.channel)
         self.partition = partition
         self.tables = NodeTables(partition, features or FeatureConfig(), world, self.channel, dtype)
-        self._replicas: list[Replica] = []
+        self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # and the loader that has it alone
         self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
 
@@ -89,22 +89,34 @@ class StaticGraph:
         """What steps fetch of nodes, by type."""
         return self.tables.rows
 
-    def replica(self, topology: str, mode: str, excluded: Exclusion | None = None) -> Replica | None:
+    def replica(
+        self, topology: str, mode: str, excluded: Exclusion | None = None, loader: Any = None
+    ) -> Replica | None:  # fmt: skip
         """Collective. Make a copy of the edges on every node; None where owners are asked. Loaders of a ``mode`` share
-        it, but those whose steps leave out edges."""
+        it, but a ``loader`` whose steps leave out edges has one of its own, which goes when the loader is gone."""
         if topology == SHARDED:
             return None
         if excluded is None and mode in self._shared:
             return self._shared[mode]
+        self._close_replicas()
         replica = make_replica(topology, self.partition, mode, self.world, self.channel, excluded)
+        if replica is not None and excluded is None:
+            self._shared[mode] = replica
         if replica is not None:
-            self._replicas.append(replica)
-            if excluded is None:
-                self._shared[mode] = replica
+            self._replicas.append((replica, None if excluded is None else weakref.ref(loader)))
         return replica
+
+    def _close_replicas(self) -> None:
+        """Collective. Free the copies of loaders that are gone on all ranks."""
+        is_unused = np.array([loader is not None and loader() is None for _, loader in self._replicas], np.int8)
+        if len(is_unused) == 0:
+            return
+        for index in reversed(np.flatnonzero(self.world.reduce_array(is_unused, "min"))):
+            self._replicas.pop(index)[0].close()
 
     def stop_at_close(self, loader: Any) -> None:
         """Let ``close`` stop a loader first, by its method ``stop``, if it is still there."""
+        self._loaders[:] = [other for other in self._loaders if other() is not None]
         self._loaders.append(weakref.ref(loader))
 
     def edges(self, relation: str) -> np.ndarray:
@@ -117,10 +129,12 @@ class StaticGraph:
         nor loaders may be used any more."""
         for loader in filter(None, (reference() for reference in self._loaders)):
             loader.stop()
-        for replica in self._replicas:
+            loader.release()
+        for replica, _ in self._replicas:
             replica.close()
         self._replicas.clear()
         self.channel.close()
+        self.world.free_channels()
 
     @property
     def types(self) -> tuple[str, ...]:

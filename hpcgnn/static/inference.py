@@ -28,6 +28,9 @@ def go_on() -> None:
     """Do nothing between two chunks."""
 
 
+NO_LAYER = -1  # of models without layers, whose input rows lie in files
+
+
 @torch.no_grad()
 def infer(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor:
     """Collective. Compute the outputs [n, C] of all local nodes, in order of local row; between: see ``last_rows``."""
@@ -53,7 +56,7 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
         rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))
     for number in range(model.num_hops):
         rows = _layer(session, number, rows, identity, degree, between)
-    return rows
+    return _layer(session, NO_LAYER, rows, identity, degree, between) if rows is None else rows
 
 
 def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
@@ -75,7 +78,7 @@ def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch
 
 def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, degree, between) -> torch.Tensor:
     """Collective. Compute one layer's rows [n, W] of all local nodes: from the rows of the layer before, or, where
-    these are None, from input rows."""
+    these are None, from input rows; NO_LAYER: what layers would take."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
     out: Any = None
@@ -83,13 +86,13 @@ def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, de
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
-        block, ids = _full_block(partition, first, last, relabel)
+        block, ids = _full_block(partition, first, last, relabel, with_edges=number != NO_LAYER)
         block = block_on(identity.device, block)
         route = Route.plan(partition.book, np.concatenate(ids), session.graph.channel).to(identity.device)
         keys, degrees, *pulled = route.pull(identity, degree, *([] if rows is None else [rows]))
         batch = _batch(block, keys, degrees)
         sources = session.model.first(batch, _inputs(session, ids)) if rows is None else pulled[0]
-        outputs = session.model.step(number, batch, block, sources)
+        outputs = sources if number == NO_LAYER else session.model.step(number, batch, block, sources)
         if out is None:
             out = outputs.new_empty((partition.num_nodes, outputs.shape[1]))
         out[first:last] = outputs
@@ -97,18 +100,22 @@ def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, de
     return rows if out is None else out
 
 
-def _full_block(partition: GraphPartition, first: int, last: int, relabel) -> tuple[Block, list[np.ndarray]]:
-    """Make the block of local nodes first .. last - 1 with all their in-edges; returns the global ids of its source
-    nodes by type, too."""
+def _full_block(
+    partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], with_edges: bool = True
+) -> tuple[Block, list[np.ndarray]]:  # fmt: skip
+    """Make the block of local nodes first .. last - 1 with all their in-edges, or with none; returns the global ids of
+    its source nodes by type, too."""
     base, bounds = partition.book.type_base(), []
     for kind in range(len(partition.types)):
         nodes = partition.of_type(kind)
         begin, end = (min(max(row, nodes.start), nodes.stop) - nodes.start for row in (first, last))
         bounds.append((begin, end))
         relabel[kind].begin()
-        relabel[kind].add(partition.global_ids(kind)[begin:end] - base[kind])
+        first_row = int(partition.book.of_type(kind).starts[partition.rank] - base[kind])
+        relabel[kind].add(np.arange(first_row + begin, first_row + end))
     relations = []
-    for number, (relation, edges) in enumerate(zip(partition.relations, partition.edges, strict=True)):
+    edges_by_relation = zip(partition.relations, partition.edges, strict=True) if with_edges else ()
+    for number, (relation, edges) in enumerate(edges_by_relation):
         begin, end = bounds[relation.dst_type]
         indptr = edges.indptr[begin : end + 1] - edges.indptr[begin]
         source = edges.src[edges.indptr[begin] : edges.indptr[end]] - base[relation.src_type]

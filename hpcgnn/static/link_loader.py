@@ -19,7 +19,7 @@ from hpcgnn.static.batches import LinkBatch
 from hpcgnn.static.config import OUT
 from hpcgnn.static.draw import Roots
 from hpcgnn.static.graph import Nodes, StaticGraph
-from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, own_rows
+from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, own_rows, pool_of_chosen
 from hpcgnn.static.negatives import EDGE, End, LinkNegatives
 from hpcgnn.static.neighbors import Exclusion
 from hpcgnn.static.plan import GraphPlan
@@ -28,7 +28,6 @@ from hpcgnn.static.seeds import (
     SeedPool,
     edges_of_seeds,
     make_link_seeds,
-    make_pool,
     seed_columns,
     split_relation,
     type_directory,
@@ -53,7 +52,8 @@ class LinkNeighborLoader(BatchLoader):
         """edges: a split ("train", "val", "test") of the only relation with a column ``split``, or (relation, split),
         or (relation, edges of this rank): a mask over ``graph.edges(relation)``, or rows among these. With a split
         messages follow the edges of "train" alone. neg_sampling: "binary" draws so many ``negatives`` a seed, with both
-        ends new, "triplet" destinations alone; uniform over the nodes of the type. exclude_seeds: the seeds of a
+        ends new, "triplet" destinations alone; uniform over the nodes of the type. Without shuffling a list keeps its
+        order, rank after rank; all else is in order of row. exclude_seeds: the seeds of a
         step and their reverses are left out before neighbours are sampled; reverse: the relation that holds these, as
         ``task.reverse`` in the run file. options: ``hpcgnn.static.loader.LoaderOptions``.
 
@@ -70,9 +70,9 @@ class LinkNeighborLoader(BatchLoader):
             graph, pool = graph.over(seeds.partition), seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         else:
-            pool, left_out = _chosen_edges(graph, self.relation, rows, reverse, exclude_seeds)
+            pool, left_out = _chosen_edges(graph, self.relation, rows, np.asarray(edges[1]), reverse, exclude_seeds)
         pool = replace(
-            pool, name=SPLITS[TRAIN] if shuffle else "edges", columns=pool.columns | {"input_id": pool.place}
+            pool, name=SPLITS[TRAIN] if shuffle else "edges", columns={"input_id": pool.place} | pool.columns
         )
         excluded = None
         if exclude_seeds and left_out:
@@ -106,7 +106,7 @@ def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]
 
 
 def _chosen_edges(
-    graph: StaticGraph, relation: int, rows: np.ndarray, reverse: str, excludes: bool
+    graph: StaticGraph, relation: int, rows: np.ndarray, chosen: Nodes, reverse: str, excludes: bool
 ) -> tuple[SeedPool, dict[int, tuple[np.ndarray, np.ndarray]]]:
     """Collective. Make the pool of edges that the user chose, and those to leave out."""
     partition, shared = graph.partition, (graph.world, graph.channel)
@@ -114,7 +114,7 @@ def _chosen_edges(
     order = np.argsort(edges.row)
     at = order[np.searchsorted(edges.row, rows, sorter=order)]
     columns = {name: column[at] for name, column in seed_columns(partition, relation).items()}
-    pool = make_pool("edges", rows, partition.relations[relation].num_edges, columns, *shared)
+    pool = pool_of_chosen("edges", rows, chosen, partition.relations[relation].num_edges, columns, graph)
     place = np.full(len(edges.row), -1, np.int64)
     place[at] = pool.place
     return pool, edges_of_seeds(partition, relation, reverse, place, *shared) if excludes else {}

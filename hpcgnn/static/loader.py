@@ -84,7 +84,7 @@ class SeedLoader:
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws
         if remote is None:
-            self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded)
+            self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded, self)
             self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
             self._draws = [self._make_draw(neighbors, induced, with_edges), *[None] * len(further)]
         if with_edges:
@@ -164,6 +164,11 @@ class SeedLoader:
             return make
 
         return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
+
+    def release(self) -> None:
+        """Drop all that plans; ``World.free_channels`` then frees what this held. The loader must not be used any
+        more."""
+        self._channels, self._draws, self.samplers, self.replica = [], [], [], None
 
     def channels(self) -> list[Channel]:
         """List the channels that planning goes through, one for each plan in flight."""
@@ -252,6 +257,12 @@ class BatchLoader(SeedLoader):
         if running is not None:
             running.close()
 
+    def close(self) -> None:
+        """Collective. Stop, and free what the loader shares with other ranks; it must not be used any more."""
+        self.stop()
+        self.release()
+        self._graph.world.free_channels()
+
     def __iter__(self) -> Iterator[Any]:
         """Collective. Iterate over the batches of the next epoch."""
         self.stop()
@@ -292,6 +303,22 @@ def own_rows(own: np.ndarray, chosen: np.ndarray, argument: str, name: str, hint
     return rows
 
 
+def pool_of_chosen(
+    name: str, rows: np.ndarray, chosen: str | Nodes, num_rows: int, columns: dict[str, np.ndarray], graph: StaticGraph
+) -> SeedPool:  # fmt: skip
+    """Collective. Make the pool of seeds with ``rows`` [s] out of num_rows, as chosen: a split, or masks on all ranks,
+    in order of row, else in the order given, rank after rank. input_id [s]: counts masks and lists rank after rank,
+    splits by row."""
+    if isinstance(chosen, str):
+        pool = make_pool(name, rows, num_rows, columns, graph.world, graph.channel)
+        return replace(pool, columns=columns | {"input_id": pool.place})
+    counts = graph.world.allgather_array(np.array([len(rows)], np.int64)).ravel()
+    position = counts[: graph.world.rank].sum() + np.arange(len(rows))
+    is_list = graph.world.any(np.asarray(chosen).dtype != bool)
+    keys, num_keys = (position, int(counts.sum())) if is_list else (rows, num_rows)
+    return make_pool(name, keys, num_keys, columns | {"input_id": position}, graph.world, graph.channel)
+
+
 __all__ = ["NeighborBatch", "NeighborLoader", "StaticGraph"]
 
 
@@ -308,7 +335,8 @@ class NeighborLoader(BatchLoader):
         **options: Any,
     ):  # fmt: skip
         """input_nodes: a split ("train", "val", "test") of the only type with labels, or (node type, split), or (node
-        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. options: ``LoaderOptions``.
+        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. Without shuffling a list
+        keeps its order, rank after rank; all else is in order of row. options: ``LoaderOptions``.
 
         Raises DistributedError.
         """
@@ -318,9 +346,9 @@ class NeighborLoader(BatchLoader):
             self.seed_type, rows, split = _input_nodes(graph, input_nodes)
             columns = _seed_columns(graph, self.seed_type, rows, split)
         shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
-        num_nodes = graph.partition.book.num_nodes
-        pool = make_pool("train" if shuffle else "nodes", rows, num_nodes, columns, graph.world, graph.channel)
-        pool = replace(pool, columns=pool.columns | {"input_id": pool.place})
+        nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
+        name, num_nodes = "train" if shuffle else "nodes", graph.partition.book.num_nodes
+        pool = pool_of_chosen(name, rows, nodes, num_nodes, columns, graph)
         make_batch = partial(_node_batch, graph if chosen.as_data else None, self.seed_type)
         super().__init__(graph, Seeds(pool, ((self.seed_type, "id"),)), sampling, chosen, shuffle, make_batch)
 

@@ -16,7 +16,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.directory import NodeDirectory, permute
+from hpcgnn.graph.directory import NodeDirectory, check_drawn, permute
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.seeds import SeedBatches
@@ -45,7 +45,8 @@ class End:
 
 
 class LinkNegatives:
-    """Adds negatives to the columns of a step's seeds. Collective to call, over ``channel``.
+    """Adds negatives to the columns of a step's seeds. Collective to call, over ``channel``. Raises DistributedError
+    for more nodes of a type than can be drawn from.
 
     source says where those of training come from. "edge": ``count`` draws for every seed, a column [s, k]. "batch": the
     answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The latter
@@ -58,6 +59,8 @@ class LinkNegatives:
         self, ends: tuple[End, ...], source: str, count: int, eval_count: int, batch_size: int, seed: int,
         channel: Channel,
     ):  # fmt: skip
+        for end in ends:
+            check_drawn("nodes that negatives are drawn from", end.nodes.size, "learn a relation to fewer nodes")
         self._ends, self._source, self._count, self._eval_count = ends, source, count, eval_count
         self._batch_size, self._seed, self._channel = batch_size, seed, channel
 

@@ -8,6 +8,7 @@ lists that leave out x of m edges of a relation.
 from __future__ import annotations
 
 import copy
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import Route
+from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.graph.directory import permute_back
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native import Random, Stream
@@ -53,7 +54,7 @@ class Exclusion:
             self.edges[relation] = position[order], place[order]
         self.total, self._batch_size, self._stream = total, batch_size, stream
         self._shuffle: Random | None = None
-        self._seeds: tuple[int, np.ndarray] | None = None
+        self._kept = threading.local()  # step, and the places of its seeds: each thread plans another step
 
     def among(self, edges: dict[int, tuple[np.ndarray, np.ndarray]]) -> Exclusion:
         """Look for these seeds in other lists: edges by relation, positions and places, in order of place, then
@@ -64,7 +65,7 @@ class Exclusion:
 
     def start_epoch(self, shuffle: Random | None) -> None:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
-        self._shuffle, self._seeds = shuffle, None
+        self._shuffle, self._kept = shuffle, threading.local()
 
     def at(self, relation: int, random: Random) -> np.ndarray:
         """Find the positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws
@@ -79,15 +80,15 @@ class Exclusion:
         return np.unique(position[index])
 
     def _seeds_of(self, step: int) -> np.ndarray:
-        """Find the places, increasing, of a step's seeds; the last step's are kept."""
-        last_seeds = self._seeds
-        if last_seeds is None or last_seeds[0] != step:
+        """Find the places, increasing, of a step's seeds; those of a thread's last step are kept."""
+        kept = self._kept
+        if getattr(kept, "step", None) != step:
             first = step * self._batch_size
             places = np.arange(first, min(first + self._batch_size, self.total))
             if self._shuffle is not None:
                 places = np.sort(permute_back(places, self.total, self._shuffle))
-            self._seeds = last_seeds = step, places
-        return last_seeds[1]
+            kept.step, kept.places = step, places
+        return kept.places
 
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:
@@ -172,8 +173,9 @@ class NeighborSampler:
 
     @property
     def alone(self) -> bool:
-        """Whether this rank has the whole of a graph of one type and one relation: a batch is then one native call."""
-        one = len(self.partition.types) == len(self.partition.relations) == 1
+        """Whether this rank has the whole of a graph of one type and one relation, of fewer than 2^31 nodes: a batch is
+        then one native call."""
+        one = len(self.partition.types) == len(self.partition.relations) == 1 and self.partition.num_nodes < 1 << 31
         plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
         return one and plain and self._channel.size == 1 and self.device is None
 
@@ -229,7 +231,7 @@ class NeighborSampler:
         book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
         order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
         serve = self._channel.counts(want)
-        request = self._channel.array(local.astype(np.int32), want, serve).astype(np.int64)
+        request = self._channel.array(narrow_rows(local), want, serve).astype(np.int64)
         reply, sizes = self._serve(request, serve, fanouts, random)
         receive = self._channel.counts(sizes)
         received = self._channel.array(reply, sizes, receive)

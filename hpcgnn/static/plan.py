@@ -113,7 +113,7 @@ class GraphSampler:
         steps = self._steps_of(batches, epoch)
         ids = self._draw.draw(steps, step).input_ids
         steps.take(step)
-        return ids
+        return [kind.cpu().numpy() if isinstance(kind, torch.Tensor) else kind for kind in ids]
 
     def _steps_of(self, batches: SeedBatches, epoch: int) -> Steps:
         """Return the steps of a pass over a split, with the columns of those that were drawn ahead."""

@@ -85,19 +85,22 @@ def make_seed_batches(
     return SeedBatches(pool.name, dict(zip(names, columns, strict=True)), position, indptr, sizes)
 
 
-TRAIN, NONE = 0, "none"
+TRAIN, NO_SPLIT, NONE = 0, -1, "none"
+PAIRS = 1 << 64  # numbers that a key has
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSeeds:
     """Edges of a relation as seeds, by split in ``pools``. partition: the graph without held-out edges and their
     reverses; edges: by relation, positions [x] in that graph of every training seed and its reverses, and the place
-    [x] of the seed in the training pool; reverses: numbers of the relations that hold the reverses."""
+    [x] of the seed in the training pool; reverses: numbers of the relations that hold the reverses; num_left_out:
+    edges of the relation without a split, which are neither learnt nor followed."""
 
     pools: dict[str, SeedPool]
     partition: GraphPartition
     edges: dict[int, tuple[np.ndarray, np.ndarray]]
     reverses: tuple[int, ...]
+    num_left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,16 @@ def make_link_seeds(
     with together(world, "read the splits"):
         if "split" not in edges.columns:
             raise ValueError(f"relation {kind.name} has no column split: run data_tools.split --relation {kind.name}")
+        split = edges.columns["split"].astype(np.int64)
+        strange = np.flatnonzero((split < NO_SPLIT) | (split >= len(SPLITS)))
+        if len(strange):
+            raise ValueError(
+                f"column split of relation {kind.name} must hold 0 (train), 1 (val), 2 (test) or {NO_SPLIT} (none: "
+                f"the edge is neither learnt nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
+                f"convert it anew, or run data_tools.split --relation {kind.name}"
+            )
         candidates = _candidates(partition, relation, reverse)
-    split = edges.columns["split"].astype(np.int64)
+    num_left_out = int(world.total(int((split == NO_SPLIT).sum())))
     all_columns = seed_columns(partition, relation)
     pools, place = {}, np.full(len(split), -1, np.int64)
     for number, name in enumerate(SPLITS):
@@ -137,7 +148,8 @@ def make_link_seeds(
                 f"an edge of {kind.name} and its reverse are in different splits: split with data_tools.split, which "
                 f"keeps them together, or set task.reverse {NONE} where the direction tells edges apart"
             )
-    return _leave_out(pools, partition, relation, split, place, reverses)
+    messages, edges_of_pool = _leave_out(partition, relation, split, place, reverses)
+    return LinkSeeds(pools, messages, edges_of_pool, tuple(reverses), num_left_out)
 
 
 def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarray]:
@@ -177,7 +189,7 @@ def _match_all(
 ) -> dict[int, _Matched]:  # fmt: skip
     """Collective. Find the reverses of a relation's edges in the candidates. Where ``reverse`` names no relation, only
     candidates count that have one reverse of each edge and no other edges. Raises DistributedError for a relation that
-    is named and lacks reverses."""
+    is named and lacks reverses, and for one that does not count but has reverses of half of the held-out edges."""
     kind, columns = partition.relations[relation], seed_columns(partition, relation)
     moved = to_sources(partition, [columns["src"], columns["dst"], columns["row"], split, place], channel)
     matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
@@ -188,10 +200,22 @@ def _match_all(
                 f"task.reverse {reverse}: {missing} of {kind.num_edges} edges of {kind.name} have no reverse in "
                 f"it, so a step would leave out some reverses and see others: add them, or set task.reverse {NONE}"
             )
-    return {
+    exact = {
         number: match for number, match in matched.items()
         if reverse or (match.missing == 0 and partition.relations[number].num_edges == kind.num_edges)
     }  # fmt: skip
+    held_out = world.total(int((split > TRAIN).sum()))
+    for number in matched.keys() - exact.keys():
+        seen, name = world.total(int((matched[number].split > TRAIN).sum())), partition.relations[number].name
+        with together(world, "match reverse edges"):
+            if held_out and 2 * seen >= held_out:
+                remedy = f"set task.reverse {name}" if matched[number].missing == 0 else "add the missing reverses"
+                raise ValueError(
+                    f"{seen} of {held_out} validation and test edges of {kind.name} have a reverse in {name}, which "
+                    f"messages would pass along ({matched[number].missing} of {kind.num_edges} edges have none): "
+                    f"{remedy}, or set task.reverse {NONE} where the direction tells edges apart"
+                )
+    return exact
 
 
 def split_relation(partition: GraphPartition, name: str, key: str) -> int:
@@ -207,10 +231,17 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
 
 
 def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[int]:
-    """List the relations that may hold the reverse edges. Raises ValueError for a named one that cannot."""
+    """List the relations that may hold the reverse edges. Raises ValueError for a named one that cannot, and for a rank
+    with so many nodes that pairs of nodes have no key of 64 bits."""
     if reverse == NONE:
         return []
-    kind = partition.relations[relation]
+    kind, num_nodes = partition.relations[relation], partition.book.num_nodes
+    most = int(np.diff(partition.book.of_type(kind.src_type).starts).max())
+    if most * num_nodes > PAIRS:
+        raise ValueError(
+            f"reverse edges of {kind.name} are found among at most {PAIRS // num_nodes} nodes a rank, here one has "
+            f"{most}: start more ranks, or set task.reverse {NONE}"
+        )
     leading_back = [number for number, other in enumerate(partition.relations)
                     if (other.src_type, other.dst_type) == (kind.dst_type, kind.src_type)]  # fmt: skip
     if not reverse:
@@ -235,9 +266,10 @@ def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], w
     row ids, the first edge between two nodes goes with the first one back, the second with the second."""
     src, dst, _, split, place = moved
     kind, edges = partition.relations[candidate], partition.edges[candidate]
-    back = partition.global_ids(kind.dst_type)[edges.dst] * partition.book.num_nodes + edges.src
+    first, num_nodes = partition.book.of_type(kind.dst_type).starts[partition.rank], np.uint64(partition.book.num_nodes)
+    back = edges.dst.astype(np.uint64) * num_nodes + edges.src.astype(np.uint64)
     order = np.lexsort((edges.row, back))
-    key = src * partition.book.num_nodes + dst
+    key = (src - first).astype(np.uint64) * num_nodes + dst.astype(np.uint64)
     by_key = np.argsort(key, kind="stable")
     key, sorted_back = key[by_key], back[order]
     at = np.searchsorted(sorted_back, key) + np.arange(len(key)) - np.searchsorted(key, key)
@@ -247,8 +279,10 @@ def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], w
     return _Matched(order[at[has_reverse]], split[matched], place[matched], missing)
 
 
-def _leave_out(pools, partition: GraphPartition, relation: int, split, place, reverses) -> LinkSeeds:
-    """Make the graph of training edges alone, and find the seeds and their reverses in it."""
+def _leave_out(
+    partition: GraphPartition, relation: int, split: np.ndarray, place: np.ndarray, reverses: dict[int, _Matched]
+) -> tuple[GraphPartition, dict[int, tuple[np.ndarray, np.ndarray]]]:  # fmt: skip
+    """Make the graph of training edges alone, and find the training seeds and their reverses in it."""
     pieces = {relation: [(np.arange(len(split)), split, place)]}
     for number, matched in reverses.items():
         pieces.setdefault(number, []).append((matched.position, matched.split, matched.place))
@@ -260,7 +294,7 @@ def _leave_out(pools, partition: GraphPartition, relation: int, split, place, re
         of_seeds = (splits == TRAIN) & stays[position]
         excluded[number] = (np.cumsum(stays) - 1)[position[of_seeds]], places[of_seeds]
         lists[number] = lists[number].take(stays)
-    return LinkSeeds(pools, replace(partition, edges=tuple(lists)), excluded, tuple(reverses))
+    return replace(partition, edges=tuple(lists)), excluded
 
 
 def type_directory(partition: GraphPartition, kind: int, world: World, channel: Channel) -> NodeDirectory:

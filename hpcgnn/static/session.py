@@ -49,6 +49,7 @@ def open_session(
         config, path, world, channel, partial(_check, config, samplers is None),
         edges=samplers is None or exact or config.task.kind == LINK,
     )  # fmt: skip
+    describe = partial(_describe, _describe_weights(config, partition))
     goal, partition = make_goal(config, partition, world, channel)
     if config.sampling.mode == WHOLE:
         exact, whole = True, build_full_graph(partition, channel, world.device)
@@ -73,7 +74,7 @@ def open_session(
     if config.train.cuda_graphs and whole is None:
         task.use_graphs(lambda step: StepGraphs(step, timers))
     return Session(
-        config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, _describe,
+        config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, describe,
         world, "seeds", _exact_scores if exact else None,
     )  # fmt: skip
 
@@ -124,6 +125,8 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
     reason = ""
     if not loader.draw.on_device:
         reason = "neighbours are drawn on the host (see sampling.planner)"
+    elif partition.book.size > 1:
+        reason = "several ranks fetch rows from one another"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
         reason = "the graph has several types"
     elif config.model.kind in RELATIONAL_KINDS:
@@ -231,7 +234,18 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
         return None
 
 
-def _describe(session: Session) -> list[str]:
+def _describe_weights(config: StaticConfig, partition: GraphPartition) -> list[str]:
+    """Say that no model multiplies messages by the edges' column ``weight``, where there is one; a class of the user's
+    own may."""
+    pairs = zip(partition.relations, partition.edges, strict=True)
+    names = ", ".join(relation.name for relation, edges in pairs if "weight" in edges.columns)
+    if not names or config.model.class_path:
+        return []
+    use = "neighbours are drawn by it, but" if config.sampling.mode == "weighted" else "not used (see sampling.mode):"
+    return [f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages"]
+
+
+def _describe(weights: list[str], session: Session) -> list[str]:
     """Collective."""
     world, book, config, loader = session.world, session.partition.book, session.config, session.loaders["train"]
     start, sampled = "whole graph in every step", config.sampling.mode != WHOLE
@@ -245,6 +259,7 @@ def _describe(session: Session) -> list[str]:
         *([loader.remote.describe()] if sampled and loader.remote else []),
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
+        *weights,
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),

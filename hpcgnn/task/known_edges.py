@@ -24,7 +24,7 @@ class KnownAnswers:
         order = np.lexsort((node, key))
         self._key, self._node = key[order], (node - self.first)[order]
         self._unique, number = np.unique(self._key, return_inverse=True)
-        self._pair = number * self.count + self._node
+        self._pair = self._pairs(number, self._node)
 
     def of(self, query: np.ndarray, edge_type: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the answers of queries [n] at this rank: positions of the queries, increasing, and nodes counted from
@@ -51,9 +51,13 @@ class KnownAnswers:
             return np.zeros(len(query), bool)
         key = self._keys(query, edge_type)
         number = np.minimum(np.searchsorted(self._unique, key), len(self._unique) - 1)
-        pair = number * self.count + node - self.first
+        pair = self._pairs(number, node - self.first)
         place = np.minimum(np.searchsorted(self._pair, pair), len(self._pair) - 1)
         return (self._unique[number] == key) & (self._pair[place] == pair)
+
+    def _pairs(self, number: np.ndarray, node: np.ndarray) -> np.ndarray:
+        """Sort keys of pairs of a query's number and a node counted from ``first``; int64 would not hold them."""
+        return number.astype(np.uint64) * np.uint64(self.count) + node.astype(np.uint64)
 
     def _keys(self, query: np.ndarray, edge_type: np.ndarray) -> np.ndarray:
         """Sort keys of queries, as known edges have them; -1 for a type that no known edge has."""

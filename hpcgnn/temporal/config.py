@@ -11,6 +11,7 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.placement import Planner
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_time_parallel
+from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.temporal.eval_config import BaselineConfig, EvalConfig
 
 
@@ -111,6 +112,8 @@ class ModelConfig:
         check_choices("model", self)
         if min(self.memory_dim, self.time_dim, self.embed_dim, self.heads, self.layers, self.message_dim) < 1:
             raise ValueError("model.memory_dim, time_dim, embed_dim, message_dim, heads and layers must be at least 1")
+        if self.layers > MOST_HOPS:
+            raise ValueError(f"model.layers must be at most {MOST_HOPS}, got {self.layers}")
         if self.embed_dim % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.embed_dim ({self.embed_dim})")
         if not 0 <= self.dropout < 1:

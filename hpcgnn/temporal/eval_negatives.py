@@ -17,9 +17,9 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph import files
+from hpcgnn.graph import directory, files
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.directory import Directory, NodeDirectory
+from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, Splits
@@ -27,6 +27,8 @@ from hpcgnn.temporal.eval_config import NEGATIVE_KINDS
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negative_file import NegativeFile, OriginalIds, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory, random_negatives
+
+REMEDY = "set eval.negatives random, or file"
 
 STAGE = "read the negatives"
 
@@ -199,6 +201,14 @@ def eval_negatives(
     raise ValueError(f"the kind of negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {kind!r}")
 
 
+def check_historical(source: NegativeSource) -> None:
+    """Collective. Raise DistributedError where more pairs have met than can be drawn from; with fewer events than that
+    nothing is counted."""
+    if source.partition.num_events > directory.MOST_CHOICES:
+        pairs = PairHistory(source.partition, source.channel).first_events()
+        check_drawn("pairs of historical negatives", int(source.world.total(len(pairs))), REMEDY)
+
+
 def all_others(batches: Batches, pool: NodeDirectory) -> AllOthers:
     """Collective. Take as negatives all nodes of the pool but each event's destination, in order of flat row id."""
     members = pool.lookup(np.arange(pool.size))
@@ -265,6 +275,7 @@ class _Drawing:
         *before, first = world.reduce_array(np.searchsorted(np.sort(pairs[:, 0]), limits)).tolist()
         step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
         count = np.array(before, np.int64) - first
+        check_drawn(f"pairs of {kind} negatives", int(count.max(initial=0)), REMEDY)
         return cls(kind, directory, history, batches.events.row, step, begin, end, first, count)
 
     def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:

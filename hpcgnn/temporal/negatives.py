@@ -13,7 +13,7 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
-from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.graph import TemporalPartition
@@ -78,7 +78,9 @@ def negative_pool(
     else:
         local = Route.plan(partition.book, np.unique(destinations), channel).served.numpy()
     ids = partition.book.local_to_global(channel.rank)
-    return NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
+    pool = NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
+    check_drawn("nodes that negatives are drawn from", pool.size, "set sampling.negative_pool destinations")
+    return pool
 
 
 def split_pool(

@@ -20,7 +20,7 @@ from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.eval_negatives import NegativeSource, eval_negatives
+from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, eval_negatives
 from hpcgnn.temporal.goals import TemporalGoal, make_goal
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
@@ -139,6 +139,8 @@ def _make_loaders(
         pool = negative_pool(config.sampling.negative_pool, partition.events.dst, partition, world, channel)
         source = NegativeSource(partition, graph.splits, pool, world, channel, config.train.seed)
         kind, count, file = config.eval.negatives, config.sampling.negatives, config.eval.negatives_file
+        if kind == "historical":
+            check_historical(source)
         fixed = partial(eval_negatives, kind, per_event=count, source=source, path=file)
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.chunk, *timers)

@@ -69,7 +69,7 @@ private:
     }
 #pragma omp simd
     for (int32_t j = 0; j < layer_.out_width; ++j) {
-      hidden[j] = hidden[j] > Real(0) ? hidden[j] : Real(0);
+      hidden[j] = hidden[j] < Real(0) ? Real(0) : hidden[j]; // a NaN stays one
     }
     normalise(hidden, layer_.out_width, layer_.eps, layer_.norm_weight, layer_.norm_bias,
               saved_.statistics.data() + 2 * root, out_ + root * layer_.out_width);

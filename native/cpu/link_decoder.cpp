@@ -13,7 +13,7 @@ template <typename Real> Real score(Real *hidden, const Real *out, int64_t width
   Real sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < width; ++j) {
-    hidden[j] = hidden[j] > Real(0) ? hidden[j] : Real(0);
+    hidden[j] = hidden[j] < Real(0) ? Real(0) : hidden[j]; // a NaN stays one
     sum += hidden[j] * out[j];
   }
   return sum;

@@ -9,7 +9,8 @@
 namespace hpcgnn {
 namespace {
 
-// Kept from call to call and only grown, like the tables of relabelling.
+constexpr int64_t kMostKept = int64_t(1) << 20; // ids of a call whose buffers stay in memory for the next one
+
 struct Buffers {
   std::vector<int64_t> unique, owner, local, cursor;
   std::vector<int32_t> place;
@@ -22,8 +23,10 @@ struct Buffers {
   }
 };
 
-Buffers &buffers_of(int64_t n) {
-  thread_local Buffers buffers;
+// Kept from call to call and only grown, or the caller's own for many ids, like the tables of relabelling.
+Buffers &buffers_of(int64_t n, Buffers &large) {
+  thread_local Buffers kept;
+  Buffers &buffers = n > kMostKept ? large : kept;
   buffers.grow(n);
   return buffers;
 }
@@ -56,7 +59,8 @@ void locate(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t *owner,
 
 void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *order, int64_t *local,
                      int64_t *counts) {
-  Buffers &own = buffers_of(n);
+  Buffers large;
+  Buffers &own = buffers_of(n, large);
   locate(ids, n, blocks, own.owner.data(), own.local.data());
   sort_places(own.owner.data(), n, size, own.cursor, counts, own.place.data());
   for (int64_t i = 0; i < n; ++i) {
@@ -67,7 +71,8 @@ void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_
 
 int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
                         int32_t *inverse, int64_t *local, int64_t *counts) {
-  Buffers &own = buffers_of(n);
+  Buffers large;
+  Buffers &own = buffers_of(n, large);
   const int64_t num_unique = unique_relabel(ids, n, own.unique.data(), inverse);
   locate(own.unique.data(), num_unique, blocks, own.owner.data(), own.local.data());
   sort_places(own.owner.data(), num_unique, size, own.cursor, counts, own.place.data());

@@ -14,6 +14,7 @@ namespace hpcgnn {
 namespace {
 
 constexpr int64_t kStampsAhead = 32; // entries by which stamps are fetched ahead
+constexpr size_t kMostKept = size_t(1) << 20; // entries of a table that stay in memory for the next call
 
 struct Entry {
   int64_t key;
@@ -21,13 +22,20 @@ struct Entry {
   int32_t value;
 };
 
-// The table of one call. Its memory is kept from call to call and only grows, and a new call number empties it: a
-// planning thread calls these operations once a step.
+// The table of one call. The memory of a small one is kept from call to call and only grows, and a new call number
+// empties it: a planning thread calls these operations once a step. That of a large one, of a whole epoch or graph, is
+// given back.
 class Table {
 public:
   explicit Table(int64_t keys) : mask_(table_size(keys) - 1) {
     if (keys > INT32_MAX) {
       throw std::invalid_argument("relabelling takes fewer than 2^31 entries a call, got " + std::to_string(keys));
+    }
+    if (mask_ >= kMostKept) {
+      large_.assign(mask_ + 1, Entry{0, 0, 0});
+      entries_ = large_.data();
+      call_ = 1;
+      return;
     }
     thread_local std::vector<Entry> memory;
     thread_local uint32_t calls = 0;
@@ -53,6 +61,7 @@ public:
 
 private:
   uint64_t mask_;
+  std::vector<Entry> large_;
   Entry *entries_;
   uint32_t call_;
 };

@@ -53,7 +53,7 @@ private:
   static void rectify(Real *rows, int64_t count) {
 #pragma omp simd
     for (int64_t j = 0; j < count; ++j) {
-      rows[j] = rows[j] > Real(0) ? rows[j] : Real(0);
+      rows[j] = rows[j] < Real(0) ? Real(0) : rows[j]; // a NaN stays one
     }
   }
 

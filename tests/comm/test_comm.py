@@ -14,7 +14,7 @@ from hpcgnn.comm import exchange
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
-from hpcgnn.comm.route import Route
+from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe, is_stuck
 from hpcgnn.comm.world import CommConfig, DistributedError, World, cuda_query
 from hpcgnn.graph.book import BlockOwnership, Book
@@ -169,6 +169,28 @@ def test_push_sum_is_the_adjoint_of_pull(world, seed):
     chain = HaloChain()
     chain.tie((chain.pull(route, x) * y).sum()).backward()
     assert torch.allclose(x.grad, pushed)
+
+
+class Shifted:
+    """Every rank owns every R-th id, and keeps it in a row that many others come before."""
+
+    def __init__(self, size, first):
+        self.size, self.first = size, first
+
+    def locate(self, ids):
+        return ids % self.size, ids // self.size + self.first
+
+
+@pytest.mark.parametrize("first", [(1 << 31) - 3, (1 << 32) - 9])
+def test_routes_name_rows_beyond_an_int(world, first):
+    ids = np.arange(7 * world.size)
+    route = Route.plan(Shifted(world.size, first), ids, world.channel())
+    assert route.requests.tolist() == world.size * [first + i for i in range(7)]
+
+
+def test_a_row_that_no_route_can_name_is_refused():
+    with pytest.raises(ValueError, match=rf"row {1 << 32} of one rank: a rank has at most {1 << 32} rows"):
+        narrow_rows(np.array([0, 1 << 32]))
 
 
 def test_restrict_keeps_a_subset_without_exchange(world):

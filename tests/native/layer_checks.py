@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -35,3 +36,19 @@ def assert_same_on_any_threads(compute: Callable[[], list[torch.Tensor]]) -> Non
     torch.set_num_threads(before)
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
+
+
+def assert_same_nans(
+    ours: Callable[[], torch.Tensor], theirs: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> None:
+    """A NaN in any of the inputs shows in the same outputs of both: nothing turns it into a number."""
+    for value in inputs:
+        if not value.numel():
+            continue
+        with torch.no_grad():
+            before = value.flatten()[0].item()
+            value.view(-1)[0] = math.nan
+            poisoned, expected = ours(), theirs()
+            value.view(-1)[0] = before
+        assert torch.equal(poisoned.isnan(), expected.isnan())
+        assert expected.isnan().any()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from layer_checks import PRECISIONS, assert_alike, assert_same_on_any_threads, gradients, leaf
+from layer_checks import PRECISIONS, assert_alike, assert_same_nans, assert_same_on_any_threads, gradients, leaf
 from torch import nn
 
 from hpcgnn import native
@@ -68,6 +68,19 @@ def test_attention_layer_without_dropout_and_phase_gradient():
     ours = layer.embed(node, *rest)
     theirs = layer(node, native.GatherRows.apply(node, root, *transpose), edge, plan)
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), 1e-10)
+
+
+def test_attention_layer_keeps_nans():
+    layer, node, root, transpose, edge, plan, _ = attention_case(ATTENTION[1], torch.float64)
+    assert_same_nans(
+        lambda: layer.embed(node, root, transpose, edge, plan),
+        lambda: layer(node, native.GatherRows.apply(node, root, *transpose), edge, plan),
+        [node, *layer.parameters()],
+    )
+    edge[int(plan.edge_of.max())] = torch.nan
+    ours = layer.embed(node, root, transpose, edge, plan)
+    assert ours.isnan().any()
+    assert torch.equal(ours.isnan(), layer(node, node[root], edge, plan).isnan())
 
 
 def test_attention_layer_gradcheck():

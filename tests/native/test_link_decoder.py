@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from layer_checks import PRECISIONS, assert_alike, assert_same_on_any_threads, gradients, leaf
+from layer_checks import PRECISIONS, assert_alike, assert_same_nans, assert_same_on_any_threads, gradients, leaf
 
 from hpcgnn.task.links import LinkDecoder
 
@@ -27,6 +27,12 @@ def test_link_decoder_equals_composition(shape, dtype, tolerance):
     inputs = [embedding, *decoder.parameters()]
     assert_alike([ours], [theirs], tolerance)
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+def test_link_decoder_keeps_nans():
+    decoder, embedding = decoder_case((3, 40, 9), torch.float64)
+    inputs = [embedding, *decoder.parameters()]
+    assert_same_nans(lambda: decoder.score(embedding), lambda: decoder(embedding[0], embedding[1:]), inputs)
 
 
 def test_link_decoder_gradcheck():

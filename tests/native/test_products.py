@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import snapshot_runs
@@ -24,6 +28,30 @@ def float32_again():
     """Later tests multiply as ever."""
     yield
     choose_products("float32", torch.device("cpu"), torch.float32)
+
+
+GROWTH = """
+import torch
+from hpcgnn.nn.linear import linear
+
+def mebibytes():
+    return int(open("/proc/self/statm").read().split()[1]) * 4 // 1024
+
+torch.set_num_threads(1)
+weight = torch.randn(64, 100, requires_grad=True)
+for step in range(400):
+    linear(torch.randn(200 + step * 7 % 1801, 100, requires_grad=True), weight).sum().backward()
+    if step == 99:
+        before = mebibytes()
+print(mebibytes() - before)
+"""
+
+
+def test_products_of_ever_new_shapes_keep_no_memory():
+    """The first hundred fill what is kept."""
+    environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
+    result = subprocess.run([sys.executable, "-c", GROWTH], env=environment, capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 50
 
 
 def layers(rows, weight, bias, output, cell):

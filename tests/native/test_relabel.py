@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from data_tools.memory import status_bytes
 from hpcgnn import native
 from hpcgnn.native import Relabel
 
@@ -18,6 +19,18 @@ def test_unique_relabel_equals_reference():
         assert unique.tolist() == expected
         assert np.array_equal(unique[inverse[ids >= 0]], ids[ids >= 0])
         assert (inverse[ids < 0] == -1).all()
+
+
+@pytest.mark.parametrize("operation", ["relabel", "by owner"])
+def test_memory_of_a_large_call_is_given_back(operation):
+    ids = np.random.default_rng(1).permutation(4_000_000)
+    blocks = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    before = status_bytes("VmRSS")
+    if operation == "relabel":
+        native.unique_relabel(ids)
+    else:
+        native.unique_by_owner(ids, blocks, 1)
+    assert status_bytes("VmRSS") - before < 40 << 20
 
 
 def test_last_event_has_one_winner_a_node():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from layer_checks import PRECISIONS, assert_alike, assert_same_on_any_threads, gradients, leaf
+from layer_checks import PRECISIONS, assert_alike, assert_same_nans, assert_same_on_any_threads, gradients, leaf
 from test_segment import plain_sum, random_lists
 
 from hpcgnn import native
@@ -43,6 +43,16 @@ def test_sage_layer_equals_composition(shape, flags, dtype, tolerance):
     )
     assert_alike([ours], [theirs], tolerance)
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_sage_layer_keeps_nans(relu):
+    rows, lists, weight, bias = sage_case((37, 40, 3, 7, 12), torch.float64)
+    assert_same_nans(
+        lambda: native.sage_layer(rows, None, lists, weight, bias, True, relu),
+        lambda: plain_sage(rows, lists, weight, bias, True, relu),
+        [rows, weight, bias],
+    )
 
 
 @SAGE

@@ -35,6 +35,12 @@ STORED = {
     "file": {"features__storage": "file", "features__cache_ratio": 0.2},
     "exact": {"eval__exact": True, "eval__chunk": 17},
 }
+REPLICATED = {
+    "typed": (typed, {}),
+    "labor, ahead": (plain, {"sampling__mode": "labor", "sampling__in_flight": 2}),
+    "copies": (plain, {"features__cache_ratio": 0.2}),
+    "pinned": (plain, {"features__storage": "pinned", "features__device_ratio": 0.3}),
+}
 LINKS = ["friends", "filtered", "shop, exact"]
 SNAPSHOTS = {kind: {"model__kind": kind} for kind in ("tgcn", "evolvegcn_h", "gat", "dysat")} | {
     "boundary": {"sampling__boundary": 0.5, "model__layers": 2}
@@ -84,6 +90,13 @@ def test_static(comm, mpi_tmp_path, on_device, case):
 def test_input_rows(comm, mpi_tmp_path, on_device, case):
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     run_both(comm, parts, mpi_tmp_path, static_config(**STORED[case]), on_device)
+
+
+@pytest.mark.parametrize("case", REPLICATED)
+def test_edges_on_every_device(comm, mpi_tmp_path, on_device, case):
+    make, changes = REPLICATED[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    run_both(comm, parts, mpi_tmp_path, static_config(sampling__topology="replicated", **changes), on_device)
 
 
 @pytest.mark.parametrize("case", LINKS)

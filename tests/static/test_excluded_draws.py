@@ -4,12 +4,15 @@ around the fanout are as likely as they should be: chi-square tests."""
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from test_neighbors import KEY, assert_chi_square
 
+from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.native import Random, Stream, sample_neighbors
+from hpcgnn.static import neighbors
 from hpcgnn.static.neighbors import Exclusion, InLists, splice, without
 
 pytestmark = pytest.mark.serial
@@ -116,3 +119,17 @@ def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch):
     for step in range(total // batch_size + 1):
         positions = exclusion.at(0, Random(0, Stream.NEIGHBOR, step))
         assert positions.tolist() == list(range(step * batch_size, min((step + 1) * batch_size, total)))
+
+
+def test_threads_in_turns_keep_the_seeds_of_their_steps(monkeypatch):
+    """A hop of one thread does not make another thread find its seeds anew."""
+    calls, back = [], neighbors.permute_back
+    monkeypatch.setattr(neighbors, "permute_back", lambda *arguments: (calls.append(1), back(*arguments))[1])
+    exclusion = Exclusion({0: (np.arange(110), np.arange(110))}, 110, 20)
+    exclusion.start_epoch(epoch_shuffle(3, 0))
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
+        for hop in range(4):
+            for step, thread in enumerate((one, another)):
+                key = Random(0, Stream.NEIGHBOR, step, hop=hop)
+                assert len(thread.submit(exclusion.at, 0, key).result(60)) == 20
+    assert len(calls) == 2

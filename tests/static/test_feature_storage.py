@@ -11,7 +11,7 @@ from static_runs import make_static_parts, open_graph_session, open_graph_traine
 
 from hpcgnn import native
 from hpcgnn.graph import files
-from hpcgnn.graph.columns import Piece, PinnedTable, RowReader, StoredColumn, seen_from
+from hpcgnn.graph.columns import FileTable, Piece, PinnedTable, RowReader, StoredColumn, load, seen_from
 from hpcgnn.static.draw import BlockSampler
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
@@ -69,6 +69,19 @@ def test_what_cannot_be_read_in_place_is_named(tmp_path):
         file.truncate(2400)
     with pytest.raises(files.FileFormatError, match=r"piece-0.h5: ends at byte \d+"):
         reader.read(np.arange(50))
+
+
+def test_normalised_rows_are_bounded(tmp_path):
+    """Whatever their signs; rows of zeros stay zeros, and NaN stays NaN."""
+    rows = np.array([[1, -1.5, 0.4], [1, -1, 0], [1, 2, 1], [0, 0, 0], [-3, -1, 0], [np.nan, 1, 1]])
+    column = write_pieces(tmp_path, [rows])
+    expected = [[1 / 2.9, -1.5 / 2.9, 0.4 / 2.9], [0.5, -0.5, 0], [0.25, 0.5, 0.25], [0, 0, 0], [-0.75, -0.25, 0]]
+    host = torch.device("cpu")
+    in_memory = load(column, torch.float64, True, host)
+    from_file = FileTable(column, torch.float64, True, host).gather(torch.arange(6))
+    for table in (in_memory, from_file):
+        torch.testing.assert_close(table[:5], torch.tensor(expected, dtype=torch.float64))
+        assert table[5].isnan().all()
 
 
 CASES = {

@@ -271,9 +271,38 @@ def lopsided(path):
     return path
 
 
+def longer(path):
+    """An item was sold once more than it was bought."""
+    shop(path)
+    with h5py.File(path, "r+") as file:
+        edges = file["edges"][SOLD]
+        for name in ("src", "dst"):
+            column = edges[name][()]
+            del edges[name]
+            edges[name] = np.append(column, column[:1])
+        edges.attrs["num_edges"] += 1
+    return path
+
+
+def with_splits(first: int, second: int):
+    """The graph of friends, two of whose edges have other splits."""
+
+    def make(path):
+        friends(path)
+        with h5py.File(path, "r+") as file:
+            file["edges"][FRIENDS]["split"][[7, 40]] = first, second
+        return path
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("make", "changes", "message"),
     [
+        (with_splits(3, 2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 7 has 3: .*data_tools.split"),
+        (with_splits(0, -2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 40 has -2"),
+        (lopsided, {}, "have a reverse in node.meets.node, .*2 of 300 edges have none.*: add the missing reverses, or"),
+        (longer, {}, f"have a reverse in {SOLD}, .*: set task.reverse {SOLD}, or set task.reverse none"),
         (shop, {"task__relation": "user.sells.item"}, "no relation user.sells.item"),
         (shop, {"task__relation": "item.like.item"}, "item.like.item has no column split"),
         (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
@@ -291,10 +320,33 @@ def test_what_does_not_fit_the_graph_is_refused(comm, mpi_tmp_path, make, change
         open_graph_session(comm, parts, link_config(**changes))
 
 
-def test_directions_that_tell_edges_apart_may_be_split_apart(comm, mpi_tmp_path):
-    parts = make_static_parts(comm, mixed, mpi_tmp_path)
+@pytest.mark.parametrize(("make", "count"), [(mixed, 300), (lopsided, 150)])
+def test_directions_may_tell_edges_apart(comm, mpi_tmp_path, make, count):
+    parts = make_static_parts(comm, make, mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config(task__reverse="none"))
-    assert sum(pool.total for pool in session.goal.pools.values()) == 300
+    assert sum(pool.total for pool in session.goal.pools.values()) >= count
+    assert ", no reverses" in session.goal.describe()
+
+
+def test_reverses_are_no_matter_where_nothing_is_sampled(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, lopsided, mpi_tmp_path)
+    changes = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": []}
+    session = open_graph_session(comm, parts, link_config(**changes))
+    assert ", no reverses" in session.goal.describe()
+
+
+def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, friends, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config())
+    count = int((relation_rows(parts, FRIENDS)["split"] == -1).sum())
+    assert count > 0
+    assert f"links of {FRIENDS} ({count} edges without a split are left out), reverses" in session.goal.describe()
+
+
+def test_a_longer_relation_holds_the_reverses_if_it_is_named(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, longer, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__relation=BUYS, task__reverse=SOLD))
+    assert f"reverses in {SOLD}" in session.goal.describe()
 
 
 @pytest.mark.parametrize(

@@ -158,14 +158,23 @@ def test_steps_and_their_sizes(comm, plain_parts, drop_last):
 
 
 def test_nodes_of_ones_choice(comm, typed_parts):
-    """By mask and by row; without shuffling in order of row; a type without labels and features."""
+    """By mask and by row; without shuffling a mask in order of row, a list in its own, rank after rank; a type without
+    labels and features."""
     graph = open_graph(comm, typed_parts)
     mine = graph.nodes("author")
     chosen = mine[mine % 3 == 0]
-    for given in (mine % 3 == 0, torch.from_numpy(chosen[::-1].copy())):
+    listed = chosen[::-1].copy()
+    everyone = {False: np.concatenate(comm.allgather(chosen)), True: np.concatenate(comm.allgather(listed))}
+    for given in (mine % 3 == 0, torch.from_numpy(listed)):
+        is_list = given.dtype != bool
         batches = list(NeighborLoader(graph, ("author", given), FANOUTS, 8))
-        steps = [np.sort(np.concatenate(comm.allgather(batch.seeds.numpy()))) for batch in batches]
-        assert np.array_equal(np.concatenate(steps), np.arange(0, 70, 3))
+        expected = everyone[True] if is_list else np.arange(0, 70, 3)
+        for number, batch in enumerate(batches):
+            assert np.array_equal(everyone[is_list][batch.input_id], batch.seeds)
+            seeds = np.concatenate(comm.allgather(batch.seeds.numpy()))
+            assert set(seeds) == set(expected[8 * number : 8 * (number + 1)])
+            if comm.size == 1:
+                assert np.array_equal(seeds, expected[8 * number : 8 * (number + 1)])
         assert all(batch.y is None and batch.x[1] is None and not batch.batch.training for batch in batches)
     assert NeighborLoader(graph, ("paper", "val"), FANOUTS, 8).seed_type == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -15,10 +16,13 @@ from static_runs import make_static_parts, open_graph_session, static_config, ty
 from training_runs import on_rank_0
 
 from hpcgnn import config as configuration
+from hpcgnn.graph.book import Book
+from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop import node_file
 from hpcgnn.loop.node_file import write_nodes
-from hpcgnn.static.inference import infer, last_rows
+from hpcgnn.native import Relabel
+from hpcgnn.static.inference import _full_block, infer, last_rows
 from hpcgnn.static.predict import predict_nodes
 
 OPTIONS = ["--kind=static", "--train.epochs=2", "--train.precision=float64", "--sampling.fanouts=[3,2]",
@@ -39,6 +43,26 @@ def read_csv(path) -> tuple[list[str], list[str], np.ndarray]:
     with open(path, newline="") as file:
         heading, *rows = csv.reader(file)
     return heading, [row[0] for row in rows], np.array([row[1:] for row in rows], float)
+
+
+@pytest.mark.serial
+def test_a_chunk_costs_what_it_holds():
+    """Not what the rank holds, whatever the number of chunks."""
+    num_nodes = 1 << 20
+    book = Book(np.array([[0, 5], [5, num_nodes]]), 1, ("few", "many"))
+    partition = GraphPartition(
+        book, "", 0, (), np.arange(num_nodes), np.array([0, 5, num_nodes]), ({}, {}), (None, None), (), ()
+    )
+    relabel = [Relabel(5), Relabel(num_nodes - 5)]
+    tracemalloc.start()
+    try:
+        block, ids = _full_block(partition, 3, 9, relabel)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert block.num_dst == (2, 4)
+    assert np.concatenate(ids).tolist() == [3, 4, 5, 6, 7, 8]
+    assert peak < num_nodes
 
 
 @pytest.mark.parametrize("embeddings", [False, True])

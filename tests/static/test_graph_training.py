@@ -149,18 +149,29 @@ def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_
         assert session.graph.tables.hit_rate() == pytest.approx(session.graph.tables.predicted_hits, abs=1e-6)
 
 
-@pytest.mark.several_ranks
-def test_rows_travel_narrow(comm, plain_parts):
-    """float16 on the wire rounds remote features, and nothing else."""
-    wide = open_graph_session(comm, plain_parts, static_config(train__precision="float32"))
-    narrow = open_graph_session(
-        comm, plain_parts, static_config(train__precision="float32", features__wire="float16")
-    )  # fmt: skip
+@pytest.mark.parametrize("copies", [0, 0.2])
+def test_rows_that_travel_narrow_are_rounded_on_any_ranks(comm, plain_parts, copies):
+    """All of them to float16, and nothing else."""
+    shared = {"train__precision": "float32", "features__cache_ratio": copies}
+    wide, narrow = (
+        open_graph_session(comm, plain_parts, static_config(**shared, features__wire=wire)) for wire in ("", "float16")
+    )
     plans = [session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
     rows = [s.graph.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
-    torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-4)
-    if comm.size > 2 and len(rows[0]):
-        assert not torch.equal(*rows)
+    assert torch.equal(rows[1], rows[0].half().float())
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "column weight of node.meets.node: not used (see sampling.mode): model.kind sage does not weigh messages"),
+        ({"sampling__mode": "whole"}, "not used (see sampling.mode): model.kind sage does not"),
+        ({"sampling__mode": "weighted"}, "neighbours are drawn by it, but model.kind sage does not weigh messages"),
+    ],
+)
+def test_weights_that_no_message_has_are_named(comm, plain_parts, changes, line):
+    lines = open_graph_session(comm, plain_parts, static_config(**changes)).describe()
+    assert sum(line in one for one in lines) == 1
 
 
 @pytest.mark.parametrize("make", [typed, plain, bare])

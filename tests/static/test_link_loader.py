@@ -56,6 +56,21 @@ def describe(graph, batches: list) -> set:
     return found
 
 
+@pytest.mark.parametrize("kind", ["mask", "list"])
+def test_places_among_the_edges_that_were_given(comm, mpi_tmp_path, kind):
+    """A list keeps its order, rank after rank."""
+    graph = open_graph(comm, make_static_parts(comm, friends, mpi_tmp_path))
+    own = graph.edges(FRIENDS)
+    listed = np.random.default_rng(comm.rank).permutation(own[own % 3 == 0])
+    given = own % 3 == 0 if kind == "mask" else listed
+    everyone = np.concatenate(comm.allgather(own[given] if kind == "mask" else listed))
+    for number, batch in enumerate(LinkNeighborLoader(graph, (FRIENDS, given), FANOUTS, 16)):
+        assert np.array_equal(everyone[batch.input_id], batch.row)
+        rows = np.concatenate(comm.allgather(batch.row.numpy()))
+        expected = np.sort(everyone) if kind == "mask" else everyone
+        assert set(rows) == set(expected[16 * number : 16 * (number + 1)])
+
+
 @pytest.mark.parametrize("negatives", NEGATIVES)
 @pytest.mark.parametrize("given", ["train", "val", "rows"])
 @pytest.mark.parametrize("case", GRAPHS)

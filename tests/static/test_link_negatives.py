@@ -15,6 +15,8 @@ from static_runs import make_static_parts, open_graph_session, open_graph_traine
 from test_graph_links import link_config, relation_rows
 from test_graph_training import assert_same_records, run_both
 
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.inference import last_rows
 from hpcgnn.task.links import softmax_loss
 
 BARE = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
@@ -41,6 +43,20 @@ CASES = {
 def test_negatives_give_one_answer(comm, mpi_tmp_path, case):
     make, changes = CASES[case]
     run_both(comm, make_static_parts(comm, make, mpi_tmp_path), mpi_tmp_path, link_config(**changes))
+
+
+@pytest.mark.parametrize("storage", ["file", "pinned"])
+def test_inference_without_layers_gathers_features(comm, mpi_tmp_path, storage):
+    """In chunks, as from memory."""
+    parts = make_static_parts(comm, shop, mpi_tmp_path)
+    stored, in_memory = (
+        open_graph_session(comm, parts, link_config(**BARE, features__storage=kind, eval__exact=True, eval__chunk=7))
+        for kind in (storage, "memory")
+    )
+    torch.testing.assert_close(last_rows(stored), last_rows(in_memory), rtol=1e-12, atol=1e-12)
+    assert split_metrics(stored, "test", stored.scores("test")) == pytest.approx(
+        split_metrics(in_memory, "test", in_memory.scores("test")), rel=1e-9
+    )
 
 
 def training_pairs(parts, name: str) -> set[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from hpcgnn.comm.halo import RankHalo, RankRows
 from hpcgnn.nn.aggregation import attend, product, score_columns
-from hpcgnn.nn.step_key import StepKey
+from hpcgnn.nn.step_key import SNAPSHOT_BITS, StepKey
 from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.neighborhood import Neighborhood, next_term, propagate
 
@@ -135,7 +135,8 @@ class Frame:
         """Drop entries of rows [n, k, D] by their keys; every place in a model has its own site."""
         if not self.key.training or p == 0 or rows.numel() == 0:
             return rows
-        keys = [replace(self.key, step=(self.key.step << 16) + snapshot.number) for snapshot in self.snapshots]
+        step = self.key.step << SNAPSHOT_BITS
+        keys = [replace(self.key, step=step + snapshot.number) for snapshot in self.snapshots]
         masks = [
             key.dropout_mask(snapshot.identity, site, p, rows.shape[2], rows.dtype)
             for key, snapshot in zip(keys, self.snapshots, strict=True)
