@@ -142,8 +142,8 @@ def check_kind(book: h5py.File, kind: str) -> None:
     actual = book.attrs["kind"]
     if actual != kind:
         raise FileFormatError(
-            f"{book.filename}: kind is {actual!r}, this task needs one of kind {kind!r}; train with --kind {actual} and "
-            f"without keys of the other kind, or with a recipe or run file for {actual} graphs"
+            f"{book.filename}: kind is {actual!r}, this task needs one of kind {kind!r}; train with --kind {actual} "
+            f"and without keys of the other kind, or with a recipe or run file for {actual} graphs"
         )
 
 
