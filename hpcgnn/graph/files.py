@@ -214,7 +214,8 @@ class OutputFile:
     crash."""
 
     def __init__(self, path: str | os.PathLike):
-        self.path, self.error, self.is_quiet, self._place = os.fspath(path), None, False, 0
+        self.path, self.is_quiet, self._place = os.fspath(path), False, 0
+        self.error: OSError | None = None
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
