@@ -14,7 +14,8 @@ P = ParamSpec("P")
 def run_command(main: Callable[[], int]) -> int:
     """Run ``main`` and return its exit code; 2 for the user's input, 1 for the system's refusal, 130 for Ctrl-C.
 
-    ValueError (FileFormatError is one) means bad input; OSError means a full disk, a missing permission and the like.
+    ValueError (FileFormatError is one) means bad input; OSError means a full disk, a missing permission and the like,
+    MemoryError too little memory.
     Any other exception is a defect of the program and keeps its traceback.
     """
     try:
@@ -28,6 +29,10 @@ def run_command(main: Callable[[], int]) -> int:
         return 1
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        text = f"out of memory{f' ({error})' if str(error) else ''}"
+        print(f"error: {text}; --memory, where a command has it, a larger machine or more ranks help", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

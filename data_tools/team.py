@@ -170,7 +170,7 @@ def run_team(main: Callable[[Team], int]) -> int:
         except BaseException as error:
             if isinstance(team, Ranks) and team.size > 1:
                 if isinstance(error, (OSError, MemoryError)):
-                    print(f"error: {error or 'out of memory'} [rank {team.rank} of {team.size}]", file=sys.stderr)
+                    print(f"error: {str(error) or 'out of memory'} [rank {team.rank} of {team.size}]", file=sys.stderr)
                 else:
                     traceback.print_exc()
                 team.end()

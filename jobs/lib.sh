@@ -23,6 +23,8 @@
 #   LAUNCH            array: the launcher with its options, to which the program is appended
 #   REQUEUE           scontrol | array | repeat | none: see start_again
 #   MAX_RESTARTS      how often a job may be started again
+#   MAX_STALLED       how many starts in a row may end without a new checkpoint
+#   RETRY_SECONDS     how long to wait before a command of Slurm that failed is tried again
 #   JOB_ID            the job's id, the same in all elements of a job array
 #   ARRAY_INDEX       which element of a job array this is; empty: none
 #   HPCGNN_JOB_END    exported, seconds since 1970: when the job's time ends, where Slurm does not tell
@@ -36,6 +38,8 @@ PYTHON=python
 LAUNCH=()
 REQUEUE=scontrol
 MAX_RESTARTS=100
+MAX_STALLED=3
+RETRY_SECONDS=5
 RESTARTS=${SLURM_RESTART_COUNT:-0}
 JOB_ID=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}
 ARRAY_INDEX=${SLURM_ARRAY_TASK_ID:-}
@@ -119,6 +123,32 @@ is_locked() {
     [[ -e $1/lock.json ]]
 }
 
+newest_checkpoint() {
+    compgen -G "$1/checkpoints/*/manifest.json" | sort | tail -n 1
+}
+
+# Counts, in a file beside the run, the starts in a row that left no checkpoint newer than $2, the newest one before. A
+# job whose time is shorter than what it does between two checkpoints would otherwise be queued again and again.
+count_stalled() {
+    local newest count=0
+    newest=$(newest_checkpoint "$1" || true)
+    if [[ -n $newest && $newest != "$2" ]]; then
+        rm -f "$1.stalled"
+        return 0
+    fi
+    if [[ -e $1.stalled ]]; then
+        count=$(<"$1.stalled")
+    fi
+    count=$((count + 1))
+    mkdir -p "$(dirname "$1")"
+    echo "$count" >"$1.stalled"
+    if ((count >= MAX_STALLED)); then
+        rm -f "$1.stalled"
+        say "no new checkpoint in $count starts: giving up; ask for more time, or checkpoint more often" >&2
+        exit "$EXIT_REQUEUE"
+    fi
+}
+
 # The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH.
 interrupt_ranks() {
     kill -USR1 "$LAUNCHER_PID"
@@ -190,10 +220,23 @@ slurm_name() {
     fi
 }
 
+# Runs a command of Slurm, several times where it fails: a busy slurmctld does not answer.
+insist() {
+    local try
+    for try in 1 2 3 4 5; do
+        if "$@"; then
+            return 0
+        fi
+        ((try == 5)) || sleep "$RETRY_SECONDS"
+    done
+    say "Slurm does not answer: $*" >&2
+    return 1
+}
+
 # A job that its owner cancelled must stay so, although its ranks answered the signal with "requeue me". Slurm calls it
 # COMPLETING from then on, as it does a job that it preempted at once and queues again by itself.
 is_running() {
-    [[ $(squeue --noheader --jobs="$(slurm_name)" --format=%T 2>/dev/null) == RUNNING ]]
+    [[ $(insist squeue --noheader --jobs="$(slurm_name)" --format=%T) == RUNNING ]]
 }
 
 # Arranges that an interrupted job goes on; succeeds when the caller should start the program again itself.
@@ -220,7 +263,7 @@ start_again() {
     fi
     say "checkpointed; requeueing job $(slurm_name)"
     trap '' TERM # requeueing ends this script
-    scontrol requeue "$(slurm_name)"
+    insist scontrol requeue "$(slurm_name)" || say "not requeued; start it again with HPCGNN_RUN=$RUN_ID" >&2
     exit "$EXIT_REQUEUE"
 }
 
@@ -233,12 +276,13 @@ cancel_rest_of_array() {
 
 # Ends the job script, with the program's exit code.
 run_with_requeue() {
-    local code
+    local code before
     trap 'forward_interrupt USR1' USR1
     trap 'forward_interrupt TERM' TERM
     trap 'forward_interrupt INT' INT
     while true; do
         code=0
+        before=$(newest_checkpoint "$1" || true)
         run_once "$@" || code=$?
         if [[ $code == 0 && ! -e $1/finished ]]; then
             say "the launcher ended with 0, but the run is not at its end: was a node lost?" >&2
@@ -249,8 +293,10 @@ run_with_requeue() {
         fi
         say "finished with exit code $code"
         [[ $code == "$EXIT_REQUEUE" ]] || break
+        count_stalled "$1" "$before"
         start_again
     done
+    rm -f "$1.stalled"
     [[ $code != 0 ]] || cancel_rest_of_array
     exit "$code"
 }

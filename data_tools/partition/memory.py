@@ -31,7 +31,8 @@ PAIR_BYTES = 300  # METIS, and the pair graph that it is given
 SHARED_PAIR_BYTES = {4: 64, 8: 120}  # of an adjacency entry, by the bytes of its integers: the graph, and ParMETIS
 UNEVEN = 1.25  # blocks have equally many nodes, but not pairs
 FILE_BYTES = 3 << 20  # a part file that is open
-SAMPLED = 16  # every so many pairs are counted
+SAMPLED = 16  # every so many pairs are counted, at least
+SAMPLE_KEYS = 1 << 24  # pairs that the sample of a graph has at most, repeated ones too
 MOVED_EDGE_BYTES = 240  # of memory for an edge of a slab that is read, and sent to other ranks
 WINDOW_SLABS = 4  # a window of rows that go to other ranks has so many slabs of bytes, over all ranks together
 PARTS_AT_ONCE = 64  # part files that a rank has open together, and notes when they are finished
@@ -65,15 +66,16 @@ def count(team: Team, source: Source, options: Options) -> Counts:
 
 def estimate_pairs(team: Team, source: Source) -> int:
     """Collective. Estimate how many unordered pairs of different nodes have edges between them."""
+    rate = max(SAMPLED, -(-source.num_edges // SAMPLE_KEYS))
     sampled = [np.empty(0, np.uint64)]
     for relation in source.relations:
         for _, src, dst in endpoint_slabs(source, relation, team):
             keys = (np.minimum(src, dst) * source.num_nodes + np.maximum(src, dst))[src != dst].astype(np.uint64)
             hashed = keys * np.uint64(0x9E3779B97F4A7C15)
-            sampled.append(distinct(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // SAMPLED)]))
+            sampled.append(distinct(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // rate)]))
     keys = distinct(np.concatenate(sampled))
     (received,) = team.send((keys % np.uint64(team.size)).astype(np.int64), keys)
-    return SAMPLED * int(team.sum(np.array([len(distinct(received))]))[0])
+    return rate * int(team.sum(np.array([len(distinct(received))]))[0])
 
 
 def shuffle_window(num_ranks: int, work: int) -> int:

@@ -9,6 +9,7 @@ import pathlib
 
 import numpy as np
 
+from data_tools.memory import free_memory, mebibytes
 from data_tools.partition.options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
 from data_tools.partition.quality import rank_of_parts
 from data_tools.partition.traffic import REMEDY, expected_rows, open_book, part_of
@@ -19,6 +20,7 @@ from hpcgnn.native import sample_recent
 
 WIDTH = 100  # float32 numbers of a row without features: a learnable vector, the memory of a node, hidden values
 TRAIN, FANOUT = 0.7, 10  # of temporal graphs: the share of events that train, neighbours of a root
+EVENT_BYTES = 160  # of memory for an event, while all are sorted into histories
 STEPS = 200  # of a temporal epoch, evenly spread, that are counted
 
 
@@ -30,6 +32,7 @@ def predict(
     view = open_book(folder)
     if not 1 <= num_ranks <= view.num_parts:
         raise ValueError(f"--ranks {num_ranks}: the set has {view.num_parts} parts, so 1 to {view.num_parts} ranks")
+    check_memory(view, num_ranks)
     batch_size = batch_size or int(view.options.get("batch_size", DEFAULT_BATCH_SIZE))
     if view.kind == "temporal":
         rows = temporal_rows(view, num_ranks, (fanouts or (FANOUT,))[0], batch_size)[:, None]
@@ -44,6 +47,18 @@ def predict(
         "ranks": num_ranks, "batch_size": batch_size, "rows": round(float(rows.sum(axis=1).mean()), 1),
         "bytes": round(float(sent.mean())), "busiest_bytes": round(float(sent.max())),
     }  # fmt: skip
+
+
+def check_memory(view: BookView, num_ranks: int) -> None:
+    """Raise ValueError where the events of a temporal set, or the probabilities of a static one, do not fit into the
+    memory that is free."""
+    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    needed = {"temporal": EVENT_BYTES * num_edges, "static": 24 * num_ranks * num_nodes}.get(view.kind, 0)
+    if needed > free_memory():
+        raise ValueError(
+            f"--ranks {num_ranks}: counting the rows of a step takes about {mebibytes(needed)}, and "
+            f"{mebibytes(free_memory())} are free; inspect the set without --ranks, or on a larger machine"
+        )
 
 
 def snapshot_step(view: BookView, num_ranks: int) -> Report:

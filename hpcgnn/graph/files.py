@@ -91,6 +91,7 @@ DAMAGE = (
     OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, OverflowError, MemoryError
 )  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk answers that takes no more
+PARTITION = "python -m data_tools.partition"
 ROOM = "make room there, or choose another place, and start again"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
@@ -106,7 +107,7 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
-        raise FileFormatError(f"{path}: no such file")
+        raise FileFormatError(missing_set(pathlib.Path(path).parent) if expected == BOOK else f"{path}: no such file")
     if expected == BOOK:
         check_seal(path)
     try:
@@ -123,6 +124,28 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
         file.close()
         raise
     return file
+
+
+def missing_set(folder: pathlib.Path) -> str:
+    """Say why a path is no partition set, and how one is made."""
+    if folder.is_file():
+        parts = folder.with_name(f"{folder.stem}-parts")
+        return f"{folder}: a file, not a partition set; make one of a graph file: {PARTITION} {folder} {parts}"
+    if not folder.is_dir():
+        return f"{folder}: no such folder; make a partition set there: {PARTITION} GRAPH.h5 {folder}"
+    if (folder / "partition.json").is_file():
+        return f"{folder}: an unfinished partition set; give the command again that was to write it"
+    return f"{folder}: no partition set, it has no book.h5; make one there: {PARTITION} GRAPH.h5 {folder}"
+
+
+def check_kind(book: h5py.File, kind: str) -> None:
+    """Raise FileFormatError for a book of another kind of graph."""
+    actual = book.attrs["kind"]
+    if actual != kind:
+        raise FileFormatError(
+            f"{book.filename}: kind is {actual!r}, this task needs one of kind {kind!r}; train with --kind {actual} "
+            f"and without keys of the other kind, or with a recipe or run file for {actual} graphs"
+        )
 
 
 @contextlib.contextmanager

@@ -188,10 +188,7 @@ def open_graph_partition(
 
 
 def _read_relations(file: h5py.File, types: tuple[str, ...], kind: str) -> tuple[Relation, ...]:
-    if file.attrs["kind"] != kind:
-        raise files.FileFormatError(
-            f"{file.filename}: kind is {file.attrs['kind']!r}, this task needs one of kind {kind!r}"
-        )
+    files.check_kind(file, kind)
     relations = []
     for name in files.relations(file):
         src, _, dst = files.split_relation(name)

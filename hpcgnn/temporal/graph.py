@@ -148,10 +148,7 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, worki
 
 
 def _only_relation(file: h5py.File) -> tuple[str, int]:
-    if file.attrs["kind"] != "temporal":
-        raise files.FileFormatError(
-            f"{file.filename}: kind is {file.attrs['kind']!r}, this task needs a temporal graph"
-        )
+    files.check_kind(file, "temporal")
     names = files.relations(file)
     if len(names) != 1:
         raise files.FileFormatError(

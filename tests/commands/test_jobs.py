@@ -155,3 +155,77 @@ def test_recipe_names_where_it_looked_for_the_library(tmp_path):
     run = subprocess.run(["bash", copy], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert run.returncode == 2
     assert "Submit from the folder above jobs, or set HPCGNN_JOBS" in run.stderr
+
+
+SLURM = """#!/bin/bash
+# Fails so often, then answers.
+echo "$0 $*" >>"$CALLS"
+(($(grep -c "^$0 " "$CALLS") > FAILURES)) || exit 1
+echo RUNNING
+"""
+LIBRARY = """
+set -euo pipefail
+source jobs/lib.sh
+RETRY_SECONDS=0
+launch() {
+    local folder=${!#}/checkpoints
+    echo started
+    steps=$((${steps:-0} + ${PROGRESS:-0}))
+    folder+=/step-$(printf %05d "$steps")
+    mkdir -p "$folder"
+    touch "$folder/manifest.json"
+    return 75
+}
+REQUEUE=$HOW
+run_with_requeue "$RUN" program --
+"""
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """A callable that runs the library with a program that always asks to be started again; commands of Slurm are
+    pretended. Returns what was printed, and the commands that were called."""
+    for name in ("squeue", "scontrol"):
+        (tmp_path / name).write_text(SLURM)
+        (tmp_path / name).chmod(0o755)
+
+    def run(**settings) -> tuple[str, list[str]]:
+        calls = tmp_path / "calls"
+        calls.write_text("")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+        environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "CALLS": str(calls), "RUN": str(tmp_path / "run")}
+        environment |= {"SLURM_JOB_ID": "7", "HPCGNN_RUN": "7", "FAILURES": "0", "HOW": "scontrol", **settings}
+        command = ["bash", "-c", LIBRARY]
+        result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 75, result.stderr
+        return result.stdout + result.stderr, [Path(line).name for line in calls.read_text().splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("failures", [0, 1, 4])
+def test_slurm_is_asked_again_when_it_does_not_answer(interrupted, failures):
+    """A job is requeued although squeue and scontrol failed before."""
+    output, calls = interrupted(FAILURES=str(failures), PROGRESS="1")
+    assert calls.count("scontrol requeue 7") == failures + 1, output
+    assert "cancelled" not in output
+
+
+def test_a_slurm_that_never_answers_is_named(interrupted):
+    output, calls = interrupted(FAILURES="100", PROGRESS="1")
+    assert "Slurm does not answer: squeue" in output
+    assert len(calls) == 5
+
+
+def test_a_run_without_progress_is_not_started_forever(interrupted):
+    """Neither by the script itself, nor by jobs one after the other."""
+    output, _ = interrupted(HOW="repeat")
+    assert output.count("started") == 4  # the first start leaves the first checkpoint
+    assert "no new checkpoint in 3 starts: giving up" in output
+    outputs = [interrupted()[0] for _ in range(3)]
+    assert ["giving up" in output for output in outputs] == [False, False, True]
+
+
+def test_a_run_with_progress_is_started_as_often_as_allowed(interrupted):
+    output, _ = interrupted(HOW="repeat", PROGRESS="1")
+    assert "started again 100 times already" in output

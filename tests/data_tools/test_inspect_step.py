@@ -9,6 +9,7 @@ from partition_sets import content
 from random_graphs import random_graph, random_links, random_static
 
 from data_tools.inspect import main
+from data_tools.partition import step_bytes
 from data_tools.partition.access import access_by_part
 from data_tools.partition.command import partition
 from data_tools.partition.quality import rank_of_parts
@@ -107,5 +108,14 @@ def test_the_picture_shows_something(tmp_path):
 def test_a_picture_of_what_is_no_set_is_refused(tmp_path, capsys):
     graph, folder, _ = make(tmp_path, "temporal")
     assert main([str(graph), "--plot", str(tmp_path / "set.png")]) == 2
-    assert "book.h5" in capsys.readouterr().err
+    assert "not a partition set" in capsys.readouterr().err
     assert files.book_path(folder).exists()
+
+
+@pytest.mark.parametrize("make", [random_graph, random_static])
+def test_a_step_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch, capsys, make):
+    partition(make(tmp_path / "g.h5", 1), tmp_path / "p", 3, "random")
+    monkeypatch.setattr(step_bytes, "free_memory", lambda: 100)
+    assert main([str(tmp_path / "p"), "--ranks", "2"]) == 2
+    assert "--ranks 2: counting the rows of a step takes about" in capsys.readouterr().err
+    assert main([str(tmp_path / "p")]) == 0

@@ -10,9 +10,11 @@ import pytest
 from partition_sets import content
 from random_graphs import random_graph, random_static
 
+from data_tools.cli import run_command
 from data_tools.memory import parse_bytes, status_bytes
 from data_tools.partition import memory as partition_memory
 from data_tools.partition import weights as node_weights
+from data_tools.partition.blocks import distinct
 from data_tools.partition.command import main, partition
 from data_tools.partition.memory import Counts, count, estimate_pairs, make_plan, predict
 from data_tools.partition.options import Options, StaticOptions
@@ -152,3 +154,24 @@ def test_sizes(text, size):
 def test_no_sizes(text):
     with pytest.raises(ValueError, match="is not a size"):
         parse_bytes(text)
+
+
+def test_the_sample_of_the_pairs_is_bounded(tmp_path, monkeypatch):
+    """A larger graph is sampled more thinly, and estimated nearly as well."""
+    graph = random_graph(tmp_path / "g.h5", 1, sizes=(3000, 900, 3), num_edges=60_000)
+    source, largest = open_source(graph), []
+    with source.file:
+        pairs = estimate_pairs(Team(), source)
+        monkeypatch.setattr(partition_memory, "SAMPLE_KEYS", source.num_edges // 64)
+        monkeypatch.setattr(partition_memory, "distinct", lambda keys: largest.append(len(keys)) or distinct(keys))
+        assert estimate_pairs(Team(), source) == pytest.approx(pairs, rel=0.3)
+    assert max(largest) < source.num_edges // 40
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def fail() -> int:
+        raise MemoryError("Unable to allocate 8 GiB")
+
+    assert run_command(fail) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: out of memory (Unable to allocate 8 GiB); --memory")

@@ -4,6 +4,7 @@ those of an undisturbed run."""
 from __future__ import annotations
 
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -172,3 +173,22 @@ def test_ranks_that_were_killed_end_in_the_same_files(mpirun, tmp_path):
         if (folder / NAME).exists() or not files.book_path(folder).exists():
             run(3 - kill, 0, folder.name)
         assert hashes(folder) == hashes(tmp_path / "whole")
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("make", [random_graph, random_static])
+def test_one_rank_that_was_killed_leaves_nothing_that_looks_complete(mpirun, tmp_path, make):
+    """At random moments, either rank; the same command then ends in the same files, as does one process."""
+    graph = make(tmp_path / "g.h5", 3, sizes=(60, 30, 9), num_edges=400)
+    arguments = [str(graph), str(tmp_path / "p"), "--parts", str(PARTS), "--method", "ldg", "--passes", "2"]
+    whole = [str(graph), str(tmp_path / "whole"), *arguments[2:]]
+    took, moments = float(mpirun(2, str(KILLED), "0", *whole).stdout.split()[-1]), random.Random(2)
+    for kill in range(5):
+        seconds = moments.uniform(kill, kill + 1) * 0.9 * took / 5
+        ended = mpirun(2, str(KILLED), f"{seconds},{kill % 2}", *arguments, check=False).returncode
+        if ended or not files.book_path(tmp_path / "p").exists():
+            finished = files.book_path(tmp_path / "p").exists()
+            assert not finished or hashes(tmp_path / "p").items() >= hashes(tmp_path / "whole").items()
+            mpirun(1 + kill % 2, str(KILLED), "0", *arguments)
+        assert hashes(tmp_path / "p") == hashes(tmp_path / "whole")
+        shutil.rmtree(tmp_path / "p")
