@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import run_alone, with_exit_code
 from data_tools.source.formats.text_stream import open_binary
 from data_tools.source.schema import build, items
 from hpcgnn.graph.decode import decode_yaml
@@ -235,4 +235,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main))

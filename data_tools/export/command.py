@@ -26,9 +26,9 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
     used, and for a folder that is not empty."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise FileFormatError(f"{output}: exists and is not an empty folder")
-    folder = output.with_name(f".{output.name}.tmp")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = output.with_name(f".{files.temporary_name(output.name)}")
+    folder.mkdir()
     try:
         if source.is_dir():
             if part is None:
