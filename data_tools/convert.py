@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
         spec, num_buckets = read_spec(arguments, pathlib.Path(unpacked)), 0
         if arguments.memory:
             memory = parse_bytes(arguments.memory)
