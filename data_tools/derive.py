@@ -94,7 +94,7 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: DeriveOp
         is_hub = np.bincount(pairs.user, minlength=pairs.num_users) > options.max_degree
         chosen, left_out = ~is_hub[pairs.user], int(is_hub.sum())
         used = replace(pairs, user=pairs.user[chosen], item=pairs.item[chosen])
-    with tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
+    with files.naming_disk(folder), tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
         spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
         for slab in common_neighbours(used, options.threshold, PRODUCTS):
             for name, values in zip(spools, slab, strict=True):

@@ -144,6 +144,8 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
     except (FileFormatError, *keep):  # type: ignore[misc]
         raise
     except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in FULL:  # of a file that the block writes
+            raise
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
 
 
@@ -215,7 +217,8 @@ class OutputFile:
         if self.error is None:
             with self._keeping_errors():
                 write_at(self._descriptor, content, self._place)
-        return len(content)
+        self._place += memoryview(content).nbytes
+        return memoryview(content).nbytes
 
     def readinto(self, buffer) -> int:
         """Read bytes; those behind the end are zeros."""
@@ -223,6 +226,7 @@ class OutputFile:
         while count < len(view) and (read := os.preadv(self._descriptor, [view[count:]], self._place + count)):
             count += read
         view[count:] = bytes(len(view) - count)
+        self._place += len(view)
         return len(view)
 
     def truncate(self, size: int) -> None:
