@@ -127,6 +127,7 @@ def write_pyg(tables: Tables, output: pathlib.Path) -> None:
         ends = torch.stack([edge.pop("src"), edge.pop("dst")])
         row = edge.pop("row") if "row" in edge else torch.arange(table.num_rows)
         edges[split_relation(table.name)] = {"edge_index": ends, "e_id": row, **edge}
+    file: Any
     with contextlib.closing(OutputFile(output / "graph.pt")) as file:
         torch.save(make_data(nodes, edges), file)
         file.flush()

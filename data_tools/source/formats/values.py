@@ -225,7 +225,16 @@ def to_dtype(values: np.ndarray, dtype: np.dtype, place: Place, fill: float | No
         if len(bad):
             value = values[tuple(bad[0])]
             raise place.error(bad[0][0], f"the value is {value}; mend the row or declare a fill for NaN")
-    return values.astype(dtype) if dtype.kind == "f" else to_integers(values, dtype, place)
+    if dtype.kind != "f":
+        return to_integers(values, dtype, place)
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype)
+    if len(bad := np.argwhere(~np.isfinite(cast))):
+        value = values[tuple(bad[0])]
+        raise place.error(
+            bad[0][0], f"the value {value} does not fit into {dtype}; set dtype: float64, or mend the row"
+        )
+    return cast
 
 
 def to_integers(values: np.ndarray, dtype: np.dtype, place: Place) -> np.ndarray:
