@@ -261,3 +261,15 @@ def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
     message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={path}")
     assert "e.csv" in message
     assert "a line is longer than 64 MiB" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("src;dst;time\n1;2;3\n", "is ';' the delimiter? A spec (--spec) says so"),
+        ("user_id,item_id,timestamp\n1,2,3\n", "a spec (--spec) says which column is what"),
+        ("src,dst,time\n1,2,2024-01-01T00:00:00\n", "dates must be made seconds first"),
+    ],
+)
+def test_what_is_often_wrong_has_its_remedy(tmp_path, capsys, text, words):
+    assert words in refused_text(tmp_path, capsys, text)
