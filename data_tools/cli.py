@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
+from hpcgnn.comm.launch import launched_tasks
+
 P = ParamSpec("P")
 
 
@@ -37,6 +39,20 @@ def run_command(main: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def run_alone(main: Callable[[], int]) -> int:
+    """Run ``main`` as `run_command` does, unless a launcher started copies of this command, which is one process: they
+    would write the same file."""
+    variable, tasks = launched_tasks()
+    if tasks > 1:
+        print(
+            f"error: this command is one process, but a launcher started {tasks} of it ({variable}={tasks}): start it "
+            "without mpirun or srun",
+            file=sys.stderr,
+        )
+        return 2
+    return run_command(main)
 
 
 def with_exit_code(main: Callable[P, int]) -> Callable[P, int]:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import run_alone, with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
@@ -26,6 +26,7 @@ from data_tools.source.graph_writer import Summary, write_graph
 from data_tools.source.reader import read_edges, read_nodes
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_sorting
+from hpcgnn.graph.files import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
@@ -39,7 +40,10 @@ def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Sum
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     # Beside the output: /tmp may be small, or memory.
-    with tempfile.TemporaryDirectory(prefix=".convert-", dir=output.parent) as folder:
+    with (
+        naming_disk(output.parent),
+        tempfile.TemporaryDirectory(prefix=".convert-", dir=output.parent) as folder,
+    ):
         spool = pathlib.Path(folder)
         nodes = {node.type: read_nodes(spec, node, spool, num_buckets) for node in spec.nodes}
         spaces = {name: table.space for name, table in nodes.items()}
@@ -123,8 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent) as unpacked:
-        spec, num_buckets = read_spec(arguments, pathlib.Path(unpacked)), 0
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
+        with naming_disk(arguments.output.parent):
+            spec, num_buckets = read_spec(arguments, pathlib.Path(unpacked)), 0
         if arguments.memory:
             memory = parse_bytes(arguments.memory)
             plan = plan_conversion(spec, memory)
@@ -135,4 +140,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main))

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from data_tools.cli import run_command
+from data_tools.cli import run_alone
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import names
 from data_tools.partition.kinds import OPTIONS
@@ -24,6 +24,7 @@ from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import node_weights
 from data_tools.source.checks import validate
 from data_tools.team import Team
+from hpcgnn.graph import files
 
 SPOOL_BYTES = 256 << 20
 
@@ -41,7 +42,7 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
         blocks = NodeBlocks.even(Team(), source.num_nodes)
         graph = build_row_graph(source, blocks, output.parent, SPOOL_BYTES, by_degree=False)
         weights = node_weights(source, options.balance or ("nodes",), graph.degrees(), blocks)
-        temporary = output.with_name(output.name + ".tmp")
+        temporary = output.with_name(files.temporary_name(output.name))
         num_pairs = int(graph.indptr[-1]) // 2
         write_metis(temporary, num_pairs, row_slabs(graph), np.stack(list(weights.values()), axis=1))
         temporary.replace(output)
@@ -60,4 +61,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_alone(main))

@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import run_alone, with_exit_code
 from data_tools.source.formats.text_stream import open_binary
 from data_tools.source.schema import build, items
 from hpcgnn.graph.decode import decode_yaml
@@ -184,8 +184,8 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
     """
     noted = target.with_name(target.name + ".sha256")
     expected, origin = entry.content_sha256, "the catalog"
-    if expected is None and noted.exists():
-        expected, origin = noted.read_text().split()[0], str(noted)
+    if expected is None and noted.exists() and (words := noted.read_text().split()):  # a killed run may leave none
+        expected, origin = words[0], str(noted)
     if expected is None:
         noted.write_text(f"{sha256}  {target.name.removesuffix('.gz')}\n")
         return f"sha256 of the content {sha256}, not in the catalog: kept in {noted.name} and enforced from now on"
@@ -235,4 +235,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main))

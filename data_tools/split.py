@@ -24,7 +24,7 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import run_alone, with_exit_code
 from data_tools.partition.assignment import splitmix64
 from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import find_table, integer_column, rewriting
@@ -262,4 +262,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.cli import run_command
+from data_tools.cli import run_alone
 from data_tools.source.rewrite import create_table
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic.snapshots import synthesize_snapshots
@@ -254,4 +254,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_alone(main))

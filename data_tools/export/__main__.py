@@ -2,7 +2,8 @@
 
 import sys
 
+from data_tools.cli import run_alone
 from data_tools.export.command import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main))

@@ -26,21 +26,24 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
     used, and for a folder that is not empty."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise FileFormatError(f"{output}: exists and is not an empty folder")
-    folder = output.with_name(f".{output.name}.tmp")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = output.with_name(f".{files.temporary_name(output.name)}")
+    folder.mkdir()
     try:
-        if source.is_dir():
-            if part is None:
-                raise FileFormatError(f"{source}: parts are exported one by one: --part 0; or export the graph file")
-            FORMATS[kind](part_tables(source, part), folder)
-        else:
-            if part is not None:
-                raise FileFormatError(f"{source}: a graph file has no parts; leave out --part")
-            with files.open_checked(source, files.GRAPH) as file:
-                FORMATS[kind](graph_tables(file), folder)
-        names = sorted(path.name for path in folder.iterdir())
-        folder.replace(output)
+        with files.naming_disk(output):
+            if source.is_dir():
+                if part is None:
+                    raise FileFormatError(
+                        f"{source}: parts are exported one by one: --part 0; or export the graph file"
+                    )
+                FORMATS[kind](part_tables(source, part), folder)
+            else:
+                if part is not None:
+                    raise FileFormatError(f"{source}: a graph file has no parts; leave out --part")
+                with files.open_checked(source, files.GRAPH) as file:
+                    FORMATS[kind](graph_tables(file), folder)
+            names = sorted(path.name for path in folder.iterdir())
+            folder.replace(output)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return names

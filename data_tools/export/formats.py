@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import zipfile
@@ -15,7 +16,7 @@ import yaml
 
 from data_tools.export.tables import Column, ExportTable, Tables
 from data_tools.source.file_spec import Dtype
-from hpcgnn.graph.files import row_bytes, slabs, split_relation
+from hpcgnn.graph.files import OutputFile, row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18
 PYG_NAMES = {"feat": "x", "label": "y"}
@@ -126,7 +127,10 @@ def write_pyg(tables: Tables, output: pathlib.Path) -> None:
         ends = torch.stack([edge.pop("src"), edge.pop("dst")])
         row = edge.pop("row") if "row" in edge else torch.arange(table.num_rows)
         edges[split_relation(table.name)] = {"edge_index": ends, "e_id": row, **edge}
-    torch.save(make_data(nodes, edges), output / "graph.pt")
+    file: Any
+    with contextlib.closing(OutputFile(output / "graph.pt")) as file:
+        torch.save(make_data(nodes, edges), file)
+        file.flush()
 
 
 def make_data(nodes: dict[str, dict], edges: dict[tuple[str, str, str], dict]) -> object:

@@ -113,15 +113,17 @@ def count_rows(spec: SourceSpec, node: NodeSpec, columns: dict[str, np.ndarray],
     return lengths.pop()
 
 
-def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: int, folder: pathlib.Path) -> np.ndarray:
-    """Make a split [N], int8, of arrays of row numbers or masks; -1 where a node is in no set."""
-    split = np.full(num_nodes, -1, np.int8)
+def read_sets(
+    spec: SourceSpec, table: NodeSpec | EdgeSpec, column: ColumnSpec, num_rows: int, folder: pathlib.Path
+) -> np.ndarray:
+    """Make a split [N], int8, of arrays of row numbers or masks; -1 where a row of the table is in no set."""
+    split = np.full(num_rows, -1, np.int8)
     for name, item in column.sets.items():
         if isinstance(item, FileColumn):
             file, reference = item.file, item.column
             rows = read_rows(spec, file, reference, folder)
         else:
-            file, reference = column.file or table_files(node.file)[0], item
+            file, reference = column.file or table_files(table.file)[0], item
             rows = read_array(spec.files[file], reference)
         title = spec.files[file].title
         if isinstance(item, FileColumn) and item.mask:
@@ -131,13 +133,13 @@ def read_sets(spec: SourceSpec, node: NodeSpec, column: ColumnSpec, num_nodes: i
         if rows.ndim == 2 and 1 in rows.shape:
             rows = rows.ravel()
         is_mask = rows.dtype.kind == "b"
-        if rows.ndim != 1 or (is_mask and len(rows) != num_nodes) or rows.dtype.kind not in "biu":
+        if rows.ndim != 1 or (is_mask and len(rows) != num_rows) or rows.dtype.kind not in "biu":
             raise FileFormatError(
                 f"{title}: {reference!r} ({rows.dtype}, shape {rows.shape}) is neither a list of rows nor a "
-                f"mask of {num_nodes} rows"
+                f"mask of {num_rows} rows"
             )
-        if not is_mask and len(rows) and (rows.min() < 0 or rows.max() >= num_nodes):
-            raise FileFormatError(f"{title}: {reference!r} names rows outside of 0 .. {num_nodes - 1}")
+        if not is_mask and len(rows) and (rows.min() < 0 or rows.max() >= num_rows):
+            raise FileFormatError(f"{title}: {reference!r} names rows outside of 0 .. {num_rows - 1}")
         split[rows] = SPLITS[name]
     return split
 
@@ -167,6 +169,8 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     columns = read_table(spec, edge.file, fields, folder, origin)
     classes = number_classes(fields, columns)
     src, dst = columns.pop("src"), columns.pop("dst")
+    sets = {name: column for name, column in edge.columns.items() if column.sets}
+    columns |= {name: read_sets(spec, edge, column, len(src), folder) for name, column in sets.items()}
     time, types = columns.pop("time", None), columns.pop("types", None)
     title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
     table = EdgeTable(edge, title, origin, src, dst, time, columns, classes)

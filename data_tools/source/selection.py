@@ -47,8 +47,15 @@ def position(file: str, item: int | str, names: list[str], width: int) -> int:
         return names.index(item)
     listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     raise FileFormatError(
-        f"{file}: no column {item!r}; it has {width} columns" + (f", named {listed}" if names else "")
+        f"{file}: no column {item!r}; it has {width} columns" + (f", named {listed}" if names else "") + hint(names)
     )
+
+
+def hint(names: list[str]) -> str:
+    """Say what may help where a column is not found."""
+    if len(names) == 1 and (marks := [mark for mark in ";\t|, " if mark in names[0]]):
+        return f"; is {marks[0]!r} the delimiter? A spec (--spec) says so"
+    return "; a spec (--spec) says which column is what, docs/own_data.md has one" if names else ""
 
 
 def select_all(

@@ -53,15 +53,15 @@ lists (a line `a b c ...` is the rows (a, b), (a, c), ...); idlists (JSON {row: 
 col, shape of a matrix of 0 and 1); triples (N-Triples, .nt) and turtle (.ttl, and .n3 as far as it is Turtle): subject,
 predicate, object; a blank node belongs to its file.
 
-A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing)
-or a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
-"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is what an npy file holds). The long form of a column is a
-mapping: `column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a
-sparse matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for
-row numbers in a file of their own, or, with `mask: true`, for a mask); `file` (row-aligned, else that of the table);
-`dtype`; `fill` (stored for empty and NaN values); `values` (a mapping of the source's words to integers);
-`classes: true` (the words are numbered in their order, and stored as attribute `names` of the column). A split holds
-0 train, 1 val, 2 test, -1 none.
+A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing) or
+a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
+"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is what an npy file holds). The long form of a column is a mapping:
+`column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a sparse
+matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for row
+numbers in a file of their own, or, with `mask: true`, for a mask; edges only by masks); `file` (row-aligned, else that
+of the table); `dtype`; `fill` (stored for empty and NaN values); `values` (a mapping of the source's words to
+integers); `classes: true` (the words are numbered in their order, and stored as attribute `names` of the column). A
+split holds 0 train, 1 val, 2 test, -1 none.
 """
 
 from __future__ import annotations
@@ -139,8 +139,9 @@ class EdgeSpec:
             raise ValueError("undirected and reverse exclude each other")
         if self.time is not None and self.reverse:
             raise ValueError("reverse: an event with a time is in the history of both ends already")
-        if any(column.sets for column in self.columns.values()):
-            raise ValueError("sets: only for columns of nodes")
+        sets = [item for column in self.columns.values() for item in column.sets.values()]
+        if not all(isinstance(item, FileColumn) and item.mask for item in sets):
+            raise ValueError("sets: of edges only with masks, {file, column, mask: true}")
         check_table_file(self.file, self.columns)
         names = [self.relation, *([self.reverse] if self.reverse else [])]
         if any(("*" in name) != (self.types is not None) for name in names):

@@ -26,7 +26,7 @@ class Spool:
         assert self.fits(rows)
         if self._like is None:
             self._like = rows[:0]
-        np.ascontiguousarray(rows).tofile(self._file)
+        self._file.write(np.ascontiguousarray(rows).data)
         self._rows += len(rows)
 
     def column(self) -> np.ndarray:

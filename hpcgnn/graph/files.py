@@ -63,10 +63,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import math
 import os
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator
 
 import h5py
@@ -164,6 +167,8 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
     except (FileFormatError, *keep):  # type: ignore[misc]
         raise
     except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in FULL:  # of a file that the block writes
+            raise
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
 
 
@@ -217,7 +222,9 @@ class OutputFile:
     def __init__(self, path: str | os.PathLike):
         self.path, self.is_quiet, self._place = os.fspath(path), False, 0
         self.error: OSError | None = None
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):  # where files cannot be locked, what a killed writer leaves stays
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
         """Move to a place."""
@@ -233,7 +240,8 @@ class OutputFile:
         if self.error is None:
             with self._keeping_errors():
                 write_at(self._descriptor, content, self._place)
-        return len(content)
+        self._place += memoryview(content).nbytes
+        return memoryview(content).nbytes
 
     def readinto(self, buffer) -> int:
         """Read bytes; those behind the end are zeros."""
@@ -241,6 +249,7 @@ class OutputFile:
         while count < len(view) and (read := os.preadv(self._descriptor, [view[count:]], self._place + count)):
             count += read
         view[count:] = bytes(len(view) - count)
+        self._place += len(view)
         return len(view)
 
     def truncate(self, size: int) -> None:
@@ -287,14 +296,16 @@ def naming_disk(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator[h5py.File]:
-    """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception.
+    """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception. Several
+    writers of one path do not meet: the last that ends has written the file.
 
     A write that fails is raised by the next ``flush`` of the yielded file, at the latest at the end of the block. A
     book is sealed: it has the hashes of the parts, but no other file has its own.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    remove_leftovers(path)
+    temporary = path.with_name(temporary_name(path.name))
     output = OutputFile(temporary)
     try:
         with contextlib.closing(output):
@@ -323,6 +334,20 @@ def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator
         if output.error is None or error is output.error:
             raise
         raise output.error from None  # what HDF5 raised follows from it
+
+
+def temporary_name(name: str) -> str:
+    """Make a name, another one each time, for a file or folder that is to be renamed to ``name``."""
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}.{secrets.token_hex(4)}{dot}{suffix}.tmp" if stem else f"{name}.{secrets.token_hex(4)}.tmp"
+
+
+def remove_leftovers(path: pathlib.Path) -> None:
+    """Remove the temporary files of ``path`` whose writers were killed: nobody locks them."""
+    for leftover in path.parent.glob(f"{glob.escape(path.stem)}.{'[0-9a-f]' * 8}{glob.escape(path.suffix)}.tmp"):
+        with contextlib.suppress(OSError), open(leftover, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
 
 
 def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:

@@ -223,6 +223,14 @@ def test_unknown_checksum_is_kept_and_enforced(tmp_path, fetch, server, capsys):
     assert files(tmp_path) == ["unknown.csv.sha256"]
 
 
+def test_a_checksum_that_a_killed_run_left_empty_is_written_anew(tmp_path, fetch):
+    (tmp_path / "data").mkdir(exist_ok=True)
+    noted = tmp_path / "data" / "unknown.csv.sha256"
+    noted.touch()
+    assert fetch("unknown") == 0
+    assert noted.read_text() == f"{SHA256}  unknown.csv\n"
+
+
 def test_damaged_file_that_is_there_is_named(tmp_path, fetch, capsys):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "known.csv").write_bytes(b"x")

@@ -42,7 +42,7 @@ def dgl_spec(data: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
         columns = read_columns(f"edge_data.{name}", table(data, "edge_data", name), count, files, folder)
         src, dst = ("array[:,0]", "array[:,1]") if kind == "npy" else (0, 1)
         relation = relation_name(*map(local_name, ends))
-        edges.append({"relation": relation, "file": where, "src": src, "dst": dst, "columns": columns})
+        edges.append({"relation": relation, "file": where, "src": src, "dst": dst, "columns": with_split(columns)})
     return {"kind": "static", "files": files, "nodes": nodes, "edges": edges}
 
 

@@ -121,7 +121,11 @@ class TextTable:
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._spec.is_quoted else csv.QUOTE_NONE
-        return [field.strip() for field in next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))]
+        try:
+            fields = next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))
+        except csv.Error as error:  # a field of more than 128 KiB
+            raise FileFormatError(f"{self.name}: the first line: {error}; check the delimiter and the quotes") from None
+        return [field.strip() for field in fields]
 
     def _parse(self, stream: CleanText, width: int, needed: list[int]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the needed columns, all text."""

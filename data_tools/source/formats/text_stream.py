@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 from hpcgnn.graph.files import FileFormatError
 
 BLOCK_BYTES = 4 << 20
+LONGEST_LINE = 64 << 20  # whole lines are in memory, several times
 
 
 @contextlib.contextmanager
@@ -96,6 +97,7 @@ class CleanText(io.RawIOBase):
     """
 
     def __init__(self, raw: IO[bytes], comment: str = "", whitespace: bool = False):
+        self._name = getattr(raw, "name", None) or "text"
         self._blocks = self._clean_blocks(raw)
         self.num_lines = 0  # that `read` has given
         self._buffer: Any = b""
@@ -158,6 +160,10 @@ class CleanText(io.RawIOBase):
             whole, newline, tail = block.rpartition(b"\n")
             if not newline:
                 rest += block
+                if len(rest) > LONGEST_LINE:
+                    raise FileFormatError(
+                        f"{self._name}: a line is longer than {LONGEST_LINE >> 20} MiB; is it text with a row a line?"
+                    )
                 continue
             if cleaned := self._clean(rest + whole + newline):
                 yield cleaned

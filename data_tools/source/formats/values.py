@@ -90,7 +90,7 @@ def parse_numbers(
 def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray:
     """Parse times [n] as int64: source * scale, which must be integral (to 1e-6 and the rounding of float64)."""
     part, place = single(raw, file, first_row)
-    source = to_numbers(part, place, None, "a time (a number)")
+    source = to_numbers(part, place, None, "a time (a number; dates must be made seconds first)")
     if source.dtype.kind in "iu" and float(scale).is_integer():
         scale = int(scale)
         limit = (2**63 - 1) // scale
@@ -177,6 +177,8 @@ def text_to_numbers(column: pa.Array, place: Place, fill: float | None, expected
                 return without_nulls(attempt().cast(kind), place, fill)
     bad = next(index for index, text in enumerate(column.to_pylist()) if not is_number(text))
     text = column[bad].as_py()
+    if not text:
+        raise place.error(bad, f"{text!r} is not {expected}; mend the row, or declare a fill for a column of values")
     raise place.error(bad, f"{text!r} is not {expected}; mend the row, or check delimiter, header and comment")
 
 
@@ -225,7 +227,16 @@ def to_dtype(values: np.ndarray, dtype: np.dtype, place: Place, fill: float | No
         if len(bad):
             value = values[tuple(bad[0])]
             raise place.error(bad[0][0], f"the value is {value}; mend the row or declare a fill for NaN")
-    return values.astype(dtype) if dtype.kind == "f" else to_integers(values, dtype, place)
+    if dtype.kind != "f":
+        return to_integers(values, dtype, place)
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype)
+    if len(bad := np.argwhere(~np.isfinite(cast))):
+        value = values[tuple(bad[0])]
+        raise place.error(
+            bad[0][0], f"the value {value} does not fit into {dtype}; set dtype: float64, or mend the row"
+        )
+    return cast
 
 
 def to_integers(values: np.ndarray, dtype: np.dtype, place: Place) -> np.ndarray:

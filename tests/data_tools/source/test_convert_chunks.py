@@ -237,6 +237,10 @@ def dgl_folder(folder, num_chunks: int = 2, **changes):
     data["edge_data"]["paper:cites:paper"]["weight"] = write_dgl(
         folder, "weight", arrays["weight"], "numpy", num_chunks
     )
+    for name, rows in (("train_mask", slice(0, 40)), ("test_mask", slice(60, 80))):
+        mask = np.zeros(80, bool)
+        mask[rows] = True
+        data["edge_data"]["paper:cites:paper"][name] = write_dgl(folder, "cites_" + name, mask, "numpy", num_chunks)
     (folder / "metadata.json").write_text(json.dumps(data | changes))
     return folder, arrays
 
@@ -273,6 +277,8 @@ def test_chunks_of_dgl(tmp_path, num_chunks):
     assert paper["split"][1] == [0] * 10 + [1] * 5 + [-1] * 15
     assert found["edges/paper.cites.paper/weight"]["values"] == ("<f8", arrays["weight"].tolist())
     assert found["nodes/author"]["num_nodes"] == 12
+    assert found["edges/paper.cites.paper/split"]["values"] == ("|i1", [0] * 40 + [-1] * 20 + [2] * 20)
+    assert not [name for name in found if name.endswith("_mask")]
 
 
 @pytest.mark.parametrize(

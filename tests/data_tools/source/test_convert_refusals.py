@@ -1,5 +1,7 @@
 """Input that cannot be converted is refused by file, column, row, value and remedy."""
 
+import gzip
+
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -233,3 +235,41 @@ def test_columns_of_edges_that_later_steps_need(tmp_path, capsys, name):
     message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"), "--set", "events=e.csv")
     assert f"the name {name!r} is taken" in message
     assert f"such as {name}_" in message
+
+
+def test_numbers_too_large_for_float32_are_refused(tmp_path, capsys):
+    """They became infinite after the check."""
+    (tmp_path / "e.csv").write_text("u,i,t,w\n1,2,3,0.5\n1,2,3,1e39\n")
+    for dtype in ("float64", "float32"):
+        edge = EDGE | {"columns": {"weight": {"column": "w", "dtype": dtype}}}
+        spec = SPEC_BY_NAME | {"files": {"events": {"path": "e.csv"}}, "edges": [edge]}
+        if dtype == "float64":
+            run_spec(tmp_path, spec)
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert "e.csv: column 'w', row 2: the value 1e+39 does not fit into float32; set dtype: float64" in message
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
+    """A small gz file of one line of a gigabyte took all memory."""
+    path = tmp_path / ("e.csv.gz" if compress else "e.csv")
+    with (gzip.open if compress else open)(path, "wb") as file:
+        file.write(b"src,dst,time\n1,2,3\n")
+        for _ in range(70):
+            file.write(b"7" * (1 << 20))
+    message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={path}")
+    assert "e.csv" in message
+    assert "a line is longer than 64 MiB" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("src;dst;time\n1;2;3\n", "is ';' the delimiter? A spec (--spec) says so"),
+        ("user_id,item_id,timestamp\n1,2,3\n", "a spec (--spec) says which column is what"),
+        ("src,dst,time\n1,2,2024-01-01T00:00:00\n", "dates must be made seconds first"),
+    ],
+)
+def test_what_is_often_wrong_has_its_remedy(tmp_path, capsys, text, words):
+    assert words in refused_text(tmp_path, capsys, text)

@@ -59,6 +59,14 @@ def test_one_type(parts):
         assert file["nodes/_N/part"][:].tolist() == [0] * 4 + [1] * 8
 
 
+def test_paths_may_be_relative(parts, monkeypatch):
+    """Of the output: what was unpacked beside it was looked for below the parts."""
+    monkeypatch.chdir(parts.parent)
+    folder = parts.relative_to(parts.parent) / "homo"
+    assert main(["--chunks", str(folder), "g.h5"]) == 0
+    assert (parts.parent / "g.h5").is_file()
+
+
 def test_several_types(parts):
     """Without their original ids, nodes are told apart by their features; authors have none, so degrees must do."""
     truth = np.load(parts / "truth.npz")

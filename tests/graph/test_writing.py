@@ -1,0 +1,54 @@
+"""Files are written under a name of their own and appear whole."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpcgnn.graph import files
+
+pytestmark = pytest.mark.serial
+
+
+def test_writers_of_one_file_do_not_meet(tmp_path):
+    """They shared a temporary file: the published one had holes."""
+    path, values = tmp_path / "g.h5", np.arange(1 << 16)
+    with files.writing(path, files.GRAPH, kind="static") as first:
+        first["values"] = values
+        with files.writing(path, files.GRAPH, kind="static") as second:
+            second["values"] = -values
+        with files.open_checked(path, files.GRAPH) as file:
+            assert np.array_equal(file["values"][:], -values)
+    with files.open_checked(path, files.GRAPH) as file:
+        assert np.array_equal(file["values"][:], values)
+    assert os.listdir(tmp_path) == ["g.h5"]
+
+
+@pytest.mark.parametrize("name", ["g.h5", "two.dots.h5", "[a]", ".hidden"])
+def test_leftovers_of_a_killed_writer_are_removed(tmp_path, name):
+    """Those of one that is at work, and of other files, stay."""
+    path, other = tmp_path / name, tmp_path / files.temporary_name("x" + name)
+    code = (
+        "import os, sys; from hpcgnn.graph import files\n"
+        "with files.writing(sys.argv[1], files.GRAPH): os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=100)
+    assert killed.returncode == -signal.SIGKILL
+    (leftover,) = tmp_path.iterdir()
+    other.touch()
+    with files.writing(path, files.GRAPH, kind="static"):
+        assert not leftover.exists()
+        with files.writing(path, files.GRAPH, kind="static"):
+            assert len(list(tmp_path.iterdir())) == 3
+    assert set(tmp_path.iterdir()) == {path, other}
+
+
+def test_permissions_are_those_of_the_umask(tmp_path):
+    with files.writing(tmp_path / "g.h5", files.GRAPH, kind="static"):
+        pass
+    (tmp_path / "plain").touch()
+    assert pathlib.Path(tmp_path / "g.h5").stat().st_mode == (tmp_path / "plain").stat().st_mode
