@@ -13,7 +13,7 @@
 namespace hpcgnn {
 namespace {
 
-constexpr int64_t kStampsAhead = 32; // entries by which stamps are fetched ahead
+constexpr int64_t kStampsAhead = 32;          // entries by which stamps are fetched ahead
 constexpr size_t kMostKept = size_t(1) << 20; // entries of a table that stay in memory for the next call
 
 struct Entry {
