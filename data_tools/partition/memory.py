@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data_tools.memory import free_memory, mebibytes, status_bytes
+from data_tools.memory import mebibytes, status_bytes
 from data_tools.partition import source as partition_source
 from data_tools.partition.access import TABLE_BYTES
 from data_tools.partition.blocks import distinct
@@ -21,6 +21,7 @@ from data_tools.partition.spool import ENTRY_BYTES, entry_dtype
 from data_tools.partition.temporal import HISTORY_BYTES
 from data_tools.partition.weights import columns_of
 from data_tools.team import Ranks, Team
+from hpcgnn.comm.memory import free_bytes
 from hpcgnn.graph import files
 
 FREE_SHARE = 0.8  # of the memory that is free: the limit unless one is given
@@ -159,7 +160,7 @@ def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -
     """Collective. Make the plan of a rank for a limit in bytes (None: its share of the memory of its machine that is
     free), the same on all ranks; ValueError, with the remedy, where it does not fit."""
     program = status_bytes("VmRSS")
-    allowed = int(program + FREE_SHARE * free_memory() / team.ranks_on_node()) if limit is None else limit
+    allowed = int(program + FREE_SHARE * free_bytes() / team.ranks_on_node()) if limit is None else limit
     program = int(team.largest(np.array([program]))[0])
     allowed = -int(team.largest(np.array([-allowed]))[0])
     left = WORK_SHARE * (allowed - program - max(predict(counts, options, 0).values()))

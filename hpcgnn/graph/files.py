@@ -67,7 +67,7 @@ import hashlib
 import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
@@ -81,6 +81,7 @@ GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20
+BLOCK_BYTES = 8 << 20  # of a file that is read from end to end
 SEAL_BYTES = 512  # HDF5's user block of a book
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL_BYTES = 256 << 20  # that a column may have in a file of any size
@@ -91,7 +92,6 @@ DAMAGE = (
 )  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk answers that takes no more
 PARTITION = "python -m data_tools.partition"
-ROOM = "make room there, or choose another place, and start again"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
 
@@ -106,7 +106,9 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
-        raise FileFormatError(missing_set(pathlib.Path(path).parent) if expected == BOOK else f"{path}: no such file")
+        if expected == BOOK:
+            refuse_folder(pathlib.Path(path).parent)
+        raise FileFormatError(f"{path}: no such file")
     if expected == BOOK:
         check_seal(path)
     try:
@@ -125,16 +127,20 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     return file
 
 
-def missing_set(folder: pathlib.Path) -> str:
-    """Say why a path is no partition set, and how one is made."""
+def refuse_folder(folder: pathlib.Path) -> None:
+    """Raise FileFormatError for a path that has no book; it says why, and how a partition set is made."""
     if folder.is_file():
         parts = folder.with_name(f"{folder.stem}-parts")
-        return f"{folder}: a file, not a partition set; make one of a graph file: {PARTITION} {folder} {parts}"
+        raise FileFormatError(
+            f"{folder}: a file, not a partition set; make one of a graph file: {PARTITION} {folder} {parts}"
+        )
     if not folder.is_dir():
-        return f"{folder}: no such folder; make a partition set there: {PARTITION} GRAPH.h5 {folder}"
+        raise FileFormatError(f"{folder}: no such folder; make a partition set there: {PARTITION} GRAPH.h5 {folder}")
     if (folder / "partition.json").is_file():
-        return f"{folder}: an unfinished partition set; give the command again that was to write it"
-    return f"{folder}: no partition set, it has no book.h5; make one there: {PARTITION} GRAPH.h5 {folder}"
+        raise FileFormatError(f"{folder}: an unfinished partition set; give the command again that was to write it")
+    raise FileFormatError(
+        f"{folder}: no partition set, it has no book.h5; make one there: {PARTITION} GRAPH.h5 {folder}"
+    )
 
 
 def check_kind(book: h5py.File, kind: str) -> None:
@@ -281,7 +287,8 @@ def naming_disk(path: str | os.PathLike) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL or error.filename is not None:
             raise
-        raise OSError(error.errno, f"{error.strerror}; {ROOM}", os.fspath(path)) from None
+        message = f"{error.strerror}; make room there, or choose another place, and start again"
+        raise OSError(error.errno, message, os.fspath(path)) from None
 
 
 @contextlib.contextmanager
@@ -343,14 +350,25 @@ def fsync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def file_hash(path: str | os.PathLike, first: int = 0) -> str:
-    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex."""
+def file_hash(path: str | os.PathLike, first: int = 0, working: Callable[..., None] | None = None) -> str:
+    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex; working: is told about every block."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         file.seek(first)
-        while block := file.read(8 << 20):
+        while block := file.read(BLOCK_BYTES):
             digest.update(block)
+            if working:
+                working(f"read {path}")
     return digest.hexdigest()
+
+
+def copy(source: str | os.PathLike, target: str | os.PathLike, working: Callable[..., None] | None = None) -> None:
+    """Copy a file's bytes; working: is told about every block."""
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while block := reader.read(BLOCK_BYTES):
+            writer.write(block)
+            if working:
+                working(f"copy {source}")
 
 
 def seal_of(path: str | os.PathLike) -> bytes:
