@@ -118,11 +118,6 @@ has_checkpoint() {
     compgen -G "$1/checkpoints/*/manifest.json" >/dev/null
 }
 
-# Whether a job holds the folder, or was killed while it did.
-is_locked() {
-    [[ -e $1/lock.json ]]
-}
-
 newest_checkpoint() {
     compgen -G "$1/checkpoints/*/manifest.json" | sort | tail -n 1
 }
@@ -147,6 +142,11 @@ count_stalled() {
         say "no new checkpoint in $count starts: giving up; ask for more time, or checkpoint more often" >&2
         exit "$EXIT_REQUEUE"
     fi
+}
+
+# Whether a job holds the folder, or was killed while it did.
+is_locked() {
+    [[ -e $1/lock.json ]]
 }
 
 # The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH.

@@ -95,7 +95,6 @@ DAMAGE = (
 )  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk answers that takes no more
 PARTITION = "python -m data_tools.partition"
-ROOM = "make room there, or choose another place, and start again"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
 
@@ -110,7 +109,9 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
-        raise FileFormatError(missing_set(pathlib.Path(path).parent) if expected == BOOK else f"{path}: no such file")
+        if expected == BOOK:
+            refuse_folder(pathlib.Path(path).parent)
+        raise FileFormatError(f"{path}: no such file")
     if expected == BOOK:
         check_seal(path)
     try:
@@ -129,16 +130,20 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     return file
 
 
-def missing_set(folder: pathlib.Path) -> str:
-    """Say why a path is no partition set, and how one is made."""
+def refuse_folder(folder: pathlib.Path) -> None:
+    """Raise FileFormatError for a path that has no book; it says why, and how a partition set is made."""
     if folder.is_file():
         parts = folder.with_name(f"{folder.stem}-parts")
-        return f"{folder}: a file, not a partition set; make one of a graph file: {PARTITION} {folder} {parts}"
+        raise FileFormatError(
+            f"{folder}: a file, not a partition set; make one of a graph file: {PARTITION} {folder} {parts}"
+        )
     if not folder.is_dir():
-        return f"{folder}: no such folder; make a partition set there: {PARTITION} GRAPH.h5 {folder}"
+        raise FileFormatError(f"{folder}: no such folder; make a partition set there: {PARTITION} GRAPH.h5 {folder}")
     if (folder / "partition.json").is_file():
-        return f"{folder}: an unfinished partition set; give the command again that was to write it"
-    return f"{folder}: no partition set, it has no book.h5; make one there: {PARTITION} GRAPH.h5 {folder}"
+        raise FileFormatError(f"{folder}: an unfinished partition set; give the command again that was to write it")
+    raise FileFormatError(
+        f"{folder}: no partition set, it has no book.h5; make one there: {PARTITION} GRAPH.h5 {folder}"
+    )
 
 
 def check_kind(book: h5py.File, kind: str) -> None:
@@ -291,7 +296,8 @@ def naming_disk(path: str | os.PathLike) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL or error.filename is not None:
             raise
-        raise OSError(error.errno, f"{error.strerror}; {ROOM}", os.fspath(path)) from None
+        message = f"{error.strerror}; make room there, or choose another place, and start again"
+        raise OSError(error.errno, message, os.fspath(path)) from None
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ SET_CASES = {
     "truncated book": ("book.h5", truncate, [], ["damaged", "partition again"]),
     "flipped byte": ("part-4.h5", flip_byte, [], ["hash", "damaged", "data_tools.verify"]),
     "missing part": ("part-4.h5", Path.unlink, [], ["no such file"]),
-    "missing book": ("book.h5", Path.unlink, [], ["no such file"]),
+    "missing book": ("book.h5", Path.unlink, [], ["no partition set", "no book.h5"]),
     "version of a part": ("part-4.h5", change_version, [], ["version", "partition again"]),
     "version of a part, no hashes": (
         "part-4.h5",
@@ -200,7 +200,7 @@ ARGUMENT_CASES = {
     "choice": (["--sampling.strategy=newest"], ["sampling.strategy", "recent, uniform", "'newest'"]),
     "heads": (["--model.heads=3"], ["model.heads (3)", "model.embed_dim (8)"]),
     "fractions": (["--data.val_fraction=0.6", "--data.test_fraction=0.6"], ["data.val_fraction"]),
-    "no folder": (["--data.path=/nowhere/parts"], ["/nowhere/parts/book.h5", "no such file"]),
+    "no folder": (["--data.path=/nowhere/parts"], ["/nowhere/parts: no such folder", "data_tools.partition"]),
     "no resume": (["--resume=/nowhere/run"], ["/nowhere/run/config.yaml", "run folder"]),
     "no config": (["--config=/nowhere/run.yaml"], ["/nowhere/run.yaml"]),
     "no GPU": (["--comm.gradients=nccl"], ["comm.gradients"]),
