@@ -6,6 +6,9 @@ import copy
 import ctypes
 import math
 import os
+import socket
+import sys
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from mpi4py import MPI
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.group import MAX_BYTES, DistributedError, Group
+from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group
 
 PLANS_AHEAD = 3
 # For GPUs, as in the extra "cuda" of pyproject.toml: older ones wait for the legacy stream when they hand a tensor to a
@@ -67,8 +70,27 @@ class CommConfig:
             raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
 
 
+class AbortAtError:
+    """As ``sys.excepthook``: ends the job after an error that nothing caught, as the other ranks would wait for this
+    one for ever. It is made for programs of one's own; commands catch all errors."""
+
+    def __init__(self, report: Callable[..., object]):
+        self._report = report
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        """Report the error, and abort all ranks; they leave by themselves after one that all of them have."""
+        self._report(kind, error, trace)
+        if isinstance(error, DistributedError) or hasattr(sys, "ps1") or MPI.Is_finalized():
+            return
+        rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        print(f"hpcgnn: rank {rank} of {size} on {socket.gethostname()} ends the job", file=sys.stderr, flush=True)
+        time.sleep(FORWARD_SECONDS)
+        MPI.COMM_WORLD.Abort(1)
+
+
 class World(Group):
     """The ranks of a run and their communicator: the object through which other rooms reach MPI. Collective to create.
+    One of several ranks makes errors that nothing catches end the job (``AbortAtError``).
 
     ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks.
     """
@@ -90,6 +112,8 @@ class World(Group):
         spare = self.device.type == "cuda" or self.threads < cores
         self._spare_cores = bool(self._comm.allreduce(spare, MPI.LAND))
         torch.set_num_threads(self.threads)
+        if self.size > 1 and not isinstance(sys.excepthook, AbortAtError):
+            sys.excepthook = AbortAtError(sys.excepthook)
         self._channels: list[tuple[weakref.ref[Channel], MPI.Comm]] = []
 
     @classmethod

@@ -106,7 +106,7 @@ def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]
 
 
 def _chosen_edges(
-    graph: StaticGraph, relation: int, rows: np.ndarray, chosen: Nodes, reverse: str, excludes: bool
+    graph: StaticGraph, relation: int, rows: np.ndarray, chosen: str | Nodes, reverse: str, excludes: bool
 ) -> tuple[SeedPool, dict[int, tuple[np.ndarray, np.ndarray]]]:
     """Collective. Make the pool of edges that the user chose, and those to leave out."""
     partition, shared = graph.partition, (graph.world, graph.channel)

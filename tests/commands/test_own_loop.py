@@ -1,0 +1,53 @@
+"""Programs of one's own: an error on one rank ends the job, which would wait for that rank for ever."""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+from static_runs import make_static_parts, plain
+
+pytestmark = pytest.mark.launcher
+
+LOOP = """
+import sys
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.static.graph import StaticGraph
+from hpcgnn.static.loader import NeighborLoader
+
+world = World(CommConfig(device="cpu", threads=1))
+loader = NeighborLoader(StaticGraph(sys.argv[1], world), "train", [3, 2], 8, prefetch=int(sys.argv[2]))
+for number, batch in enumerate(loader):
+    if number == 2 and world.rank == 1:
+        raise ZeroDivisionError("a defect of one's own")
+    world.total(len(batch.seeds))
+"""
+TOGETHER = """
+import sys
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import CommConfig, World
+
+world = World(CommConfig(device="cpu", threads=1))
+with together(world, "check"):
+    if world.rank == 1:
+        raise ValueError("wrong")
+"""
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_an_error_of_one_rank_ends_the_job(tmp_path, mpirun, prefetch):
+    """With its traceback, whether or not plans are made in the background."""
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    (tmp_path / "loop.py").write_text(LOOP)
+    result = mpirun(2, tmp_path / "loop.py", parts, prefetch, check=False, timeout=40)
+    assert result.returncode != 0
+    assert "ZeroDivisionError: a defect of one's own" in result.stderr
+    assert "hpcgnn: rank 1 of 2 on " in result.stderr
+
+
+def test_an_error_that_all_ranks_have_aborts_nothing(tmp_path, mpirun):
+    (tmp_path / "check.py").write_text(TOGETHER)
+    result = mpirun(2, tmp_path / "check.py", check=False, timeout=40)
+    assert result.returncode == 1
+    assert result.stderr.count("DistributedError: wrong [check, rank 1 of 2]") >= 1
+    assert "ends the job" not in result.stderr
+    assert "MPI_ABORT" not in result.stderr
