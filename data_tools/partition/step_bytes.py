@@ -9,12 +9,13 @@ import pathlib
 
 import numpy as np
 
-from data_tools.memory import free_memory, mebibytes
+from data_tools.memory import mebibytes
 from data_tools.partition.options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
 from data_tools.partition.quality import rank_of_parts
 from data_tools.partition.traffic import REMEDY, expected_rows, open_book, part_of
 from data_tools.reports import Report
 from data_tools.verify.book import BookView
+from hpcgnn.comm.memory import free_bytes
 from hpcgnn.graph import files
 from hpcgnn.native import sample_recent
 
@@ -54,10 +55,10 @@ def check_memory(view: BookView, num_ranks: int) -> None:
     memory that is free."""
     num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
     needed = {"temporal": EVENT_BYTES * num_edges, "static": 24 * num_ranks * num_nodes}.get(view.kind, 0)
-    if needed > free_memory():
+    if needed > free_bytes():
         raise ValueError(
             f"--ranks {num_ranks}: counting the rows of a step takes about {mebibytes(needed)}, and "
-            f"{mebibytes(free_memory())} are free; inspect the set without --ranks, or on a larger machine"
+            f"{mebibytes(free_bytes())} are free; inspect the set without --ranks, or on a larger machine"
         )
 
 

@@ -115,7 +115,7 @@ def test_a_picture_of_what_is_no_set_is_refused(tmp_path, capsys):
 @pytest.mark.parametrize("make", [random_graph, random_static])
 def test_a_step_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch, capsys, make):
     partition(make(tmp_path / "g.h5", 1), tmp_path / "p", 3, "random")
-    monkeypatch.setattr(step_bytes, "free_memory", lambda: 100)
+    monkeypatch.setattr(step_bytes, "free_bytes", lambda: 100)
     assert main([str(tmp_path / "p"), "--ranks", "2"]) == 2
     assert "--ranks 2: counting the rows of a step takes about" in capsys.readouterr().err
     assert main([str(tmp_path / "p")]) == 0
