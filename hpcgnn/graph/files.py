@@ -142,7 +142,7 @@ def refuse_folder(folder: pathlib.Path) -> None:
     if (folder / "partition.json").is_file():
         raise FileFormatError(f"{folder}: an unfinished partition set; give the command again that was to write it")
     raise FileFormatError(
-        f"{folder}: no partition set, it has no book.h5; make one there: {PARTITION} GRAPH.h5 {folder}"
+        f"{book_path(folder)}: no such file, so no partition set is there; make one: {PARTITION} GRAPH.h5 {folder}"
     )
 
 

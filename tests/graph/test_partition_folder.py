@@ -30,7 +30,9 @@ def test_a_folder_without_a_set(tmp_path):
     folder = tmp_path / "p"
     assert f"{folder}: no such folder; make a partition set there: {COMMAND} GRAPH.h5 {folder}" in refusal(folder)
     folder.mkdir()
-    assert f"no book.h5; make one there: {COMMAND} GRAPH.h5 {folder}" in refusal(folder)
+    assert f"book.h5: no such file, so no partition set is there; make one: {COMMAND} GRAPH.h5 {folder}" in refusal(
+        folder
+    )
     (folder / NAME).touch()
     assert "unfinished partition set; give the command again" in refusal(folder)
 
