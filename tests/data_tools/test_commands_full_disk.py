@@ -50,7 +50,7 @@ def sources(tmp_path_factory):
 def test_a_file_that_cannot_grow_ends_the_command_in_one_line(sources, name):
     limits = [3_000, 40_000, 130_000, 200_000]
     module, *arguments = COMMANDS[name]
-    command = [sys.executable, str(HELPERS / "limited_command.py"), ",".join(map(str, limits)), f"data_tools.{module}"]
+    command = [sys.executable, str(HELPERS / "full_disk.py"), ",".join(map(str, limits)), f"data_tools.{module}"]
     result = subprocess.run(
         [*command, *arguments], cwd=sources, capture_output=True, text=True, timeout=300, check=False
     )
