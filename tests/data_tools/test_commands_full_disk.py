@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from convert_sources import random_table, write_text
-from places import HELPERS
 
 from data_tools.synthesize import main as synthesize
 
 pytestmark = pytest.mark.serial
+PROGRAM = Path(__file__).with_name("full_disk.py")
 CSV_SPEC = """
 files: {events: {path: events.csv}}
 nodes: [{type: user}, {type: item}]
@@ -50,7 +51,7 @@ def sources(tmp_path_factory):
 def test_a_file_that_cannot_grow_ends_the_command_in_one_line(sources, name):
     limits = [3_000, 40_000, 130_000, 200_000]
     module, *arguments = COMMANDS[name]
-    command = [sys.executable, str(HELPERS / "full_disk.py"), ",".join(map(str, limits)), f"data_tools.{module}"]
+    command = [sys.executable, str(PROGRAM), ",".join(map(str, limits)), f"data_tools.{module}"]
     result = subprocess.run(
         [*command, *arguments], cwd=sources, capture_output=True, text=True, timeout=300, check=False
     )
