@@ -100,7 +100,7 @@ class Download:
         )
 
     def _transfer(self, start: int) -> None:
-        """One connection: append what is missing, or start anew when the server cannot resume or its file has
+        """Append what is missing, over one connection, or start anew when the server cannot resume or its file has
         changed."""
         headers = {"User-Agent": "hpcgnn-data-tools"}
         if start:

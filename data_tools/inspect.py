@@ -30,7 +30,7 @@ REMEDY = "run data_tools.verify, or write it anew"
 
 
 def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
-    """The report on a file or folder and its lines. Raises FileFormatError when it is not of hpcgnn."""
+    """Make the report on a file or folder and its lines. Raises FileFormatError when it is not of hpcgnn."""
     if path.is_dir():
         for marker, (describe_folder, render_folder) in FOLDERS.items():
             if (path / marker).exists():
@@ -60,7 +60,7 @@ def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
 
 
 def render_head(report: Report) -> Lines:
-    """The first lines for every format."""
+    """Render the first lines for every format."""
     kind = f", {report['kind']}" if "kind" in report else ""
     written = f"{report.get('created_by', 'unknown')}, version {report['format_version']}"
     lines = [f"{report['path']}: {report['format']}{kind}, {report['bytes']:,} bytes, written by {written}"]
@@ -76,7 +76,7 @@ def render_head(report: Report) -> Lines:
 
 
 def render_tables(report: Report) -> Lines:
-    """Node types, relations, histories, out-edges and cache rankings with counts, times and columns."""
+    """Render node types, relations, histories, out-edges and cache rankings with counts, times and columns."""
     lines = []
     for kind in ("nodes", "edges", "history", "out", "cache"):
         if kind in report:
@@ -94,7 +94,7 @@ def render_tables(report: Report) -> Lines:
 
 
 def render_table_file(report: Report) -> Lines:
-    """Lines on a graph file or a part."""
+    """Render lines on a graph file or a part."""
     lines = render_head(report)
     if "part" in report:
         lines.append(f"part {report['part']} of {report['num_parts']}, set {report['set_id']}")
@@ -102,7 +102,7 @@ def render_table_file(report: Report) -> Lines:
 
 
 def render_book(report: Report) -> Lines:
-    """Lines on a book: how the set was made and how good it is."""
+    """Render lines on a book: how the set was made and how good it is."""
     options = json.dumps(report["options"], sort_keys=True)
     lines = [
         *render_head(report),
@@ -113,7 +113,7 @@ def render_book(report: Report) -> Lines:
 
 
 def render_quality(quality: Report) -> Lines:
-    """The stored measures, one a line, and a table of the measures for fewer ranks than parts."""
+    """Render the stored measures, one a line, and a table of the measures for fewer ranks than parts."""
     lines = ["quality:"] if quality else ["quality: not stored"]
     for name, value in flatten({key: value for key, value in quality.items() if key != "runs"}).items():
         lines.append(f"  {name}: {value}")
@@ -122,7 +122,7 @@ def render_quality(quality: Report) -> Lines:
 
 
 def flatten(report: Report) -> Report:
-    """Nested mappings as one, with names such as ``balance.events``."""
+    """Flatten nested mappings to one, with names such as ``balance.events``."""
     flat: Report = {}
     for name, value in report.items():
         inner = flatten(value) if isinstance(value, dict) else None
@@ -131,7 +131,7 @@ def flatten(report: Report) -> Report:
 
 
 def render_rows(rows: list[Report]) -> Lines:
-    """Reports of one shape as an aligned table."""
+    """Render reports of one shape as an aligned table."""
     names = sorted({name: None for row in rows for name in row}, key=lambda name: (name != "ranks", "." in name))
     cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
@@ -139,7 +139,7 @@ def render_rows(rows: list[Report]) -> Lines:
 
 
 def render_set(report: Report) -> Lines:
-    """Lines on a partition set: its book, then its parts."""
+    """Render lines on a partition set: its book, then its parts."""
     return [*render_book(report), "parts:", *render_rows(report["parts"])]
 
 

@@ -38,7 +38,7 @@ def columns(group: h5py.Group) -> dict[str, str]:
 
 
 def time_range(group: h5py.Group) -> list[int] | None:
-    """First and last time of a relation; None without times or without edges."""
+    """Read the first and last time of a relation; None without times or without edges."""
     times = group.get("time")
     return None if times is None or not len(times) else [int(times[0]), int(times[-1])]
 

@@ -96,7 +96,7 @@ class Rows:
             self._label = group["label"]
 
     def keys(self, start: int, stop: int) -> np.ndarray:
-        """Keys [n] uint64 of the rows start .. stop-1: their times, or hashes."""
+        """Compute the keys [n] uint64 of the rows start .. stop-1: their times, or hashes."""
         if self._time is not None:
             return self._time[start:stop].astype(np.int64).view(np.uint64) ^ SIGN
         if self._ends is None:
@@ -107,14 +107,15 @@ class Rows:
         return splitmix64(splitmix64(self._mix ^ splitmix64(ends[0])) + ends[1])
 
     def groups(self, start: int, stop: int) -> np.ndarray:
-        """Groups [n] int64 of the rows start .. stop-1: labels where they are stratified, else 0; -1: in no set."""
+        """Compute the groups [n] int64 of the rows start .. stop-1: labels where they are stratified, else 0; -1: in no
+        set."""
         if self._label is None:
             return np.zeros(stop - start, np.int64)
         labels = self._label[start:stop].astype(np.int64)
         return np.maximum(labels, -1) if self._stratify else np.where(labels < 0, -1, 0)
 
     def slabs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Keys and groups of the rows that go into a set, slab by slab."""
+        """Yield keys and groups of the rows that go into a set, slab by slab."""
         for start, stop in files.slabs(self.num_rows, 1, SLAB_ROWS):
             groups = self.groups(start, stop)
             yield self.keys(start, stop)[groups >= 0], groups[groups >= 0]
@@ -142,7 +143,7 @@ def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: Spl
 
 
 def tables_to_split(file: h5py.File, options: SplitOptions) -> list[str]:
-    """Paths of the groups that get a split: the node type; or the relation, and its reverse relations."""
+    """List the paths of the groups that get a split: the node type; or the relation, and its reverse relations."""
     if options.nodes is not None:
         return [find_table(file, "nodes", options.nodes).name[1:]]
     assert options.relation is not None
@@ -156,7 +157,7 @@ def tables_to_split(file: h5py.File, options: SplitOptions) -> list[str]:
 
 
 def is_reverse(forward: h5py.Group, backward: h5py.Group) -> bool:
-    """Whether two relations have the same edges, row by row, in opposite directions."""
+    """Say whether two relations have the same edges, row by row, in opposite directions."""
     if len(forward["src"]) != len(backward["src"]) or len(forward["src"]) == 0:
         return False
     return all(
@@ -167,8 +168,8 @@ def is_reverse(forward: h5py.Group, backward: h5py.Group) -> bool:
 
 
 def find_bounds(rows: Rows, fractions: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Where train, val and test end: the first key of each group beyond the set [G] uint64, and whether all keys of the
-    group come before its end [G] bool."""
+    """Find where train, val and test end: the first key of each group beyond the set [G] uint64, and whether all keys
+    of the group come before its end [G] bool."""
     sizes = np.zeros(rows.num_groups, np.int64)
     for _, groups in rows.slabs():
         sizes += np.bincount(groups, minlength=rows.num_groups)
@@ -181,8 +182,8 @@ def find_bounds(rows: Rows, fractions: tuple[float, ...]) -> list[tuple[np.ndarr
 
 
 def select_keys(slabs: Slabs, ranks: np.ndarray) -> np.ndarray:
-    """For every group g the key that has ``ranks[g]`` keys of its group below it when all are sorted, [G] uint64: a
-    radix select over several passes, as there are too many keys to sort them in memory.
+    """Select for every group g the key that has ``ranks[g]`` keys of its group below it when all are sorted, [G]
+    uint64: a radix select over several passes, as there are too many keys to sort them in memory.
 
     ``slabs()`` starts a pass over pieces (keys [n] uint64, groups [n] int64 in [0, G)); the pieces must be the same in
     every pass. A rank must be below the number of keys of its group, or the result for that group means nothing.
@@ -202,7 +203,8 @@ def select_keys(slabs: Slabs, ranks: np.ndarray) -> np.ndarray:
 
 
 def count_digits(slabs: Slabs, prefix: np.ndarray, done: int, bits: int) -> np.ndarray:
-    """How many keys of each group start with its prefix (``done`` bits) and continue with each digit: [G, 2**bits]."""
+    """Count how many keys of each group start with its prefix (``done`` bits) and continue with each digit: [G,
+    2**bits]."""
     counts = np.zeros((len(prefix), 1 << bits), np.int64)
     for keys, groups in slabs():
         if done:

@@ -31,19 +31,19 @@ class Team:
     rank, size = 0, 1
 
     def everyone(self, value: Any) -> list:
-        """Collective. One picklable object a rank [R], on every rank."""
+        """Collective. Return one picklable object a rank [R], on every rank."""
         return [value]
 
     def broadcast(self, value: Any, rank: int = 0) -> Any:
-        """Collective. A picklable object of one rank, on every rank."""
+        """Collective. Return a picklable object of one rank, on every rank."""
         return value
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Collective. Sum over ranks, elementwise, on every rank."""
+        """Collective. Add up over ranks, elementwise, on every rank."""
         return values
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """Collective. Maximum over ranks, elementwise, on every rank."""
+        """Collective. Take the maximum over ranks, elementwise, on every rank."""
         return values
 
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,11 +57,12 @@ class Team:
         return list(columns)
 
     def look_up(self, ranks: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Collective. Values [n, ...] that lie at places [n] of the arrays ``values`` [k, ...] of ranks [n]."""
+        """Collective. Return the values [n, ...] that lie at places [n] of the arrays ``values`` [k, ...] of ranks
+        [n]."""
         return values[places]
 
     def ranks_on_node(self) -> int:
-        """Collective. Ranks on this rank's machine."""
+        """Collective. Count the ranks on this rank's machine."""
         return 1
 
     def agree(self, error: Exception | None, stage: str) -> None:
@@ -80,7 +81,7 @@ class Team:
         self.agree(error, stage)
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
-        """This rank's contiguous share of start .. stop - 1."""
+        """Return this rank's contiguous share of start .. stop - 1."""
         length = stop - start
         return start + length * self.rank // self.size, start + length * (self.rank + 1) // self.size
 
@@ -148,13 +149,13 @@ class Ranks(Team):
 
 
 def launched_team() -> Team:
-    """Collective. The ranks that a launcher started, or this process alone."""
+    """Collective. Return the ranks that a launcher started, or this process alone."""
     return Ranks() if launched_tasks()[1] > 1 else Team()
 
 
 def run_team(main: Callable[[Team], int]) -> int:
-    """As `run_command`, of a command that runs on several ranks too: one of them tells of an error that all share, and
-    the exit code is the same on all. A rank that fails alone ends all."""
+    """Run a command on one rank or several, with the exit codes of `run_command`: one rank prints an error that all
+    share, and the exit code is the same on all. A rank that fails alone ends all."""
 
     def run() -> int:
         team = launched_team()
@@ -166,9 +167,12 @@ def run_team(main: Callable[[Team], int]) -> int:
             return 2 if error.user_error else 1
         except BrokenPipeError:
             raise
-        except BaseException:
+        except BaseException as error:
             if isinstance(team, Ranks) and team.size > 1:
-                traceback.print_exc()
+                if isinstance(error, (OSError, MemoryError)):
+                    print(f"error: {error or 'out of memory'} [rank {team.rank} of {team.size}]", file=sys.stderr)
+                else:
+                    traceback.print_exc()
                 team.end()
             raise
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import dataclasses
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -18,7 +20,7 @@ from hpcgnn.choices import check_choice
 from hpcgnn.graph import files
 from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import KINDS
-from hpcgnn.loop.settings import Sections
+from hpcgnn.loop.settings import Sections, TrainConfig
 from hpcgnn.recipes import expand_recipe, recipe_names
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.eval_config import expand_eval
@@ -129,14 +131,33 @@ def check_resumable(old: Sections, new: Sections) -> None:
     """Refuse to resume with a change that would make it another run. Raises ValueError."""
     if old.KIND != new.KIND:
         raise ValueError(f"the run to resume is on a {old.KIND} graph, not a {new.KIND} one")
-    before, after = _flat(old.to_dict()), _flat(new.to_dict())
-    fixed = ("train.epochs",) if old.train.bound_to_epochs else ()
-    changed = [key for key in before if before[key] != after[key] and (key in fixed or not key.startswith(RESUMABLE))]
-    if changed:
-        listed = ", ".join(f"{key} ({before[key]} -> {after[key]})" for key in changed)
-        raise ValueError(f"a resumed run keeps its identity; not changeable: {listed}. Start a new run instead")
+    if changed := _changed(old.to_dict(), new, old.train):
+        raise ValueError(f"a resumed run keeps its identity; not changeable: {changed}. Start a new run instead")
+
+
+def check_recorded(recorded: dict[str, Any], config: Sections, path: Path, checkpoint: str) -> None:
+    """Refuse a configuration, read from ``path``, that is not the one ``recorded`` in a checkpoint of the run, but for
+    keys that a resumed run may change. Raises ValueError that names the others."""
+    epochs = recorded.get("train", {}).get("epochs", config.train.epochs)
+    if changed := _changed(recorded, config, dataclasses.replace(config.train, epochs=epochs)):
+        raise ValueError(
+            f"{path} is not the configuration that {checkpoint} was trained with: {changed}. Put these keys back as "
+            "they were, or start a new run"
+        )
+
+
+def _changed(old: dict[str, Any], new: Sections, old_train: TrainConfig) -> str:
+    """List the keys whose change would make another run, with their values, as far as both have them."""
+    before, after = _flat(old), _flat(new.to_dict())
+    fixed = ("train.epochs",) if old_train.bound_to_epochs else ()
+    changed = [
+        key for key in before
+        if key in after and before[key] != after[key] and (key in fixed or not key.startswith(RESUMABLE))
+    ]  # fmt: skip
+    return ", ".join(f"{key} ({before[key]} -> {after[key]})" for key in changed)
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    sections = {name: keys for name, keys in values.items() if name != "kind"}
+    """Name the keys of all sections as the command line does, as JSON has their values."""
+    sections = {name: keys for name, keys in json.loads(json.dumps(values)).items() if isinstance(keys, dict)}
     return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}

@@ -27,7 +27,7 @@ def main(world: World, argv: list[str]) -> int:
     def change(config: Sections) -> Sections:
         return config.evaluated_by(arguments.eval, arguments.negatives_file, arguments.baseline)
 
-    with open_session(arguments.run, arguments.data.path, comm, world, change) as session:
+    with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
         result = _evaluate(session, arguments.run) | session.goal.protocol()
     if world.rank == 0:
         print(json.dumps(without_nan(result)))

@@ -33,8 +33,9 @@ SUCCESSORS = {
     "hpcgnn.sample.config": ("hpcgnn.temporal.config",),
     "hpcgnn.sample.delivery": ("hpcgnn.temporal.mail",),
     "hpcgnn.sample.graph_neighbors": ("hpcgnn.static.neighbors",),
+    "hpcgnn.static.rows": ("hpcgnn.static.features",),
     "hpcgnn.store.book": ("hpcgnn.graph.book",),
-    "hpcgnn.store.features": ("hpcgnn.static.rows", "hpcgnn.static.config"),
+    "hpcgnn.store.features": ("hpcgnn.static.features", "hpcgnn.static.config"),
     "hpcgnn.store.files": ("hpcgnn.graph.files",),
     "hpcgnn.store.memory": ("hpcgnn.temporal.memory",),
 }

@@ -26,11 +26,11 @@ from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
 from hpcgnn.nn.time_encoding import TimeEncoding
-from hpcgnn.temporal.model.attention import TemporalAttentionLayer
+from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
-    """Describe a run in lines of text; returns these, and the lines among them that name damaged checkpoints. With
+    """Describe a run in lines of text; returns these, and those among them that name what is damaged. With
     ``check`` the hash of every file is compared, else only its size.
 
     Raises ValueError or OSError for a folder that holds no run.
@@ -40,11 +40,11 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, "
         f"model {config.model_name}, {config.train.epochs} epochs, seed {config.train.seed}"
     ]
+    problems: list[str] = []
     try:
-        lines += _results(folder)
+        lines += _results(folder, config.train.monitor, problems)
     except (LookupError, TypeError) as error:
         raise ValueError(f"{folder / 'metrics.jsonl'}: {error}; not written by hpcgnn") from error
-    problems = []
     checkpoints = sorted(path for path in (folder / "checkpoints").glob("*-*") if path.is_dir())
     for path in checkpoints:
         try:
@@ -54,17 +54,19 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
     return [*lines, *([] if checkpoints else ["no checkpoints"]), *problems], problems
 
 
-def _results(folder: Path) -> list[str]:
-    """Describe the newest epoch and the test."""
-    lines = read_lines(folder / "metrics.jsonl")
+def _results(folder: Path, monitored: str, damaged: list[str]) -> list[str]:
+    """Describe the newest epoch and the test; ``damaged``: takes the lines that cannot be read."""
+    lines = read_lines(folder / "metrics.jsonl", damaged)
     epochs, tests = ([line for line in lines if line.get("kind") == kind] for kind in ("epoch", "test"))
     described = []
     if epochs:
         values = {name: value for name, value in epochs[-1].items() if value is not None}
-        described.append(f"epoch {values['epoch']}: loss {values['loss']:.4f} {headline('val', values)}".rstrip())
+        described.append(
+            f"epoch {values['epoch']}: loss {values['loss']:.4f} {headline('val', values, monitored)}".rstrip()
+        )
     if tests:
         values = {name: value for name, value in tests[-1].items() if value is not None}
-        described.append(f"tested: best epoch {values['epoch']}: {headline('test', values)}")
+        described.append(f"tested: best epoch {values['epoch']}: {headline('test', values, monitored)}")
     return described
 
 

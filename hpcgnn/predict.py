@@ -42,7 +42,7 @@ def main(world: World, argv: list[str]) -> int:
     def change(config: Sections) -> Sections:
         return kind_of(config).check(arguments, config)
 
-    with open_run(arguments.run, arguments.data.path, comm, world, change) as (session, _):
+    with open_run(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as (session, _):
         kind_of(session.config).answer(session, arguments)
     return launch.EXIT_DONE
 

@@ -12,7 +12,7 @@ import jsonargparse
 from hpcgnn import config as configuration
 from hpcgnn import kinds
 from hpcgnn.comm.watchdog import Watchdog
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.checkpoint_writer import load
@@ -22,10 +22,13 @@ from hpcgnn.loop.settings import Sections
 
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
-    """Arguments of the commands that open a run: its folder, another partition set, and how ranks talk."""
+    """Arguments of the commands that open a run: its folder, where its data is, and how ranks talk."""
     parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
     parser.add_argument("run", type=str, help="run folder")
     parser.add_argument("--data.path", type=str, default="", help="another partition set of the same graph")
+    parser.add_argument(
+        "--data.stage_to", type=str, default="", help="copy the parts to this folder of each node first; empty: do not"
+    )
     parser.add_class_arguments(CommConfig, "comm")
     return parser
 
@@ -47,24 +50,28 @@ def parse(
 
 @contextmanager
 def open_run(
-    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
-) -> Iterator[tuple[Session, Progress]]:
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None,
+    stage_to: str = "",
+) -> Iterator[tuple[Session, Progress]]:  # fmt: skip
     """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph;
-    ``change``: as in ``open_session``."""
-    with open_session(folder, path, comm, world, change) as session:
+    ``change``, ``stage_to``: see ``open_session``."""
+    with open_session(folder, path, comm, world, change, stage_to) as session:
         yield session, load_best(session, folder)
 
 
 @contextmanager
 def open_session(
-    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None
-) -> Iterator[Session]:
+    folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None,
+    stage_to: str = "",
+) -> Iterator[Session]:  # fmt: skip
     """Collective. A session as a run had it, without its weights; with ``change``, of the configuration that this makes
-    of the run's."""
+    of the run's. stage_to: where parts are copied to first; empty: nowhere, wherever the run did, which may have been a
+    job's own disk."""
 
     def read() -> Sections:
         config = configuration.load(Path(folder) / "config.yaml")
         config.train.cuda_graphs = False  # of training steps, and there are none
+        config.data.stage_to = stage_to
         return change(config) if change else config
 
     with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
@@ -81,7 +88,14 @@ def open_session(
 def load_best(session: Session, folder: str) -> Progress:
     """Collective. Weights and node memory of a run's best epoch, into a session."""
     best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
-    return load(session, best).progress
+    try:
+        return load(session, best).progress
+    except DistributedError as error:
+        problem = checkpoint.find_damage(best, session.world)
+        if problem is None:
+            raise
+        message = f"{problem}; python -m hpcgnn.train --resume {folder} makes a damaged checkpoint anew where it can"
+        raise DistributedError(message, user_error=True) from error
 
 
 def data_path(config: Sections, folder: Path) -> str:

@@ -24,9 +24,12 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.graph import files
+from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
+from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.lock import held
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
@@ -46,9 +49,11 @@ def main(world: World, argv: list[str]) -> int:
             watchdog.at("configuration")
             config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
         world = World(config.comm)
-        with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
-            path = _prepare(config, folder, world)
+        with Watchdog(world, config.comm.watchdog_seconds) as watchdog, held(folder, world, _say):
+            path = _prepare(config, folder, world, resume)
             log = RunLog(folder / "log", world.rank)
+            if resume and config.data.stage_to and _option(argv, "--data.stage_to") is None:
+                _stage_if_possible(config, world, log)
             watchdog.at("open the partition set")
 
             def train(part: World, samplers: Samplers | None) -> int:
@@ -125,20 +130,26 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
         if not config.output.dir:
             return config, _new_folder(config.run_name), False
         folder = Path(config.output.dir)
-        if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
-            raise ValueError(
-                f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
-            )
+        _refuse_old_run(folder)
         return config, folder, False
     if not resume:
         raise ValueError("--resume needs the run folder to continue")
     folder = Path(resume)
     old = configuration.load(folder / "config.yaml")
+    checkpoint, recorded = recorded_config(folder / "checkpoints")
+    configuration.check_recorded(recorded, old, folder / "config.yaml", checkpoint)
     config, _ = configuration.parse(_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
     config.make_absolute()
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
     return config, folder, True
+
+
+def _refuse_old_run(folder: Path) -> None:
+    if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
+        raise ValueError(
+            f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
+        )
 
 
 def _new_folder(name: str) -> Path:
@@ -181,25 +192,33 @@ def _option(argv: list[str], name: str) -> str | None:
     return None
 
 
-def _prepare(config: Sections, folder: Path, world: World) -> str:
-    """Collective. Make the run folder and, without a data path, the built-in graph; returns the partition set's
-    path."""
+def _prepare(config: Sections, folder: Path, world: World, resume: bool) -> str:
+    """Collective. Check that no run began in the folder before it was locked, and make the built-in graph where there
+    is no data path; returns the partition set's path."""
     with together(world, "prepare the run folder"):
-        if world.rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / FINISHED).unlink(missing_ok=True)
+        if world.rank == 0 and not resume:
+            _refuse_old_run(folder)
     path = data_path(config, folder)
     with together(world, "make the synthetic graph"):
+        world.working("make the synthetic graph")
         if world.rank == 0 and not config.data.path and not files.book_path(path).exists():
             make_built_in(config, Path(path))
     return path
 
 
+def _stage_if_possible(config: Sections, world: World, log: RunLog) -> None:
+    """Collective. Of a resumed run: do not stage where a folder that an earlier job staged to cannot be made."""
+    if problem := unusable(config.data.stage_to, world):
+        log(f"nothing is staged to data.stage_to {config.data.stage_to} of an earlier start ({problem})")
+        config.data.stage_to = ""
+
+
 def _save_config(config: Sections, folder: Path, world: World) -> None:
-    """Collective. Write config.yaml of the run folder, with facts about this start."""
+    """Collective. Write config.yaml of the run folder, with facts about this start; the run is not at its end."""
     hosts = " ".join(dict.fromkeys(world.allgather(world.host)))
     with together(world, "save the configuration"):
         if world.rank == 0:
+            (folder / FINISHED).unlink(missing_ok=True)
             configuration.save(config, _facts(world.size, hosts), folder / "config.yaml")
 
 
@@ -210,6 +229,11 @@ def _facts(ranks: int, hosts: str) -> dict[str, str]:
         "mpi": mpi_version(), "ranks": str(ranks), "hosts": hosts,
         "written": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
     }  # fmt: skip
+
+
+def _say(text: str) -> None:
+    """Print a line, as RunLog does once the run folder is this job's."""
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
 
 
 def _git_revision() -> str:

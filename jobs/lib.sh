@@ -7,8 +7,8 @@
 #   load_site                                      reads sites/<site>.sh beside this file
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
-# PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint. It answers
-# SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
+# PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint, or the lock of
+# a job that was killed or still runs: PROGRAM finds out which, and refuses in the latter case. It answers SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
 # and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a node.
 #
 # In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
@@ -114,6 +114,11 @@ has_checkpoint() {
     compgen -G "$1/checkpoints/*/manifest.json" >/dev/null
 }
 
+# Whether a job holds the folder, or was killed while it did.
+is_locked() {
+    [[ -e $1/lock.json ]]
+}
+
 # The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH.
 interrupt_ranks() {
     kill -USR1 "$LAUNCHER_PID"
@@ -168,10 +173,10 @@ run_once() {
     done
     shift
     rm -f "$dir/finished"
-    if has_checkpoint "$dir"; then
+    if has_checkpoint "$dir" || { is_locked "$dir" && [[ -e $dir/config.yaml ]]; }; then
         launch "${program[@]}" --resume "$dir"
     else
-        put_aside "$dir"
+        is_locked "$dir" || put_aside "$dir"
         launch "${program[@]}" --output.dir "$dir" "$@"
     fi
 }

@@ -17,13 +17,14 @@ TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take 
 
 
 def learnt_relation(source: Source) -> SourceRelation | None:
-    """The relation whose edges are seeds: where no node has a split, the first relation that has one."""
-    found = [relation for relation in source.relations if "split" in relation.columns]
-    return found[0] if found and not has_split(source) else None
+    """Find the relation whose edges are seeds: where no node has a split, the first relation that has one."""
+    with_split = [relation for relation in source.relations if "split" in relation.columns]
+    return with_split[0] if with_split and not has_split(source) else None
 
 
 def training_slabs(source: Source, relation: SourceRelation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are held out."""
+    """Yield the edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are
+    held out."""
     held_out = "split" in relation.columns and learnt_relation(source) is not None
     for start, src, dst in endpoint_slabs(source, relation):
         if held_out:
@@ -33,8 +34,8 @@ def training_slabs(source: Source, relation: SourceRelation) -> Iterator[tuple[n
 
 
 def seed_nodes(source: Source) -> np.ndarray:
-    """Which nodes [N] bool seeds lie at: training nodes; where edges are learnt, destinations of training edges; all
-    where no split is."""
+    """Find the nodes [N] bool that seeds lie at: training nodes; where edges are learnt, destinations of training
+    edges; all where no split is."""
     relation = learnt_relation(source)
     if relation is None:
         return in_split(source, "train") if has_split(source) else np.ones(source.num_nodes, bool)
@@ -45,8 +46,8 @@ def seed_nodes(source: Source) -> np.ndarray:
 
 
 def seed_probability(source: Source, part: np.ndarray, parts: range, batch_size: int) -> np.ndarray:
-    """Probability [K, N] float64 that a node is, or is an end of, a seed of a global batch that is handled in each of
-    some parts: nodes in their part [N], edges in that of their destination."""
+    """Compute the probability [K, N] float64 that a node is, or is an end of, a seed of a global batch that is handled
+    in each of some parts: nodes in their part [N], edges in that of their destination."""
     relation = learnt_relation(source)
     if relation is None:
         seeds = seed_nodes(source)
@@ -63,14 +64,14 @@ def seed_probability(source: Source, part: np.ndarray, parts: range, batch_size:
 
 
 def end_probability(counts: np.ndarray, batch_size: int, num_edges: int) -> np.ndarray:
-    """Probability [...] float64 that a batch has one of ``counts`` [...] of ``num_edges`` edges."""
+    """Compute the probability [...] float64 that a batch has one of ``counts`` [...] of ``num_edges`` edges."""
     with np.errstate(divide="ignore", invalid="ignore"):
         missed = counts * np.log1p(-min(1.0, batch_size / max(1, num_edges)))
     return np.where(counts > 0, -np.expm1(missed), 0.0)
 
 
 def access_probability(source: Source, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
-    """Probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
+    """Compute the probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
 
     A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation, and keeps what it had:
     p'(u) = 1 - (1 - p(u)) prod over out-neighbours v (1 - p(v) min(1, fanout / degree(v))).
@@ -104,9 +105,10 @@ def add_relation(
 def access_by_part(
     source: Source, part: np.ndarray, parts: range, fanouts: tuple[int, ...], batch_size: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(part, probability [N] float32 that a global batch reaches a node from that part's seeds), for some parts."""
+    """Yield (part, probability [N] float32 that a global batch reaches a node from that part's seeds) for each of the
+    parts."""
     at_once = max(1, TABLE_BYTES // max(1, 16 * source.num_nodes))
     for first in range(parts.start, parts.stop, at_once):
-        some = range(first, min(first + at_once, parts.stop))
-        start = seed_probability(source, part, some, batch_size)
-        yield from zip(some, access_probability(source, start, fanouts).astype(np.float32), strict=True)
+        block = range(first, min(first + at_once, parts.stop))
+        start = seed_probability(source, part, block, batch_size)
+        yield from zip(block, access_probability(source, start, fanouts).astype(np.float32), strict=True)

@@ -9,14 +9,14 @@ import os
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from data_tools.memory import give_back_freed_memory
 from data_tools.partition.blocks import NodeBlocks, splitmix64
 from data_tools.partition.layout import new_numbers, order_parts
-from data_tools.partition.methods.given_parts import file_parts, kaminpar_parts, user_parts
+from data_tools.partition.methods.given_parts import code_hash, file_parts, kaminpar_parts, user_parts
 from data_tools.partition.methods.hotness import hotness_parts
 from data_tools.partition.methods.metis import metis_partition
 from data_tools.partition.methods.parmetis import Library, load_library, parmetis_partition
@@ -59,8 +59,8 @@ class Job:
         return self.folder if self.team.size == 1 else None
 
     def weights(self, balance: tuple[str, ...], blocks: NodeBlocks) -> dict[str, np.ndarray]:
-        """Collective. `node_weights` of this rank's nodes in some blocks. Neighbours are counted on disk, unless a
-        method has counted them."""
+        """Collective. Compute the `node_weights` of this rank's nodes in the given blocks. Neighbours are counted on
+        disk, unless a method has counted them."""
         degrees = None
         if "degree" in columns_of(self.source, balance):
             if self.degrees is None:
@@ -69,13 +69,13 @@ class Job:
         return node_weights(self.source, balance, degrees, blocks)
 
     def weight_table(self, blocks: NodeBlocks) -> np.ndarray:
-        """Collective. Weights [n, C] int64 of the constraints asked for (of nodes alone where there are none), of this
-        rank's nodes in some blocks."""
+        """Collective. Compute the weights [n, C] int64 of the constraints asked for (of nodes alone where there are
+        none), of this rank's nodes in the given blocks."""
         return np.stack(list(self.weights(self.options.balance or ("nodes",), blocks).values()), axis=1)
 
 
 def random_parts(job: Job) -> np.ndarray:
-    """Parts from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
+    """Draw parts from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
     part = np.empty(len(job.blocks.own), np.int32)
     for type_id, _, rows, place in job.source.types_in(job.blocks.own):
         key = splitmix64(splitmix64(np.array([job.options.seed], np.uint64)) + np.uint64(type_id))
@@ -103,7 +103,7 @@ def gathered(method: Callable[[Job, PairGraph, np.ndarray], np.ndarray]) -> Call
 
 
 def metis_parts(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
-    """Part [N] by METIS on the pairs of nodes with events between them, then evened out."""
+    """Cut by METIS on the pairs of nodes with events between them, then even out; returns the part [N]."""
     options = job.options
     part = partition_graph(graph, options.parts, weights, options.seed, options.objective)
     part = spread_idle(part, idle_nodes(graph.degrees(), weights), options.parts)
@@ -112,7 +112,7 @@ def metis_parts(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
 
 
 def kaminpar(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
-    """Part [N] by KaMinPar, which knows one constraint, then evened out greedily."""
+    """Cut by KaMinPar, which knows one constraint, then even out greedily; returns the part [N]."""
     options = job.options
     part = kaminpar_parts(graph, weights[:, 0], options.parts, options.seed, job.folder)
     part = spread_idle(part, idle_nodes(graph.degrees(), weights), options.parts)
@@ -121,14 +121,14 @@ def kaminpar(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
 
 
 def users_own(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
-    """Part [N] by a class or function of the user's, as it is."""
+    """Return the part [N] that a class or function of the user's gives, as it is."""
     names = columns_of(job.source, job.options.balance or ("nodes",))
     columns = {name: np.ascontiguousarray(weight) for name, weight in zip(names, weights.T, strict=True)}
     return user_parts(job.options.method, graph, columns, job.options.parts, job.options.seed)
 
 
 def hotness(job: Job) -> np.ndarray:
-    """Parts by METIS; then rank 0 moves nodes to the parts whose training seeds, which stay where they are, reach them
+    """Cut by METIS; then rank 0 moves nodes to the parts whose training seeds, which stay where they are, reach them
     most likely."""
     part = METHODS["metis"](job)
     whole = NodeBlocks.on_rank_0(job.team, job.source.num_nodes)
@@ -140,7 +140,8 @@ def hotness(job: Job) -> np.ndarray:
 
 
 def streamed_parts(job: Job) -> np.ndarray:
-    """Parts by a streaming rule, with the pairs of nodes on disk; the same on any number of ranks."""
+    """Assign nodes by a streaming rule, with the pairs of nodes on disk; the parts are the same on any number of
+    ranks."""
     team, options, num_parts = job.team, job.options, job.options.parts
     graph = build_row_graph(job.source, job.blocks, job.scratch, job.memory)
     degrees = graph.degrees()
@@ -158,8 +159,8 @@ def streamed_parts(job: Job) -> np.ndarray:
 
 
 def parmetis_parts(job: Job) -> np.ndarray:
-    """Parts by ParMETIS with the first constraint (all of them where the library can), then evened out by all of them;
-    consecutive parts are near. Depends on the number of ranks."""
+    """Cut by ParMETIS with the first constraint (all of them where the library can), then even out by all of them;
+    consecutive parts are near. The parts depend on the number of ranks."""
     options = job.options
     library = shared_library(job)
     if options.parts == 1:
@@ -175,8 +176,8 @@ def parmetis_parts(job: Job) -> np.ndarray:
     return rebalance_blocks(ghosts, part, weights, options.parts)
 
 
-def given(job: Job) -> np.ndarray:
-    """Parts as a file says, which every rank reads: 8 bytes a node for a moment."""
+def parts_of_file(job: Job) -> np.ndarray:
+    """Read the parts from a file, on every rank: 8 bytes a node for a moment."""
     part = np.empty(0, np.int32)
     with job.team.together("read the assignment"):
         assert job.assignment is not None
@@ -185,8 +186,18 @@ def given(job: Job) -> np.ndarray:
 
 
 def assign(job: Job) -> np.ndarray:
-    """Collective. Parts by the method of the options."""
+    """Collective. Assign nodes to parts by the method of the options."""
     return METHODS.get(job.options.method, gathered(users_own))(job)
+
+
+def surroundings(options: Options, team: Team) -> dict[str, Any]:
+    """Name what an assignment depends on besides the graph and the options: the number of ranks, the number of threads,
+    or the code of the user's own partitioner, where the method does."""
+    if options.method == PARMETIS:
+        return {"ranks": team.size}
+    if options.method == "kaminpar":
+        return {"threads": len(os.sched_getaffinity(0))}
+    return {} if options.method in METHODS else {"code": code_hash(options.method)}
 
 
 def check_method(job: Job) -> None:
@@ -204,7 +215,7 @@ def check_method(job: Job) -> None:
 
 
 def shared_library(job: Job) -> Library:
-    """Collective. The library, loaded on all ranks or refused on all; narrow integers take half the memory."""
+    """Collective. Load the library on all ranks, or refuse it on all; narrow integers take half the memory."""
     library = None
     with job.team.together("load the library of ParMETIS"):
         library = load_library(job.parmetis, 8 * entry_dtype(job.source).itemsize)
@@ -212,7 +223,7 @@ def shared_library(job: Job) -> Library:
 
 
 def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed: int, objective: str) -> np.ndarray:
-    """METIS where there are enough nodes; else nodes in the order of a coarser partition are dealt out evenly."""
+    """Cut by METIS where there are enough nodes; else deal out evenly the nodes in the order of a coarser partition."""
     if graph.num_nodes >= NODES_PER_PART * num_parts:
         return metis_partition(graph, num_parts, weights, seed=seed, objective=objective)
     coarse = metis_partition(graph, max(1, graph.num_nodes // NODES_PER_PART), weights, seed=seed)
@@ -222,7 +233,7 @@ def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed:
 
 
 def idle_nodes(degrees: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Nodes [n] bool without a neighbour, of degrees [n], that weigh nothing [n, C]."""
+    """Find the nodes [n] bool without a neighbour, of degrees [n], that weigh nothing [n, C]."""
     return (degrees == 0) & (weights.sum(axis=1) == 0)
 
 
@@ -236,7 +247,8 @@ def spread_idle(part: np.ndarray, idle: np.ndarray, num_parts: int) -> np.ndarra
 
 
 def room_for(counts: np.ndarray, waiting: int) -> np.ndarray:
-    """How many of so many waiting nodes parts [P] take that have ``counts`` [P] nodes; at least as many in all."""
+    """Compute how many of ``waiting`` nodes each part [P] takes that has ``counts`` [P] nodes; at least as many in
+    all."""
     low, high = 0, int(counts.max(initial=0)) + waiting
     while low < high:  # the lowest level to which all parts can be filled up
         middle = (low + high) // 2
@@ -251,5 +263,5 @@ METHODS: dict[str, Callable[[Job], np.ndarray]] = {
     "kaminpar": gathered(kaminpar),
     PARMETIS: parmetis_parts,
     HOTNESS: hotness,
-    GIVEN: given,
+    GIVEN: parts_of_file,
 }

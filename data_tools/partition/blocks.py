@@ -23,12 +23,12 @@ class NodeBlocks:
 
     @classmethod
     def even(cls, team: Team, num_nodes: int) -> NodeBlocks:
-        """Blocks of nearly equal length."""
+        """Make blocks of nearly equal length."""
         return cls(team, BlockOwnership.even(num_nodes, team.size).starts)
 
     @classmethod
     def on_rank_0(cls, team: Team, num_nodes: int) -> NodeBlocks:
-        """All nodes on rank 0."""
+        """Put all nodes on rank 0."""
         return cls(team, np.r_[0, np.full(team.size, num_nodes)])
 
     @property
@@ -37,11 +37,11 @@ class NodeBlocks:
         return range(int(self.starts[self.team.rank]), int(self.starts[self.team.rank + 1]))
 
     def rank_of(self, nodes: np.ndarray) -> np.ndarray:
-        """The rank [k] that has each node."""
+        """Find the rank [k] that has each node."""
         return np.searchsorted(self.starts, nodes, side="right") - 1
 
     def lookup(self, values: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """Collective. Values [k, ...] of nodes [k] of any rank; values [n, ...] of this rank's nodes."""
+        """Collective. Look up the values [k, ...] of nodes [k] of any rank; values [n, ...] of this rank's nodes."""
         if self.team.size == 1:
             return values[nodes]
         distinct, place = np.unique(nodes, return_inverse=True)
@@ -61,8 +61,8 @@ class NodeBlocks:
         np.add.at(totals, received - self.own.start, self.team.exchange(sums, counts)[0])
 
     def deal(self, values: np.ndarray, to: NodeBlocks) -> np.ndarray:
-        """Collective. Values of the nodes that this rank has in other blocks of the same nodes, from values [n, ...] of
-        those that it has in these."""
+        """Collective. Return the values of the nodes that this rank has in other blocks of the same nodes, from values
+        [n, ...] of those that it has in these."""
         cuts = np.clip(to.starts, self.own.start, self.own.stop)
         return self.team.exchange(values, np.diff(cuts))[0]
 
@@ -82,8 +82,8 @@ def add_duplicates(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def run_starts(indptr: np.ndarray, limit: int) -> np.ndarray:
-    """First row of every run of a CSR, and their number N [B + 1] int64: a run has at most ``limit`` entries, or is one
-    row; indptr [N + 1]."""
+    """Find the first row of every run of a CSR, and their number N [B + 1] int64: a run has at most ``limit`` entries,
+    or is one row; indptr [N + 1]."""
     starts, num_rows = [0], len(indptr) - 1
     while starts[-1] < num_rows:
         stop = int(np.searchsorted(indptr, indptr[starts[-1]] + limit, side="right")) - 1
@@ -92,7 +92,7 @@ def run_starts(indptr: np.ndarray, limit: int) -> np.ndarray:
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
-    """The splitmix64 finaliser (Steele, Lea and Flood, 2014) of uint64 values [n]."""
+    """Mix uint64 values [n] by the splitmix64 finaliser (Steele, Lea and Flood, 2014)."""
     z = values + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

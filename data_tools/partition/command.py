@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable
 
 from data_tools.memory import parse_bytes
-from data_tools.partition.assignment import Job, check_method
+from data_tools.partition.assignment import Job, check_method, surroundings
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.journal import Journal
 from data_tools.partition.kinds import DEFAULT_BALANCE, NAMED_METHODS, OPTIONS
@@ -29,7 +29,7 @@ from data_tools.partition.options import (
     fanouts,
     names,
 )
-from data_tools.partition.partition_set import make_set_id, write_set
+from data_tools.partition.partition_set import make_inputs_id, write_set
 from data_tools.partition.quality import summary, unmet
 from data_tools.partition.source import open_source
 from data_tools.partition.weights import CONSTRAINTS, STATIC_CONSTRAINTS
@@ -76,7 +76,7 @@ def partition(
     # What HDF5 raises about damaged attributes and datasets; a defect of this program keeps its traceback.
     keep = (ValueError, OSError, MemoryError, TypeError, AttributeError, IndexError)
     with files.naming(path, "write it anew with data_tools.convert", keep=keep), source.file:
-        options = source_hash = None
+        options = source_hash = facts = None
         with team.together("read the options"):
             common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
             if assignment is not None:
@@ -87,9 +87,10 @@ def partition(
         if report and team.rank == 0:
             report("\n".join(plan.lines(" a rank" if isinstance(team, Ranks) else "")))
         with team.together("hash the graph file"):
-            source_hash = files.file_hash(path) if team.rank == 0 else None
-        source_hash = team.broadcast(source_hash)
-        journal = Journal(team, folder, make_set_id(source_hash, options), source_hash)
+            if team.rank == 0:
+                source_hash, facts = files.file_hash(path), surroundings(options, team)
+        source_hash, facts = team.broadcast((source_hash, facts))
+        journal = Journal(team, folder, make_inputs_id(source_hash, options, facts), source_hash)
         with team.together("look for an older set"):
             if files.book_path(folder).exists() and not overwrite and not journal.get("cleared"):
                 raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
@@ -100,7 +101,7 @@ def partition(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.partition", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("folder", help="folder of the partition set")
@@ -144,7 +145,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def size(text: str) -> int:
-    """Bytes, as argparse wants to hear of a bad size."""
+    """Parse bytes; a bad size is the error that argparse wants."""
     try:
         return parse_bytes(text)
     except ValueError as error:

@@ -53,23 +53,23 @@ class Owners:
 
     @classmethod
     def of(cls, source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, side: str) -> Owners:
-        """The owners in a group of parts."""
+        """Find the owners in a group of parts."""
         type_id = relation.dst_type if side == "dst" else relation.src_type
         offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
         return cls(source, layout, relation, side, int(offsets[0]), offsets - offsets[0])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Owning nodes [stop - start] of some rows; outside 0 .. n - 1 where another group has them."""
+        """Read the owning nodes [stop - start] of some rows; outside 0 .. n - 1 where another group has them."""
         return endpoint_ids(self.source, self.layout, self.relation, self.side, start, stop) - self.first_id
 
     def slabs(self, row_bytes: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, owning nodes of a slab)."""
+        """Yield (first row, owning nodes of a slab)."""
         size = max(16, row_bytes)
         for start, stop in self.source.edge_slabs(self.relation, size):
             yield start, self.read(start, stop)
 
     def indptr(self) -> np.ndarray:
-        """First edge of every node in the group, and the end [n + 1] int64."""
+        """Find the first edge of every node in the group, and the end [n + 1] int64."""
         degree = np.zeros(int(self.offsets[-1]) + 1, np.int64)
         for _, owner in self.slabs(8):
             np.add.at(degree, owner[(owner >= 0) & (owner < len(degree) - 1)] + 1, 1)
@@ -79,14 +79,14 @@ class Owners:
 def endpoint_ids(
     source: Source, layout: PartLayout, relation: SourceRelation, side: str, start: int, stop: int
 ) -> np.ndarray:
-    """Global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
+    """Read the global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
     base = source.types[relation.dst_type if side == "dst" else relation.src_type].base
     return layout.global_id[source.edges(relation)[side][start:stop].astype(np.int64) + base]
 
 
 def bucket_starts(indptr: np.ndarray, offsets: np.ndarray, limit: int) -> np.ndarray:
-    """First node of every bucket, and n [B + 1]: no bucket spans parts; with several nodes it has at most 2 * limit
-    edges, and one node may have any number."""
+    """Find the first node of every bucket, and n [B + 1]: no bucket spans parts; with several nodes it has at most 2 *
+    limit edges, and one node may have any number."""
     num_nodes = len(indptr) - 1
     # Counted from the part's first edge: what a file looks like must not depend on the parts written beside it.
     stretch = (indptr[:-1] - np.repeat(indptr[offsets[:-1]], np.diff(offsets))) // limit
@@ -111,11 +111,13 @@ def write_csc(
     starts = bucket_starts(indptr, owners.offsets, limit)
     targets = CscTargets(group, owners.offsets, indptr, starts)
     targets.write_indptr(path)
-    with tempfile.TemporaryFile(dir=pathlib.Path(group.files[0].filename).parent) as keys:
+    folder = pathlib.Path(group.files[0].filename).parent
+    with files.naming_disk(folder), tempfile.TemporaryFile(dir=folder) as keys:
         targets.spool_owners(owners, keys)
         for column in columns:
             targets.scatter(owners, path, column)
         targets.sort(path, [column.name for column in columns], keys)
+    group.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class CscTargets:
     starts: np.ndarray  # [B + 1]
 
     def write_indptr(self, path: str) -> None:
-        """The index pointer of every part."""
+        """Write the index pointer of every part."""
         for index, file in enumerate(self.group.files):
             values = self.indptr[self.offsets[index] : self.offsets[index + 1] + 1]
             parent = file.require_group(path)
@@ -138,7 +140,8 @@ class CscTargets:
             parent.create_dataset("indptr", data=values - values[0], **(packed if sparse else {"chunks": True}))
 
     def pieces(self, owners: Owners, row_bytes: int) -> Iterator[tuple[int, int, list[tuple[int, int, np.ndarray]]]]:
-        """Per slab: first row, its length, and what goes where: (bucket, first edge in the group, rows of the slab)."""
+        """Yield per slab: first row, its length, and what goes where: (bucket, first edge in the group, rows of the
+        slab)."""
         cursor = self.indptr[self.starts[:-1]].copy()
         for start, owner in owners.slabs(row_bytes):
             bucket = np.searchsorted(self.starts, owner, side="right") - 1
@@ -157,7 +160,7 @@ class CscTargets:
         for start, length, moves in self.pieces(owners, 8):
             owner = owners.read(start, start + length)
             for _, begin, rows in moves:
-                os.pwrite(keys.fileno(), owner[rows].tobytes(), 8 * begin)
+                files.write_at(keys.fileno(), owner[rows], 8 * begin)
 
     def scatter(self, owners: Owners, path: str, column: Column) -> None:
         """Create a column in every file and fill its buckets, in the order of the rows within each."""
@@ -172,9 +175,10 @@ class CscTargets:
             for bucket, begin, rows in moves:
                 begin -= int(first[part[bucket]])
                 targets[part[bucket]][begin : begin + len(rows)] = slab[rows]
+        self.group.flush()
 
     def part_of_bucket(self) -> np.ndarray:
-        """Part of every bucket [B], relative to the group."""
+        """Find the part of every bucket [B], relative to the group."""
         return np.searchsorted(self.offsets, self.starts[:-1], side="right") - 1
 
     def sort(self, path: str, names: list[str], keys: IO[bytes]) -> None:
@@ -190,7 +194,8 @@ class CscTargets:
 
 
 def stable_order(keys: np.ndarray, largest: int) -> np.ndarray:
-    """Order that sorts keys [k] in 0 .. largest, equal ones as they are; NumPy sorts 16 bits much faster than 64."""
+    """Find the order that sorts keys [k] in 0 .. largest, equal ones as they are; NumPy sorts 16 bits much faster than
+    64."""
     return np.argsort(keys.astype(np.uint16) if largest < 1 << 16 else keys, kind="stable")
 
 
@@ -200,7 +205,7 @@ def permute(dataset: h5py.Dataset, begin: int, end: int, order: np.ndarray) -> N
 
 
 def in_columns(source: Source, layout: PartLayout, relation: SourceRelation) -> list[Column]:
-    """Columns of in-edges: global ids of the sources, rows, and what else the graph file has."""
+    """List the columns of in-edges: global ids of the sources, rows, and what else the graph file has."""
     columns = out_columns(source, layout, relation, "src")
     for name in relation.columns:
         dataset = source.edges(relation)[name]
@@ -209,7 +214,7 @@ def in_columns(source: Source, layout: PartLayout, relation: SourceRelation) -> 
 
 
 def out_columns(source: Source, layout: PartLayout, relation: SourceRelation, other: str = "dst") -> list[Column]:
-    """Columns of out-edges: global ids of the other endpoints, and rows."""
+    """List the columns of out-edges: global ids of the other endpoints, and rows."""
     ids = lambda start, stop: endpoint_ids(source, layout, relation, other, start, stop)  # noqa: E731
     int64 = np.dtype(np.int64)
     rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731

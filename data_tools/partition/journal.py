@@ -1,12 +1,13 @@
 """What of a partition set is finished, so that an interrupted run continues where it was, on any number of ranks.
 
-While a set is written its folder holds ``partition.json``, with the set's identity, the stages that are finished and
-the hashes of what they left, and ``partition.npy``, the assignment. Both go when the book is written. What a hash does
-not fit is made anew. Rank 0 keeps the journal for all ranks.
+While a set is written its folder holds ``partition.json``, with the identity of the set's inputs, the stages that are
+finished and the hashes of what they left, and ``partition.npy``, the assignment. Both go when the book is written. What
+a hash does not fit is made anew. Rank 0 keeps the journal for all ranks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 from typing import Any
@@ -24,27 +25,32 @@ class Journal:
     """Collective to create. The finished stages of one set in a folder; all ranks know what rank 0 reads. Nothing is
     written before the first note."""
 
-    def __init__(self, team: Team, folder: pathlib.Path, set_id: str, source_hash: str):
-        self.team, self.folder, self.set_id, self.source_hash = team, folder, set_id, source_hash
-        self._notes: dict[str, Any] = {"set_id": set_id, "parts": {}}
+    def __init__(self, team: Team, folder: pathlib.Path, inputs_id: str, source_hash: str):
+        self.team, self.folder, self.inputs_id, self.source_hash = team, folder, inputs_id, source_hash
+        self._notes: dict[str, Any] = {"inputs_id": inputs_id, "parts": {}}
         notes = team.broadcast(read_notes(folder / NAME) if team.rank == 0 else None)
-        if notes.get("set_id") == set_id:
+        if notes.get("inputs_id") == inputs_id:
             self._notes |= notes
 
+    def set_id(self) -> str:
+        """Compute the identity of the set, hex: of its inputs, and of the assignment that they led to."""
+        return hashlib.sha256(f"{self.inputs_id} {self.get('assignment')}".encode()).hexdigest()
+
     def get(self, stage: str) -> Any:
-        """What was noted of a stage, None where it is not finished."""
+        """Return what was noted of a stage, None where it is not finished."""
         return self._notes.get(stage)
 
     def note(self, stage: str, value: Any = True) -> None:
         """Collective. Note, durably, that a stage is finished; the value is the same on all ranks."""
         self._notes[stage] = value
-        with self.team.together("note a finished stage"):
+        with self.team.together("note a finished stage"), files.naming_disk(self.folder):
             if self.team.rank == 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_file(self.folder / NAME, json.dumps(self._notes, sort_keys=True).encode())
 
     def assignment(self, blocks: NodeBlocks) -> np.ndarray | None:
-        """Collective. The parts [n] int32 of this rank's block, None where there are none or others than were noted."""
+        """Collective. Read the parts [n] int32 of this rank's block, None where there are none or others than were
+        noted."""
         path, part = self.folder / ASSIGNMENT, np.empty(0, np.int32)
         right = self.get("assignment") is not None
         with self.team.together("read the assignment"):
@@ -57,7 +63,8 @@ class Journal:
         return part
 
     def keep_assignment(self, blocks: NodeBlocks, part: np.ndarray) -> None:
-        """Collective. Keep an assignment; part [n] int32 of this rank's block, which rank 0 appends in its turn."""
+        """Collective. Keep an assignment; part [n] int32 of this rank's block, which rank 0 appends in its turn. What
+        is finished for another assignment, of a method whose answer varies, is forgotten."""
         path, digest = self.folder / ASSIGNMENT, None
         header = {"descr": part.dtype.str, "fortran_order": False, "shape": (int(blocks.starts[-1]),)}
         temporary = path.with_name("partition.tmp.npy")
@@ -65,20 +72,23 @@ class Journal:
             counts = np.zeros(self.team.size, np.int64)
             counts[0] = len(part) * (self.team.rank == rank)
             rows = self.team.exchange(part[: counts[0]], counts)[0]
-            with self.team.together("keep the assignment"):
+            with self.team.together("keep the assignment"), files.naming_disk(self.folder):
                 if self.team.rank == 0:
                     with open(temporary, "ab" if rank else "wb") as file:
                         if rank == 0:
                             np.lib.format.write_array_header_1_0(file, header)
-                        rows.tofile(file)
-        with self.team.together("keep the assignment"):
+                        file.write(rows.tobytes())
+        with self.team.together("keep the assignment"), files.naming_disk(self.folder):
             if self.team.rank == 0:
                 files.commit(temporary, path)
                 digest = files.file_hash(path)
-        self.note("assignment", self.team.broadcast(digest))
+        digest = self.team.broadcast(digest)
+        if self.get("assignment") not in (None, digest):
+            self._notes = {"inputs_id": self.inputs_id, "valid": True, "parts": {}}
+        self.note("assignment", digest)
 
     def finished(self, parts: range) -> dict[int, str]:
-        """The hashes of those of some parts that were noted and whose files are still what they were."""
+        """Return the hashes of the ``parts`` that were noted and whose files are still what they were."""
         hashes = {}
         for part in parts:
             note, path = self._notes["parts"].get(str(part)), files.part_path(self.folder, part)
@@ -94,7 +104,7 @@ class Journal:
         self.note("parts", notes)
 
     def part_value(self, part: int) -> Any:
-        """The value that was noted of a part."""
+        """Return the value that was noted of a part."""
         return self._notes["parts"][str(part)]["value"]
 
     def finish(self) -> None:
@@ -106,7 +116,7 @@ class Journal:
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:
-    """The notes of a journal; none where there is no readable one."""
+    """Read the notes of a journal; none where there is no readable one."""
     try:
         notes = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The options of each kind of graph, from those that all kinds share and those of static graphs."""
+"""The options of each kind of graph, made of the options that all kinds share and the further ones of static graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED_METHODS = tuple(name for name in METHODS if name != GIVEN)
 
 
 def temporal_options(source: Source, common: dict, extra: dict) -> Options:
-    """Options for a temporal graph, checked."""
+    """Check the options for a temporal graph and return them."""
     if extra:
         raise ValueError(f"{', '.join(extra)}: for static graphs only, {source.file.filename} is temporal")
     options = Options(**{**common, "balance": DEFAULT_BALANCE if common["balance"] is None else common["balance"]})
@@ -24,7 +24,7 @@ def temporal_options(source: Source, common: dict, extra: dict) -> Options:
 
 
 def static_options(source: Source, common: dict, extra: dict) -> Options:
-    """Options for a static graph, checked."""
+    """Check the options for a static graph and return them."""
     if common["method"] == HOTNESS:
         extra = {"cache_ranking": HOTNESS_CACHE, **extra}
     balance = default_balance(source) if common["balance"] is None else common["balance"]

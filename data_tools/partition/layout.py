@@ -28,7 +28,7 @@ class PartLayout:
     offsets: tuple[np.ndarray, ...]  # per type [P + 1] int64, absolute
 
     def local_bases(self, part: int) -> np.ndarray:
-        """First local index [T + 1] of each type within a part, types concatenated."""
+        """Find the first local index [T + 1] of each type within a part, types concatenated."""
         sizes = [offsets[part + 1] - offsets[part] for offsets in self.offsets]
         return np.r_[0, np.cumsum(sizes, dtype=np.int64)]
 
@@ -41,7 +41,7 @@ class PartOfId:
         self._num_parts = len(offsets[0]) - 1 if offsets else 1
 
     def __getitem__(self, global_ids: np.ndarray) -> np.ndarray:
-        """Parts [k] int32."""
+        """Find the parts [k] int32 of global ids [k]."""
         return ((np.searchsorted(self._starts, global_ids, side="right") - 1) % self._num_parts).astype(np.int32)
 
 
@@ -69,11 +69,12 @@ class Numbering:
         return range(int(self.first_part[rank]), int(self.first_part[rank + 1]))
 
     def rank_of(self, global_ids: np.ndarray) -> np.ndarray:
-        """The rank [k] that writes the part of each node."""
+        """Find the rank [k] that writes the part of each node."""
         return np.searchsorted(self.first_part, self.by_id.part[global_ids], side="right") - 1
 
     def by_node(self) -> PartLayout:
-        """Collective. The layout of nodes that are numbered as in the graph file: 12 bytes for each of all nodes."""
+        """Collective. Return the layout of nodes that are numbered as in the graph file: 12 bytes for each of all
+        nodes."""
         part, global_id = self.part, self.global_id
         if self.blocks.team.size > 1:
             part, global_id = (np.concatenate(self.blocks.team.everyone(values)) for values in (part, global_id))
@@ -102,15 +103,15 @@ def number_nodes(source: Source, blocks: NodeBlocks, part: np.ndarray, num_parts
 
 
 def part_ties(own: np.ndarray, other: np.ndarray, weight: np.ndarray, num_parts: int) -> np.ndarray:
-    """Weight [P, P] int64 of ties [A] between nodes of parts ``own`` [A] and ``other`` [A]."""
+    """Add up the weight [P, P] int64 of ties [A] between nodes of parts ``own`` [A] and ``other`` [A]."""
     cells = own.astype(np.int64) * num_parts + other
     ties = np.bincount(cells, weights=weight, minlength=num_parts**2)
     return ties.astype(np.int64).reshape(num_parts, num_parts)
 
 
 def new_numbers(ties: np.ndarray, seed: int) -> np.ndarray:
-    """Numbers [P] int32 of parts with ties [P, P] between them, so that consecutive ones are neighbours: the graph of
-    the parts is bisected again and again."""
+    """Choose numbers [P] int32 of parts with ties [P, P] between them, so that consecutive ones are neighbours: the
+    graph of the parts is bisected again and again."""
     ties = ties.copy()
     np.fill_diagonal(ties, 0)
     numbers = np.empty(len(ties), np.int32)
@@ -125,7 +126,7 @@ def order_parts(graph: PairGraph, part: np.ndarray, num_parts: int, seed: int) -
 
 
 def bisect(ties: np.ndarray, parts: np.ndarray, seed: int) -> np.ndarray:
-    """Order of parts [n]: two halves of n // 2 and the rest with few ties between them, each ordered in turn."""
+    """Order parts [n]: two halves of n // 2 and the rest with few ties between them, each ordered in turn."""
     if len(parts) <= 2:
         return parts
     inside = ties[np.ix_(parts, parts)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data_tools.memory import free_memory, mebibytes, status_bytes
+from data_tools.memory import mebibytes, status_bytes
 from data_tools.partition import source as partition_source
 from data_tools.partition.access import TABLE_BYTES
 from data_tools.partition.blocks import distinct
@@ -21,6 +21,7 @@ from data_tools.partition.spool import ENTRY_BYTES, entry_dtype
 from data_tools.partition.temporal import HISTORY_BYTES
 from data_tools.partition.weights import columns_of
 from data_tools.team import Ranks, Team
+from hpcgnn.comm.memory import free_bytes
 from hpcgnn.graph import files
 
 FREE_SHARE = 0.8  # of the memory that is free: the limit unless one is given
@@ -52,7 +53,7 @@ class Counts:
 
 
 def count(team: Team, source: Source, options: Options) -> Counts:
-    """Collective. The counts of a graph; pairs are estimated from a sample."""
+    """Collective. Make the counts of a graph; pairs are estimated from a sample."""
     pairs = estimate_pairs(team, source) if options.method not in OUT_OF_CORE else 0
     weights = len(columns_of(source, options.balance or ("nodes",)))
     tables = [source.nodes(node_type) for node_type in source.types]
@@ -63,7 +64,7 @@ def count(team: Team, source: Source, options: Options) -> Counts:
 
 
 def estimate_pairs(team: Team, source: Source) -> int:
-    """Collective. About how many unordered pairs of different nodes have edges between them."""
+    """Collective. Estimate how many unordered pairs of different nodes have edges between them."""
     sampled = [np.empty(0, np.uint64)]
     for relation in source.relations:
         for _, src, dst in endpoint_slabs(source, relation, team):
@@ -76,13 +77,14 @@ def estimate_pairs(team: Team, source: Source) -> int:
 
 
 def shuffle_window(num_ranks: int, work: int) -> int:
-    """Bytes of a window of rows over all ranks."""
+    """Choose the bytes of a window of rows over all ranks."""
     return min(WINDOW_SLABS * partition_source.SLAB_BYTES, max(1, num_ranks * work // 4))
 
 
 def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
-    """Bytes that every stage takes at most on a rank, besides what the program takes itself; ``work``: for tables whose
-    size can be chosen. Of a method that needs the whole graph in one place: on rank 0, which has it."""
+    """Predict the bytes that every stage takes at most on a rank, besides what the program takes itself; ``work``: for
+    tables whose size can be chosen. A method that needs the whole graph in one place takes them on rank 0, which has
+    it."""
     ranks = counts.ranks
     nodes, parts = -(-counts.nodes // ranks), -(-options.parts // ranks)
     weights = 8 * nodes * counts.weights
@@ -107,12 +109,12 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
 
 
 def spool_bytes(counts: Counts, work: int) -> int:
-    """Bytes of the graph on disk while it is written, or streamed."""
+    """Predict the bytes of the graph on disk while it is written, or streamed."""
     return 60 * -(-counts.nodes // counts.ranks) + min(work, 2 * ENTRY_BYTES * counts.edges // counts.ranks)
 
 
 def assignment_bytes(counts: Counts, options: Options, work: int, slab: int) -> int:
-    """Bytes of the stage that assigns nodes to parts, on a rank; slab: of one that is read."""
+    """Predict the bytes of the stage that assigns nodes to parts, on a rank; slab: of one that is read."""
     ranks = counts.ranks
     nodes = -(-counts.nodes // ranks)
     weights, window = 8 * nodes * counts.weights, 4 * slab
@@ -147,16 +149,16 @@ class MemoryPlan:
         return self.program + max(self.stages.values())
 
     def lines(self, each: str = "") -> list[str]:
-        """The plan as a small table; each: of whom there are several."""
+        """Render the plan as a small table; each: whose it is, where several ranks have one."""
         rows = [f"  {name:<12}{mebibytes(self.program + size):>12}" for name, size in self.stages.items()]
         return [f"memory: at most {mebibytes(self.limit)} allowed{each}; expected", *rows]
 
 
 def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -> MemoryPlan:
-    """Collective. The plan of a rank for a limit in bytes (None: its share of the memory of its machine that is free),
-    the same on all ranks; ValueError, with the remedy, where it does not fit."""
+    """Collective. Make the plan of a rank for a limit in bytes (None: its share of the memory of its machine that is
+    free), the same on all ranks; ValueError, with the remedy, where it does not fit."""
     program = status_bytes("VmRSS")
-    allowed = int(program + FREE_SHARE * free_memory() / team.ranks_on_node()) if limit is None else limit
+    allowed = int(program + FREE_SHARE * free_bytes() / team.ranks_on_node()) if limit is None else limit
     program = int(team.largest(np.array([program]))[0])
     allowed = -int(team.largest(np.array([-allowed]))[0])
     left = WORK_SHARE * (allowed - program - max(predict(counts, options, 0).values()))
@@ -174,7 +176,7 @@ def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -
 
 
 def remedy(counts: Counts, options: Options, left: int, shared: bool) -> str:
-    """What would fit into ``left`` bytes; shared: by the ranks of MPI, of which there may be more."""
+    """Say what would fit into ``left`` bytes; shared: by the ranks of MPI, of which there may be more."""
     advice = []
     if options.method not in OUT_OF_CORE:
         streamed = predict(counts, replace(options, method="ldg", objective="cut"), LEAST_WORK)

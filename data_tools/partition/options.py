@@ -46,7 +46,7 @@ class Options:
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 
     def check(self, methods, constraints) -> None:
-        """ValueError unless method and balance are among those that the graph at hand allows."""
+        """Raise ValueError unless method and balance are among those that the graph at hand allows."""
         if "." not in self.method:  # else the path of a class
             check_choice("method", self.method, methods)
         if (self.method == GIVEN) != (self.assignment is not None):
@@ -80,16 +80,16 @@ class StaticOptions(Options):
 
 
 def check_choice(option: str, value: str, choices) -> None:
-    """ValueError unless value is one of the choices."""
+    """Raise ValueError unless value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{option}={value!r}: expected one of {', '.join(choices)}")
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The items of a comma-separated list."""
+    """Split a comma-separated list into its items."""
     return tuple(name for name in text.split(",") if name)
 
 
 def fanouts(text: str) -> tuple[int, ...]:
-    """The integers of a comma-separated list."""
+    """Parse the integers of a comma-separated list."""
     return tuple(int(name) for name in names(text))

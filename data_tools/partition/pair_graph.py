@@ -31,7 +31,7 @@ class PairGraph:
         return len(self.indptr) - 1
 
     def degrees(self) -> np.ndarray:
-        """Distinct neighbours [n] int64."""
+        """Count the distinct neighbours [n] int64."""
         return np.diff(self.indptr)
 
 
@@ -51,8 +51,8 @@ def build_pair_graph(source: Source, blocks: NodeBlocks | None = None, dtype: ty
 
 
 def count_pairs(source: Source, blocks: NodeBlocks) -> tuple[np.ndarray, np.ndarray]:
-    """Collective. Keys node * N + neighbour [A], increasing, of the pairs whose node is in this rank's block, and
-    events [A] between the two; an edge that stays counts in every snapshot."""
+    """Collective. Count events by pair: keys node * N + neighbour [A], increasing, of the pairs whose node is in this
+    rank's block, and events [A] between the two; an edge that stays counts in every snapshot."""
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0
     for relation in source.relations:
@@ -83,12 +83,12 @@ def both_ways(
 
 
 def stays(source: Source, relation: SourceRelation) -> bool:
-    """Whether an edge of a relation may be in several snapshots."""
+    """Say whether an edge of a relation may be in several snapshots."""
     return source.kind == "snapshots" and "last" in relation.columns
 
 
 def snapshots_of(source: Source, relation: SourceRelation, start: int, count: int) -> np.ndarray:
-    """In how many snapshots each of some rows of a relation is [count] int64."""
+    """Count the snapshots [count] int64 that the rows of a relation from ``start`` on are in."""
     first, last = (source.edges(relation)[name][start : start + count].astype(np.int64) for name in ("first", "last"))
     return last - first + 1
 

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import pathlib
+import tempfile
 from collections.abc import Container, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -32,9 +33,10 @@ from data_tools.source.checks import validate
 from hpcgnn.graph import files
 
 
-def make_set_id(source_hash: str, options: Options) -> str:
-    """Identity of a partition set, hex: equal inputs give equal sets."""
-    text = json.dumps({"source": source_hash, "version": files.VERSION, **asdict(options)}, sort_keys=True)
+def make_inputs_id(source_hash: str, options: Options, surroundings: dict[str, Any]) -> str:
+    """Compute the identity of what a set is made from, hex; surroundings: see `assignment.surroundings`."""
+    inputs = {"source": source_hash, "version": files.VERSION, "surroundings": surroundings, **asdict(options)}
+    text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -58,7 +60,8 @@ def write_set(journal: Journal, job: Job) -> dict:
     if loads is not None or team.sum(np.array([len(hashes)]))[0] < options.parts:
         with contextlib.ExitStack() as stack:
             both_ends = source.kind == "temporal" or bool(getattr(options, "out_edges", False))
-            rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
+            with files.naming_disk(tempfile.gettempdir()):
+                rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
             if loads is not None:
                 journal.note("quality", measure(Measured(team, rows, layout, own), loads))
             if not journal.get("cleared"):
@@ -71,8 +74,8 @@ def write_set(journal: Journal, job: Job) -> dict:
 
 
 def load_parts(job: Job, part: np.ndarray) -> Loads:
-    """Collective. Loads of the parts by the constraints asked for, by nodes, and by events or edges; part [n] of this
-    rank's block."""
+    """Collective. Measure the loads of the parts by the constraints asked for, by nodes, and by events or edges; part
+    [n] of this rank's block."""
     balance, always = job.options.balance, ("nodes", "events" if job.source.kind == "temporal" else "edges")
     weights = job.weights(tuple(dict.fromkeys((*balance, *always))), job.blocks)
     return measure_loads(job.team, weights, part, job.options.parts, columns_of(job.source, balance))
@@ -90,7 +93,7 @@ def write_own(
     journal: Journal, job: Job, rows: Source, layout: PartLayout, numbering: Numbering, hashes: dict[int, str]
 ) -> None:
     """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
-    group of theirs together. rows, layout: as `shuffle` returns them."""
+    group of their parts together. rows, layout: what `shuffle` returns."""
     options: Any = job.options
     counts, by_node = [], None
     if rows.kind == "temporal":
@@ -102,7 +105,7 @@ def write_own(
         written, accesses = {}, {}
         with job.team.together("write the parts"):
             for parts in groups[index : index + 1]:
-                with temporal.open_group(layout, journal.folder, journal.set_id, parts) as group:
+                with temporal.open_group(layout, journal.folder, journal.set_id(), parts) as group:
                     if rows.kind == "temporal":
                         temporal.write_group(rows, layout, group, counts, job.memory)
                     else:
@@ -115,7 +118,7 @@ def write_own(
 
 
 def missing_groups(parts: range, finished: Container[int]) -> Iterator[range]:
-    """Blocks of at most `memory.PARTS_AT_ONCE` consecutive parts that are not finished."""
+    """Yield blocks of at most `memory.PARTS_AT_ONCE` consecutive parts that are not finished."""
     first = None
     for part in range(parts.start, parts.stop + 1):
         missing = part < parts.stop and part not in finished
@@ -132,11 +135,13 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
     quality = journal.get("quality")
     if getattr(options, "cache_ranking", 0):
         accesses = [journal.part_value(part) for part in range(options.parts)]
-        quality = {**quality, "cache": static.access_shares(accesses)}
+        total, *shares = np.sum(accesses, axis=0).tolist()
+        values = [round(value / total, 6) if total else 0.0 for value in shares]
+        quality = {**quality, "cache": dict(zip(("local", "ranked"), values, strict=True))}
     own = [(hashes[part], files.part_path(journal.folder, part).stat().st_size) for part in numbering.own_parts]
     records = [record for of_rank in team.everyone(own) for record in of_rank]
     attributes = {
-        "set_id": journal.set_id,
+        "set_id": journal.set_id(),
         "options": json.dumps(asdict(options), sort_keys=True),
         "source_name": pathlib.Path(source.file.filename).name,
         "source_hash": journal.source_hash,
@@ -176,7 +181,7 @@ def write_book(
 
 
 def write_outline(book: h5py.File, source: Source, layout: PartLayout) -> None:
-    """Types with their offsets and relations with their columns."""
+    """Write types with their offsets and relations with their columns."""
     book.create_group("nodes")
     book.create_group("edges")
     for type_id, node_type in enumerate(source.types):

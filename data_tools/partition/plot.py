@@ -30,7 +30,7 @@ def plot_set(folder: pathlib.Path, out: pathlib.Path) -> None:
 
 
 def draw_sizes(axes, report: Report) -> None:
-    """Nodes and edges of every part, over the mean."""
+    """Draw the nodes and edges of every part, over the mean."""
     parts = np.arange(report["num_parts"])
     for place, kind in ((-0.2, "nodes"), (0.2, "edges")):
         sizes = np.array([part.get(kind, 0) for part in report["parts"]], float)
@@ -42,7 +42,7 @@ def draw_sizes(axes, report: Report) -> None:
 
 
 def draw_balance(axes, quality: Report) -> None:
-    """Heaviest part or rank over the mean, by constraint and number of ranks."""
+    """Draw the heaviest part or rank over the mean, by constraint and number of ranks."""
     rows = [run for run in quality.get("runs", []) if 1 < run["ranks"] < quality["ranks"]] + [quality]
     names = {name: kind for kind in ("balance", "further") for name in quality.get(kind, {})}
     for name, kind in names.items():
@@ -60,7 +60,7 @@ def draw_balance(axes, quality: Report) -> None:
 
 
 def draw_cut(axes, figure, traffic: Traffic, scale) -> None:
-    """Edges from part to part, none where it is white; those inside a part are left out."""
+    """Draw the edges from part to part, none where it is white; edges inside a part are left out."""
     between = traffic.edges.astype(float)
     np.fill_diagonal(between, 0)
     between[between == 0] = np.nan
@@ -71,7 +71,7 @@ def draw_cut(axes, figure, traffic: Traffic, scale) -> None:
 
 
 def draw_halos(axes, traffic: Traffic, report: Report) -> None:
-    """Nodes of other parts that each part's edges need, over its own nodes."""
+    """Draw the nodes of other parts that each part's edges need, over its own nodes."""
     own = np.array([max(1, part.get("nodes", 0)) for part in report["parts"]], float)
     halo = traffic.halo.sum(axis=1)
     axes.bar(np.arange(len(halo)), halo / own, color="tab:green")

@@ -28,47 +28,48 @@ HALO_KEY_BYTES = 24  # of memory for one, while they are made distinct
 class Loads:
     """Loads of the parts by constraint, and by what single nodes weigh."""
 
-    asked: tuple[str, ...]  # columns that the partition was to balance
+    balanced: tuple[str, ...]  # columns that the partition was to balance
     by_part: dict[str, np.ndarray]  # [P] int64
     heaviest: dict[str, int]  # node
 
     def balance(self, names: Iterable[str], rank: np.ndarray, num_ranks: int) -> dict[str, float]:
-        """Heaviest rank over the mean, with the ranks [P] of the parts."""
+        """Compute the heaviest rank over the mean, with the ranks [P] of the parts."""
         sums = {name: np.bincount(rank, weights=self.by_part[name], minlength=num_ranks) for name in names}
         return {name: round(float(load.max() / load.mean()), 4) if load.any() else 1.0 for name, load in sums.items()}
 
     def ideal(self, rank: np.ndarray, num_ranks: int) -> dict[str, float]:
-        """What balance could be at best: nodes are whole, and ranks take whole parts."""
+        """Compute what balance could be at best: nodes are whole, and ranks take whole parts."""
         ragged = float(np.bincount(rank, minlength=num_ranks).max()) * num_ranks / len(rank)
-        found = {}
-        for name in self.asked:
+        bounds = {}
+        for name in self.balanced:
             mean = self.by_part[name].sum() / num_ranks
             unit = max(self.heaviest[name], np.ceil(mean)) / mean if mean else 1.0
-            found[name] = round(max(ragged, float(unit)), 4)
-        return found
+            bounds[name] = round(max(ragged, float(unit)), 4)
+        return bounds
 
 
 def measure_loads(
-    team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int, asked: list[str]
+    team: Team, weights: dict[str, np.ndarray], part: np.ndarray, num_parts: int, balanced: list[str]
 ) -> Loads:
-    """Collective. Loads by all columns of weights [n]; part [n] of this rank's block; asked: columns to balance."""
+    """Collective. Measure the loads by all columns of weights [n]; part [n] of this rank's block; balanced: columns to
+    balance."""
     by_part, heaviest = {}, {}
     for name, weight in weights.items():
         load = np.zeros(num_parts, np.int64)
         np.add.at(load, part, weight)
         by_part[name] = team.sum(load)
         heaviest[name] = int(team.largest(np.array([weight.max(initial=0)], np.int64))[0])
-    return Loads(tuple(asked), by_part, heaviest)
+    return Loads(tuple(balanced), by_part, heaviest)
 
 
 def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
-    """Rank [P] that takes each part."""
+    """Find the rank [P] that takes each part."""
     first_part = np.arange(num_ranks + 1) * num_parts // num_ranks
     return np.searchsorted(first_part, np.arange(num_parts), side="right") - 1
 
 
 def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
-    """Quality when ``num_ranks`` ranks take contiguous runs of the parts of pairs [P, P].
+    """Compute the quality when ``num_ranks`` ranks take contiguous runs of the parts of pairs [P, P].
 
     balance: of the constraints asked for; ideal: what it could be at best; further: balance of what was not asked for.
     """
@@ -79,16 +80,16 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
         "cut": cut,
         "cut_fraction": round(cut / max(1, total), 6),
         "replication": round((total + cut) / max(1, total), 6),
-        "balance": loads.balance(loads.asked, rank, num_ranks),
+        "balance": loads.balance(loads.balanced, rank, num_ranks),
         "ideal": loads.ideal(rank, num_ranks),
-        "further": loads.balance((name for name in loads.by_part if name not in loads.asked), rank, num_ranks),
+        "further": loads.balance((name for name in loads.by_part if name not in loads.balanced), rank, num_ranks),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSlab:
-    """Edges [k] by both ends: nodes, and their parts; rows: which they are of those that the rank reads from ``start``
-    on, None: all."""
+    """Edges [k] by both ends: nodes, and their parts; rows: their positions among the rows that the rank reads from
+    ``start`` on, None: all of these."""
 
     start: int
     src: np.ndarray
@@ -100,7 +101,7 @@ class EdgeSlab:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the measures are taken from: rows of a source whose edges every rank reads if their destination lies in its
+    """The rows that the measures are taken from: of a source whose edges a rank reads if their destination lies in its
     parts ``own``, and the layout of their nodes."""
 
     team: Team
@@ -109,7 +110,7 @@ class Measured:
     own: range
 
     def edges(self, relation: SourceRelation) -> Iterator[EdgeSlab]:
-        """Slabs of a relation's edges; every edge comes on one rank."""
+        """Yield slabs of a relation's edges; every edge comes on one rank."""
         for start, src, dst in endpoint_slabs(self.source, relation):
             slab = EdgeSlab(start, src, dst, self.layout.part[src], self.layout.part[dst])
             if self.team.size > 1:
@@ -122,7 +123,7 @@ class Measured:
         return self.team.send(NodeBlocks.even(self.team, self.source.num_nodes).rank_of(nodes), *columns)
 
     def part_pairs(self, relation: SourceRelation) -> np.ndarray:
-        """Collective. Edges of a relation by part of src and part of dst [P, P] int64."""
+        """Collective. Count the edges of a relation by part of src and part of dst [P, P] int64."""
         num_parts = self.layout.num_parts
         counts = np.zeros(num_parts * num_parts, np.int64)
         for slab in self.edges(relation):
@@ -132,8 +133,8 @@ class Measured:
 
 
 def measure(measured: Measured, loads: Loads) -> dict:
-    """Collective. Quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks that take
-    blocks of consecutive parts.
+    """Collective. Measure the quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks
+    that take blocks of consecutive parts.
 
     volume (of temporal graphs): (node, foreign rank) pairs with events either way. Of others, halo: remote sources of
     in-edges, summed over parts, which is the volume of communication; replication: rows that the parts hold with their
@@ -149,11 +150,11 @@ def measure(measured: Measured, loads: Loads) -> dict:
     halos = halo_sizes(measured, sizes, num_cut, temporal)
 
     def of(num_ranks: int) -> dict:
-        found, count = measures(total, loads, num_ranks), halos[num_ranks]
+        values, count = measures(total, loads, num_ranks), halos[num_ranks]
         if temporal:
-            return {**found, "volume": count}
+            return {**values, "volume": count}
         replication = round((source.num_nodes + count) / max(1, source.num_nodes), 6)
-        return {**found, "replication": replication, "halo": count}
+        return {**values, "replication": replication, "halo": count}
 
     runs = [of(size) for size in sizes[:-1]]
     if temporal:
@@ -169,12 +170,12 @@ def measure(measured: Measured, loads: Loads) -> dict:
 
 
 def most_halo_keys(num_nodes: int, num_cut: int, num_parts: int) -> int:
-    """How many (node, foreign part) pairs there are at most, with so many ends of cut edges."""
+    """Bound the number of (node, foreign part) pairs with so many ends of cut edges."""
     return min(num_cut, num_nodes * (num_parts - 1))
 
 
 def halo_sizes(measured: Measured, sizes: list[int], num_cut: int, both_ends: bool) -> dict[int, int]:
-    """Collective. Number of (node, foreign rank) pairs such that an edge leads from the node to the rank, for several
+    """Collective. Count the (node, foreign rank) pairs such that an edge leads from the node to the rank, for several
     numbers of ranks that take blocks of consecutive parts; both_ends: edges lead both ways.
 
     A share of the nodes after the other, so that their keys fit into HALO_BYTES.
@@ -190,8 +191,8 @@ def halo_sizes(measured: Measured, sizes: list[int], num_cut: int, both_ends: bo
 
 
 def halo_keys(measured: Measured, both_ends: bool, share: tuple[int, int]) -> np.ndarray:
-    """Collective. The distinct halo keys [k] int64, increasing, of nodes in this rank's block whose number is s modulo
-    S for a share (s, S)."""
+    """Collective. Find the distinct halo keys [k] int64, increasing, of nodes in this rank's block whose number is s
+    modulo S for a share (s, S)."""
     num_parts = measured.layout.num_parts
     tables, pending = [np.empty(0, np.int64)], 0
     for relation in measured.source.relations:
@@ -215,7 +216,7 @@ def halo_keys(measured: Measured, both_ends: bool, share: tuple[int, int]) -> np
 
 
 def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
-    """Collective. How many (node, foreign rank) pairs halo keys [k] are where so many ranks take blocks of parts."""
+    """Collective. Count the (node, foreign rank) pairs of halo keys [k] where so many ranks take blocks of parts."""
     num_parts = measured.layout.num_parts
     rank = rank_of_parts(num_parts, num_ranks)
     node, taker = np.divmod(keys, num_parts)
@@ -229,13 +230,13 @@ def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
 
 
 def unmet(quality: dict, target: float) -> list[str]:
-    """One line for every constraint that is farther from its ideal than the target, and for every one whose ideal is
-    that far from even, telling why."""
+    """List one line for every constraint that is farther from its ideal than the target, and for every one whose ideal
+    is that far from even, with the reason."""
     lines = []
-    for found in (quality, *(run for run in quality["runs"] if 1 < run["ranks"] < quality["ranks"])):
-        for name, value in found["balance"].items():
-            ideal, ranks = found.get("ideal", {}).get(name, 1.0), found["ranks"]
-            where = f"balance of {name} among {ranks} {'parts' if found is quality else 'ranks'} is {value:.3f}"
+    for result in (quality, *(run for run in quality["runs"] if 1 < run["ranks"] < quality["ranks"])):
+        for name, value in result["balance"].items():
+            ideal, ranks = result.get("ideal", {}).get(name, 1.0), result["ranks"]
+            where = f"balance of {name} among {ranks} {'parts' if result is quality else 'ranks'} is {value:.3f}"
             if value > target * ideal + ROUNDING:
                 lines.append(
                     f"{where}, above {target} times the best possible, {ideal:.3f}: what moves and exchanges of nodes "
@@ -250,7 +251,7 @@ def unmet(quality: dict, target: float) -> list[str]:
 
 
 def summary(quality: dict) -> str:
-    """The measures as a table for the terminal."""
+    """Render the measures as a table for the terminal."""
     lines = [headline(quality)]
     rows = [*quality["runs"]]
     if rows[-1]["ranks"] != quality["ranks"]:
@@ -270,17 +271,17 @@ def summary(quality: dict) -> str:
 
 
 def headline(quality: dict) -> str:
-    """What was cut into how many parts, and how the cut divides over relations where there are several."""
+    """Say what was cut into how many parts, and how the cut divides over relations where there are several."""
     if "events" in quality:
         return f"{quality['events']} events in {quality['ranks']} parts"
     text = f"{quality['nodes']} nodes and {quality['edges']} edges in {quality['ranks']} parts"
     for name, cut in quality["relations"].items() if len(quality["relations"]) > 1 else ():
         text += f"\n  {name}: {cut} edges cut"
     if "snapshots" in quality:
-        found = quality["snapshots"]
+        sums = quality["snapshots"]
         text += (
-            f"\n  {found['num_snapshots']} snapshots of {found['edges']} edges in all, {found['cut']} of them cut; "
-            f"{found['halo_rows']} rows in one exchange of every snapshot"
+            f"\n  {sums['num_snapshots']} snapshots of {sums['edges']} edges in all, {sums['cut']} of them cut; "
+            f"{sums['halo_rows']} rows in one exchange of every snapshot"
         )
     if "cache" in quality:
         cache = quality["cache"]
@@ -321,27 +322,27 @@ def measure_snapshots(measured: Measured, quality: dict) -> None:
 
 
 def stamps(group: h5py.Group, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """First and last snapshot [k] int64 of rows start .. stop - 1 of a relation (default: all)."""
+    """Read the first and last snapshot [k] int64 of rows start .. stop - 1 of a relation (default: all)."""
     first = group["first"][start:stop].astype(np.int64)
     return first, group["last"][start:stop].astype(np.int64) if "last" in group else first
 
 
 def count_cut(cut: np.ndarray, first: np.ndarray, last: np.ndarray) -> dict[str, int]:
-    """edges, and how many of them are cut, in all snapshots; cut [E] bool."""
+    """Count the edges, and how many of them are cut, in all snapshots; cut [E] bool."""
     stays = last - first + 1
     return {"edges": int(stays.sum()), "cut": int(stays[cut].sum())}
 
 
 def halo_rows(src: np.ndarray, owner: np.ndarray, taker: np.ndarray, first: np.ndarray, last: np.ndarray) -> int:
-    """Rows that one exchange in every snapshot brings: one for every node, snapshot and other part that the node has an
-    edge to. src [E]; owner, taker [E]: parts of both ends."""
+    """Count the rows that one exchange in every snapshot brings: one for every node, snapshot and other part that the
+    node has an edge to. src [E]; owner, taker [E]: parts of both ends."""
     cut = np.flatnonzero(owner != taker)
     key = src[cut] * (int(taker.max(initial=0)) + 1) + taker[cut]
     return union_length(key, first[cut], last[cut])
 
 
 def union_length(key: np.ndarray, first: np.ndarray, last: np.ndarray) -> int:
-    """Snapshots that intervals first .. last [E] cover, those of equal keys together, added up over the keys."""
+    """Add up the snapshots that intervals first .. last [E] cover, intervals of equal keys together, over the keys."""
     if not len(key):
         return 0
     order = np.lexsort((first, key))

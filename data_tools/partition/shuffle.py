@@ -47,7 +47,7 @@ class KeptColumn:
         self._rows += len(rows)
 
     def __getitem__(self, index):
-        """Rows of a slice with a step of 1, or one row."""
+        """Read the rows of a slice with a step of 1, or one row."""
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._rows)
             out = np.empty((max(0, stop - start), *self._tail), self.dtype)
@@ -96,7 +96,8 @@ class KeptSource(Source):
 
 
 def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Positions (start, stop) in rows [n], increasing, of the slabs of all rows; those with none are left out."""
+    """Yield positions (start, stop) in rows [n], increasing, of the slabs of all rows; slabs without rows are left
+    out."""
     start = 0
     for _, last in files.slabs(num_rows, row_bytes, partition_source.SLAB_BYTES):
         stop = bisect.bisect_left(rows, last, lo=start)
@@ -115,18 +116,18 @@ def shuffle(
     """
     if numbering.blocks.team.size == 1:
         return source, numbering.by_node()
-    kept = KeptSource(source.file, source.kind, source.types, source.relations)
+    moved = KeptSource(source.file, source.kind, source.types, source.relations)
     for node_type in source.types:
-        kept.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)
+        moved.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)
     for relation in source.relations:
-        kept.kept_edges[relation.name] = move_edges(source, numbering, relation, both_ends, window, stack)
-    return kept, numbering.by_id
+        moved.kept_edges[relation.name] = move_edges(source, numbering, relation, both_ends, window, stack)
+    return moved, numbering.by_id
 
 
 def move_nodes(
     source: Source, numbering: Numbering, node_type: NodeType, window: int, stack: contextlib.ExitStack
 ) -> dict:
-    """Collective. Columns of a type's nodes, their rows and their global ids ``#id``."""
+    """Collective. Move the columns of a type's nodes, their rows and their global ids ``#id``."""
     table = source.nodes(node_type)
 
     def route(start: int, stop: int) -> tuple[dict, np.ndarray, np.ndarray]:
@@ -144,7 +145,8 @@ def move_edges(
     window: int,
     stack: contextlib.ExitStack,
 ) -> dict:
-    """Collective. Columns of a relation's edges, their rows, and their endpoints: global ids relative to their type."""
+    """Collective. Move the columns of a relation's edges, their rows, and their endpoints: global ids relative to their
+    type."""
     table = source.edges(relation)
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
 
@@ -170,8 +172,8 @@ def move_table(
     """Collective. Move the rows of a table. route(start, stop), collective: columns ``own`` of rows start .. stop - 1
     by name [k], and pairs (index into them, rank that needs the row)."""
     team = numbering.blocks.team
-    kept = {name: KeptColumn(stack, (), np.dtype(np.int64), {}) for name in own}
-    kept |= {
+    moved = {name: KeptColumn(stack, (), np.dtype(np.int64), {}) for name in own}
+    moved |= {
         name: KeptColumn(stack, table[name].shape[1:], table[name].dtype, dict(table[name].attrs)) for name in columns
     }
     width = 8 * len(own) + sum(files.row_bytes(table[name]) for name in columns)
@@ -180,7 +182,7 @@ def move_table(
         routed, index, rank = route(start, stop)
         order = np.lexsort((index, rank))
         index, counts = index[order], np.bincount(rank, minlength=team.size)
-        for name, column in kept.items():
+        for name, column in moved.items():
             values = routed[name] if name in routed else table[name][start:stop]
             column.append(team.exchange(values[index], counts)[0])
-    return kept
+    return moved

@@ -73,39 +73,39 @@ class Source:
         return {"splits": str(self.file.attrs["splits"])} if "splits" in self.file.attrs else {}
 
     def edges(self, relation: SourceRelation) -> h5py.Group:
-        """The group of a relation."""
+        """Return the group of a relation."""
         return self.file["edges"][relation.name]
 
     def nodes(self, node_type: NodeType) -> h5py.Group:
-        """The group of a node type."""
+        """Return the group of a node type."""
         return self.file["nodes"][node_type.name]
 
     def types_in(self, nodes: range) -> Iterator[tuple[int, NodeType, range, slice]]:
-        """Of every node type: its id, the type, the rows that some consecutive nodes have of it, and where they lie
-        among those nodes."""
+        """Yield of every node type: its id, the type, the rows that the consecutive nodes have of it, and where they
+        lie among those nodes."""
         for type_id, node_type in enumerate(self.types):
             start, stop = (min(max(end - node_type.base, 0), node_type.num_nodes) for end in (nodes.start, nodes.stop))
             first = node_type.base + start - nodes.start
             yield type_id, node_type, range(start, stop), slice(first, first + stop - start)
 
     def edge_slabs(self, relation: SourceRelation, row_bytes: int) -> Iterator[tuple[int, int]]:
-        """Positions (start, stop) of the edges of a relation, in slabs."""
+        """Yield positions (start, stop) of the edges of a relation, in slabs."""
         return files.slabs(relation.num_edges, row_bytes, SLAB_BYTES)
 
     def node_slabs(self, node_type: NodeType, row_bytes: int) -> Iterator[tuple[int, int]]:
-        """Positions (start, stop) of the nodes of a type, in slabs."""
+        """Yield positions (start, stop) of the nodes of a type, in slabs."""
         return files.slabs(node_type.num_nodes, row_bytes, SLAB_BYTES)
 
     def edge_rows(self, relation: SourceRelation, start: int, stop: int) -> np.ndarray:
-        """Row ids [stop - start] of edges at some positions."""
+        """Return the row ids [stop - start] of the edges at positions start .. stop - 1."""
         return np.arange(start, stop)
 
     def node_rows(self, node_type: NodeType, start: int, stop: int) -> np.ndarray:
-        """Row ids [stop - start] of nodes at some positions."""
+        """Return the row ids [stop - start] of the nodes at positions start .. stop - 1."""
         return np.arange(start, stop)
 
     def node_parts(self, layout, node_type: NodeType, start: int, stop: int) -> np.ndarray:
-        """Parts [stop - start] of nodes at some positions."""
+        """Return the parts [stop - start] of the nodes at positions start .. stop - 1."""
         return layout.part[node_type.base + start : node_type.base + stop]
 
 
@@ -141,7 +141,7 @@ def outline(file: h5py.File) -> Source:
 
 
 def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: str) -> SourceRelation:
-    """Outline of one relation, its required columns checked."""
+    """Read the outline of one relation and check its required columns."""
     group = file["edges"][name]
     src, _, dst = files.split_relation(name)
     for endpoint in (src, dst):
@@ -165,16 +165,16 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
 
 
 def checked_count(group: h5py.Group, attribute: str) -> int:
-    """The declared number of rows of a group, after comparing every dataset with it."""
+    """Return the declared number of rows of a group, after comparing every dataset with it."""
     file = group.file.filename
     if attribute not in group.attrs:
         raise FileFormatError(f"{file}: {group.name}: attribute {attribute} is missing; write the file anew")
     count = int(group.attrs[attribute])
     for name, dataset in group.items():
         if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 1 or dataset.shape[0] != count:
-            found = getattr(dataset, "shape", "a group")
+            shape = getattr(dataset, "shape", "a group")
             raise FileFormatError(
-                f"{file}: {group.name}/{name} has shape {found}, expected {count} rows ({attribute}); write it anew"
+                f"{file}: {group.name}/{name} has shape {shape}, expected {count} rows ({attribute}); write it anew"
             )
         if name == "row" or dataset.dtype.kind not in "biufS":
             raise FileFormatError(
@@ -185,7 +185,7 @@ def checked_count(group: h5py.Group, attribute: str) -> int:
 
 
 def check_snapshots(file: h5py.File) -> None:
-    """A snapshot graph has one node type, one relation and tells how many snapshots there are."""
+    """Check that a snapshot graph has one node type, one relation and the number of its snapshots."""
     outline = {name: len(file.get(name, ())) for name in ("nodes", "edges")}
     count = int(file.attrs.get("num_snapshots", 0))
     if not 1 <= count <= files.MOST_SNAPSHOTS or any(count != 1 for count in outline.values()):
@@ -198,7 +198,7 @@ def check_snapshots(file: h5py.File) -> None:
 def endpoint_slabs(
     source: Source, relation: SourceRelation, team: Team | None = None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64.
+    """Yield the events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64.
 
     With a team every slab is shared out over its ranks, all of which get equally many, some perhaps empty.
     """
@@ -214,5 +214,5 @@ def endpoint_slabs(
 
 
 def window_bytes(num_ranks: int) -> int:
-    """Bytes of a slab that all ranks share: with more ranks each has less of it in memory."""
+    """Return the bytes of a slab that all ranks share: with more ranks each has less of it in memory."""
     return max(SLAB_BYTES, num_ranks * min(LEAST_BYTES, SLAB_BYTES))

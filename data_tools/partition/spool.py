@@ -25,6 +25,7 @@ from data_tools.partition.csc import stable_order
 from data_tools.partition.pair_graph import snapshots_of, stays
 from data_tools.partition.source import Source, endpoint_slabs
 from data_tools.team import Team
+from hpcgnn.graph import files
 
 Adjacency = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr [k + 1], neighbour, tie
 
@@ -55,12 +56,12 @@ class RowSlabs:
         return np.r_[0, np.cumsum(np.diff(self.starts)[self.team.rank :: self.team.size])]
 
     def rows(self) -> np.ndarray:
-        """The rows [m] of this rank."""
+        """Return the rows [m] of this rank."""
         own = range(self.team.rank, self.num_slabs, self.team.size)
         return np.concatenate([np.empty(0, np.int64), *(np.arange(self.starts[k], self.starts[k + 1]) for k in own)])
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rank [k] that has each row, and its place among the rank's rows."""
+        """Find the rank [k] that has each row, and its place among the rank's rows."""
         size = self.team.size
         if size == 1:
             return np.broadcast_to(np.int64(0), len(rows)), rows
@@ -72,11 +73,12 @@ class RowSlabs:
         return slab % size, first[slab] + rows - self.starts[slab]
 
     def lookup(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Collective. Values [k, ...] of rows [k] of any rank; values [m, ...] of this rank's rows."""
+        """Collective. Look up the values [k, ...] of rows [k] of any rank; values [m, ...] of this rank's rows."""
         return self.team.look_up(*self.locate(rows), values)
 
     def deal(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Collective. Values [m, ...] of this rank's rows, from those [k, ...] that ranks have of rows [k]."""
+        """Collective. Return the values [m, ...] of this rank's rows, from the values [k, ...] that ranks have of rows
+        [k]."""
         rank, place = self.locate(rows)
         place, values = self.team.send(rank, place, values)
         dealt = np.empty_like(values)
@@ -100,22 +102,23 @@ class RowGraph:
     total_ties: int  # of the whole graph, both directions of a pair count once
 
     def of_block(self, values: np.ndarray) -> np.ndarray:
-        """Collective. Values [n, ...] of the nodes of this rank's block, from those [m, ...] of its rows."""
+        """Collective. Return the values [n, ...] of the nodes of this rank's block, from the values [m, ...] of its
+        rows."""
         return self.slabs.lookup(values, self.row)
 
     def degrees(self) -> np.ndarray:
-        """Collective. Distinct neighbours [n] of the nodes of this rank's block."""
+        """Collective. Count the distinct neighbours [n] of the nodes of this rank's block."""
         return self.of_block(np.diff(self.indptr))
 
     def slab(self, first: int, stop: int) -> Adjacency:
-        """Entries of this rank's rows first .. stop - 1."""
+        """Read the entries of this rank's rows first .. stop - 1."""
         begin, end = int(self.indptr[first]), int(self.indptr[stop])
         neighbor, tie = (read_run(file, self.dtype, begin, end) for file in (self.neighbor, self.tie))
         return self.indptr[first : stop + 1] - begin, neighbor, tie
 
 
 def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarray:
-    """Values begin .. end - 1 of a file."""
+    """Read the values begin .. end - 1 of a file."""
     values = np.empty(end - begin, dtype)
     view, place = values.data.cast("B"), begin * dtype.itemsize
     while len(view):
@@ -127,21 +130,18 @@ def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarr
 
 def write_run(file: IO[bytes], values: np.ndarray, begin: int) -> None:
     """Put values at place ``begin`` of a file."""
-    view, place = np.ascontiguousarray(values).data.cast("B"), begin * values.itemsize
-    while len(view):
-        count = os.pwrite(file.fileno(), view, place)
-        view, place = view[count:], place + count
+    files.write_at(file.fileno(), np.ascontiguousarray(values), begin * values.itemsize)
 
 
 def entry_dtype(source: Source) -> np.dtype:
-    """int32 where node numbers and ties fit, else int64."""
+    """Choose int32 where node numbers and ties fit, else int64."""
     largest = max(source.num_nodes, 2 * source.num_edges * source.snapshots.get("num_snapshots", 1))
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
 
 
 def tied_slabs(source: Source, team: Team) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    """Edges between two nodes, every slab shared out over the ranks: both ends, and how much each counts where that is
-    not 1."""
+    """Yield the edges between two nodes, every slab shared out over the ranks: both ends, and how much each counts
+    where that is not 1."""
     for relation in source.relations:
         for start, src, dst in endpoint_slabs(source, relation, team):
             apart = src != dst
@@ -168,7 +168,7 @@ def build_row_graph(
         row, slabs = np.arange(len(entries)), RowSlabs(team, run_starts(np.r_[0, np.cumsum(entries)], limit))
     indptr = np.r_[0, np.cumsum(entries)]
     del entries
-    with tempfile.TemporaryFile(dir=folder) as spool:
+    with files.naming_disk(folder or tempfile.gettempdir()), tempfile.TemporaryFile(dir=folder) as spool:
         deal_entries(source, slabs, blocks, row, indptr, spool)
         give_back_freed_memory()  # sorting a slab takes most
         return merge_slabs(source, slabs, row, indptr, spool, folder)
@@ -183,15 +183,15 @@ class RowTable:
     first_row: np.ndarray
 
     def entries_of(self, rows: np.ndarray) -> np.ndarray:
-        """Entries [k] of some rows."""
+        """Return the entries [k] of rows [k]."""
         return self.entries[np.searchsorted(self.first_row, rows, side="right") - 1]
 
     def slab_starts(self, limit: int) -> np.ndarray:
-        """First row of every slab, and N [K + 1]: about ``limit`` entries and rows together, or one row."""
+        """Find the first row of every slab, and N [K + 1]: about ``limit`` entries and rows together, or one row."""
         costs = np.r_[0, np.cumsum((self.entries + 1) * np.diff(self.first_row))]  # before the first of so many
-        wanted = np.arange(0, costs[-1], max(1, limit))
-        index = np.searchsorted(costs, wanted, side="right") - 1
-        rows = self.first_row[index] - (costs[index] - wanted) // (self.entries[index] + 1)
+        targets = np.arange(0, costs[-1], max(1, limit))
+        index = np.searchsorted(costs, targets, side="right") - 1
+        rows = self.first_row[index] - (costs[index] - targets) // (self.entries[index] + 1)
         return np.unique(np.r_[rows, self.first_row[-1]]).astype(np.int64)
 
     @property
@@ -201,14 +201,14 @@ class RowTable:
 
 
 def number_rows(team: Team, entries: np.ndarray) -> tuple[RowTable, np.ndarray]:
-    """Collective. The rows by their entries, and the row [n] of every node of this rank's block, which have so many
-    ``entries`` [n]: nodes with equally many are in their own order."""
+    """Collective. Number the rows by their entries; also returns the row [n] of every node of this rank's block, which
+    has ``entries`` [n]: nodes with equally many are in their own order."""
     distinct, inverse, own_counts = np.unique(-entries, return_inverse=True, return_counts=True)
     tables = team.everyone((distinct, own_counts))
     values = np.unique(np.concatenate([values for values, _ in tables]))
     counts = np.zeros((len(tables), len(values)), np.int64)  # [R, D]
-    for rank, (some, amount) in enumerate(tables):
-        counts[rank, np.searchsorted(values, some)] = amount
+    for rank, (rank_values, amount) in enumerate(tables):
+        counts[rank, np.searchsorted(values, rank_values)] = amount
     first_row = np.r_[0, np.cumsum(counts.sum(axis=0))]
     start = first_row[:-1] + counts[: team.rank].sum(axis=0)
     order = np.argsort(inverse, kind="stable")

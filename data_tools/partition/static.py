@@ -20,7 +20,7 @@ from hpcgnn.graph import files
 
 
 def write_group(source: Source, layout: PartLayout, group: PartGroup, options: StaticOptions) -> None:
-    """Nodes and edges of a group of parts."""
+    """Write nodes and edges of a group of parts."""
     sections = ("nodes", "edges", *(("out",) if options.out_edges else ()))
     for file in group.files:
         for name in sections:
@@ -38,8 +38,8 @@ def write_group(source: Source, layout: PartLayout, group: PartGroup, options: S
 def write_caches(
     source: Source, layout: PartLayout, group: PartGroup, options: StaticOptions
 ) -> dict[int, tuple[float, float, float]]:
-    """Write the cache ranking of a group of parts; returns the expected accesses of each: all, local, and those of
-    ranked nodes. source: the graph file, as every part may reach every node; layout: of its nodes."""
+    """Write the cache ranking of a group of parts; returns the expected accesses of each: to all nodes, local ones and
+    ranked ones. source: the graph file, as every part may reach every node; layout: of its nodes."""
     parts = range(group.first, group.first + len(group.files))
     accesses = {}
     for part, probability in access_by_part(source, layout.part, parts, options.fanouts, options.batch_size):
@@ -55,17 +55,11 @@ def write_caches(
     return accesses
 
 
-def access_shares(accesses: list[tuple[float, float, float]]) -> dict[str, float]:
-    """Which shares of the expected accesses of all parts are local and within the ranking."""
-    total, local, ranked = np.sum(accesses, axis=0).tolist()
-    return {name: round(value / total, 6) if total else 0.0 for name, value in (("local", local), ("ranked", ranked))}
-
-
 def rank_remote(
     layout: PartLayout, part: int, probability: np.ndarray, node_type: NodeType, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Global ids and probabilities of the nodes of other parts that are reached most likely, at most a share of the
-    type's nodes; probability [N]."""
+    """Rank the nodes of other parts that are reached most likely, at most a share of the type's nodes: global ids and
+    probabilities; probability [N]."""
     of_type = slice(node_type.base, node_type.base + node_type.num_nodes)
     remote = node_type.base + np.flatnonzero((layout.part[of_type] != part) & (probability[of_type] > 0))
     order = np.lexsort((layout.global_id[remote], -probability[remote]))

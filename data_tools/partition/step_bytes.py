@@ -1,4 +1,4 @@
-"""Rows and bytes that a training step of R ranks is expected to fetch from other ranks, told from a partition set.
+"""Rows and bytes that a training step of R ranks is expected to fetch from other ranks, by a partition set.
 
 P parts, T node types, N nodes of all types by global id.
 """
@@ -25,8 +25,8 @@ STEPS = 200  # of a temporal epoch, evenly spread, that are counted
 def predict(
     folder: pathlib.Path, num_ranks: int, fanouts: tuple[int, ...] | None = None, batch_size: int | None = None
 ) -> Report:
-    """Mean over the ranks of the rows of other ranks that a step needs, and what they weigh in bytes; ``busiest``: of
-    the rank with most. ValueError for more ranks than parts."""
+    """Predict the rows of other ranks that a step needs, the mean over the ranks, and what they weigh in bytes;
+    ``busiest``: of the rank with most. ValueError for more ranks than parts."""
     view = open_book(folder)
     if not 1 <= num_ranks <= view.num_parts:
         raise ValueError(f"--ranks {num_ranks}: the set has {view.num_parts} parts, so 1 to {view.num_parts} ranks")
@@ -47,24 +47,24 @@ def predict(
 
 
 def snapshot_step(view: BookView, num_ranks: int) -> Report:
-    """As predict, of one exchange in the mean snapshot."""
-    found = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
-    if not found:
+    """Predict the rows and bytes of one exchange in the mean snapshot."""
+    halo_counts = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
+    if not halo_counts:
         raise ValueError(f"--ranks {num_ranks}: the book of snapshots tells it of 1, 2, 4, ... ranks")
-    rows = found[0] / int(view.told["num_snapshots"]) / num_ranks
+    rows = halo_counts[0] / int(view.snapshot_facts["num_snapshots"]) / num_ranks
     return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
 
 
 def row_widths(view: BookView) -> np.ndarray:
-    """Bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
+    """Read the bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
     with files.reading(view.part_path(0), files.PART, REMEDY) as file:
         columns = [file["nodes"][node_type.name].get("feat") for node_type in view.types]
         return np.array([4 * WIDTH if column is None else files.row_bytes(column) for column in columns])
 
 
 def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
-    """Rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an event and
-    their newest neighbours, where an event is the business of its source's rank."""
+    """Count the rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an
+    event and their newest neighbours, where the rank of an event's source works on it."""
     src, dst, time = read_events(view)
     num_nodes = sum(node_type.num_nodes for node_type in view.types)
     rank = rank_of_parts(view.num_parts, num_ranks)[part_of(view, np.arange(num_nodes))]
@@ -74,19 +74,20 @@ def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) 
     chosen = np.unique(np.linspace(0, batches - 1, min(STEPS, batches)).astype(np.int64))
     total = np.zeros(num_ranks)
     for batch in chosen.tolist():
-        mine = slice(batch * batch_size, min((batch + 1) * batch_size, len(src)))
-        random = np.random.default_rng(batch).integers(low, high, len(src[mine]))
-        roots, business = np.concatenate([src[mine], dst[mine], random]), np.tile(rank[src[mine]], 3)
-        place, _ = sample_recent(graph, roots, np.tile(time[mine], 3), fanout)
-        found = np.where(place >= 0, other[np.maximum(place, 0)], roots[:, None])
-        needed = np.unique(business[:, None] * num_nodes + np.c_[roots, found])
+        events = slice(batch * batch_size, min((batch + 1) * batch_size, len(src)))
+        random = np.random.default_rng(batch).integers(low, high, len(src[events]))
+        roots, business = np.concatenate([src[events], dst[events], random]), np.tile(rank[src[events]], 3)
+        place, _ = sample_recent(graph, roots, np.tile(time[events], 3), fanout)
+        neighbors = np.where(place >= 0, other[np.maximum(place, 0)], roots[:, None])
+        needed = np.unique(business[:, None] * num_nodes + np.c_[roots, neighbors])
         user, node = np.divmod(needed, num_nodes)
         total += np.bincount(user[rank[node] != user], minlength=num_ranks)
     return total / max(1, len(chosen))
 
 
 def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Global ids of source and destination, and times, of all events [E] in order of time. Raises FileFormatError."""
+    """Read global ids of source and destination, and times, of all events [E] in order of time. Raises
+    FileFormatError."""
     columns, nodes = [], sum(node_type.num_nodes for node_type in view.types)
     for part in range(view.num_parts):
         with files.reading(view.part_path(part), files.PART, REMEDY) as file:
@@ -110,7 +111,7 @@ def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def histories(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int) -> tuple[tuple, np.ndarray]:
-    """The T-CSR (indptr, time, event) of all nodes, and the other end of every entry."""
+    """Make the T-CSR (indptr, time, event) of all nodes, and the other end of every entry."""
     apart = src != dst
     event = np.r_[np.arange(len(src)), np.flatnonzero(apart)]
     node, other = np.r_[src, dst[apart]], np.r_[dst, src[apart]]
@@ -119,11 +120,11 @@ def histories(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int
     return (indptr, time[event[order]], event[order]), other[order]
 
 
-def render_step(found: Report) -> list[str]:
-    """The prediction, for people."""
-    batch = f" with a batch of {found['batch_size']}" if "batch_size" in found else ""
-    busiest = f", {found['busiest_bytes']:,} by the busiest" if "busiest_bytes" in found else ""
+def render_step(step: Report) -> list[str]:
+    """Render the prediction, for people."""
+    batch = f" with a batch of {step['batch_size']}" if "batch_size" in step else ""
+    busiest = f", {step['busiest_bytes']:,} by the busiest" if "busiest_bytes" in step else ""
     return [
-        f"a training step on {found['ranks']} ranks{batch}: expected {found['rows']:,} rows of other ranks a rank, "
-        f"{found['bytes']:,} bytes{busiest}"
+        f"a training step on {step['ranks']} ranks{batch}: expected {step['rows']:,} rows of other ranks a rank, "
+        f"{step['bytes']:,} bytes{busiest}"
     ]

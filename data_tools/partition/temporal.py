@@ -34,7 +34,7 @@ class Routing:
     bounds: np.ndarray  # [G + 1] int64 into rows
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(part relative to the group, rows) of every part that gets something."""
+        """Yield (part relative to the group, rows) of every part that gets something."""
         for index in np.flatnonzero(np.diff(self.bounds)):
             yield int(index), self.rows[self.bounds[index] : self.bounds[index + 1]]
 
@@ -46,6 +46,11 @@ class PartGroup:
     first: int
     files: list[h5py.File]
 
+    def flush(self) -> None:
+        """Bring to the disk what is written so far. Raises OSError where it takes no more."""
+        for file in self.files:
+            file.flush()
+
     def route(self, start: int, stop: int, parts: np.ndarray, rows: np.ndarray) -> Routing:
         """Group (part, row) pairs by part; pairs of parts outside the group are dropped."""
         keep = (parts >= self.first) & (parts < self.first + len(self.files))
@@ -56,14 +61,15 @@ class PartGroup:
 
 
 def event_parts(layout: PartLayout, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The (part, row) pairs of a slab of events between nodes src, dst [n]: once per distinct part of the endpoints."""
+    """Find the (part, row) pairs of a slab of events between nodes src, dst [n]: once per distinct part of the
+    endpoints."""
     first, second = layout.part[src], layout.part[dst]
     other = np.flatnonzero(first != second)
     return np.r_[first, second[other]], np.r_[np.arange(len(src)), other]
 
 
 def count_events(layout: PartLayout, endpoints: Iterator[tuple[int, np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Events stored in each part [P] int64."""
+    """Count the events stored in each part [P] int64."""
     counts = np.zeros(layout.num_parts, np.int64)
     for _, src, dst in endpoints:
         counts += np.bincount(event_parts(layout, src, dst)[0], minlength=layout.num_parts)
@@ -88,15 +94,16 @@ def scatter(group: PartGroup, path: str, counts: np.ndarray, like, values: Calla
             begin = cursor[index]
             targets[index][begin : begin + len(rows)] = slab[rows]
             cursor[index] += len(rows)
+    group.flush()
 
 
 def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
-    """Trailing shape and dtype of a column."""
+    """Return the trailing shape and dtype of a column."""
     return dataset.shape[1:], dataset.dtype
 
 
 def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> None:
-    """Row ids and all columns of the nodes of a group of parts."""
+    """Write row ids and all columns of the nodes of a group of parts."""
     for type_id, node_type in enumerate(source.types):
         columns = source.nodes(node_type)
         offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
@@ -118,7 +125,7 @@ def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> 
 def write_edge_columns(
     source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, counts: np.ndarray
 ) -> None:
-    """Row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
+    """Write row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
     columns = source.edges(relation)
     src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
 
@@ -131,50 +138,50 @@ def write_edge_columns(
     def endpoint(name: str, base: int) -> Callable:
         return lambda start, stop: layout.global_id[columns[name][start:stop].astype(np.int64) + base]
 
-    mine, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
+    group_counts, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
     rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
-    scatter(group, prefix + "row", mine, ((), np.int64), rows, routes(8))
-    scatter(group, prefix + "src", mine, ((), np.int64), endpoint("src", src_base), routes(8))
-    scatter(group, prefix + "dst", mine, ((), np.int64), endpoint("dst", dst_base), routes(8))
+    scatter(group, prefix + "row", group_counts, ((), np.int64), rows, routes(8))
+    scatter(group, prefix + "src", group_counts, ((), np.int64), endpoint("src", src_base), routes(8))
+    scatter(group, prefix + "dst", group_counts, ((), np.int64), endpoint("dst", dst_base), routes(8))
     for name in relation.columns:
         column = columns[name]
         read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
-        scatter(group, prefix + name, mine, shape_of(column), read, routes(files.row_bytes(column)))
+        scatter(group, prefix + name, group_counts, shape_of(column), read, routes(files.row_bytes(column)))
 
 
 def local_index(layout: PartLayout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
-    """Local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
+    """Find the local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
     offsets, base = layout.offsets[type_id], layout.local_bases(part)[type_id]
     inside = (global_ids >= offsets[part]) & (global_ids < offsets[part + 1])
     return np.where(inside, global_ids - offsets[part] + base, -1)
 
 
 def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start: int, num_events: int) -> np.ndarray:
-    """Keys (node - first) * num_events + event position [k] int64 of the history entries of nodes first .. stop - 1.
+    """Make the keys (node - first) * num_events + event position [k] int64 of the history entries of nodes first ..
+    stop - 1.
 
     src, dst [m]: local indices of the endpoints of the events from ``start`` on, -1 where the endpoint is in another
     part. A self-loop is one entry.
     """
     first, stop = nodes
-    mine_src = np.flatnonzero((src >= first) & (src < stop))
-    mine_dst = np.flatnonzero((dst >= first) & (dst < stop) & (dst != src))
-    rows, ends = np.r_[mine_src, mine_dst], np.r_[src[mine_src], dst[mine_dst]]
+    src_rows = np.flatnonzero((src >= first) & (src < stop))
+    dst_rows = np.flatnonzero((dst >= first) & (dst < stop) & (dst != src))
+    rows, ends = np.r_[src_rows, dst_rows], np.r_[src[src_rows], dst[dst_rows]]
     return (ends - first) * num_events + start + rows
 
 
-def local_ends(layout: PartLayout, edges: h5py.Group, part: int, relation: SourceRelation) -> Iterator[tuple]:
-    """Slabs of a part's events: (first row, local indices of both endpoints)."""
-    for start, stop in files.slabs(len(edges["src"]), 16, partition_source.SLAB_BYTES):
-        src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
-        yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
-
-
 def write_history(layout: PartLayout, file: h5py.File, part: int, relation: SourceRelation, memory: int) -> None:
-    """History of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a time as fit
-    into ``memory``."""
+    """Write the history of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a
+    time as fit into ``memory``."""
     edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
     num_events = len(edges["src"])
-    ends = lambda: local_ends(layout, edges, part, relation)  # noqa: E731
+
+    def ends() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield slabs of the part's events: (first row, local indices of both endpoints)."""
+        for start, stop in files.slabs(num_events, 16, partition_source.SLAB_BYTES):
+            src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
+            yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
+
     counts = np.zeros(num_local + 1, np.int64)
     for start, src, dst in ends():
         keys = history_keys(src, dst, (0, num_local), start, num_events)
@@ -189,11 +196,12 @@ def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Sour
         keys = np.concatenate([history_keys(src, dst, (first, stop), start, num_events) for start, src, dst in ends()])
         keys.sort()
         event[indptr[first] : indptr[stop]] = keys % num_events
+    file.flush()
 
 
 @contextlib.contextmanager
 def open_group(layout: PartLayout, folder: str | os.PathLike, set_id: str, parts: range) -> Iterator[PartGroup]:
-    """New files for some parts; committed at the end, removed after an error."""
+    """Open new files for ``parts``; they are committed at the end, removed after an error."""
     with contextlib.ExitStack() as stack:
         opened = [
             stack.enter_context(
@@ -207,9 +215,9 @@ def open_group(layout: PartLayout, folder: str | os.PathLike, set_id: str, parts
 
 
 def carry_attributes(source: Source, group: PartGroup) -> None:
-    """Attributes of the source's columns, such as the names of classes, in every file of the group."""
-    tables = [(f"nodes/{found.name}", source.nodes(found), found.columns) for found in source.types]
-    tables += [(f"edges/{found.name}", source.edges(found), found.columns) for found in source.relations]
+    """Copy attributes of the source's columns, such as the names of classes, into every file of the group."""
+    tables = [(f"nodes/{item.name}", source.nodes(item), item.columns) for item in source.types]
+    tables += [(f"edges/{item.name}", source.edges(item), item.columns) for item in source.relations]
     for path, columns, names in tables:
         for name in names:
             for key, value in columns[name].attrs.items():

@@ -30,7 +30,7 @@ class Traffic:
 
 
 def open_book(folder: pathlib.Path) -> BookView:
-    """The book of a set; FileFormatError tells what is wrong with it."""
+    """Read the book of a set; FileFormatError tells what is wrong with it."""
     findings = Findings()
     view = read_book(folder, findings)
     if view is None:
@@ -39,7 +39,7 @@ def open_book(folder: pathlib.Path) -> BookView:
 
 
 def read_traffic(view: BookView) -> Traffic:
-    """Edges and halos of all parts; one part is in memory at a time."""
+    """Count the edges and halos of all parts; one part is in memory at a time."""
     shape = (view.num_parts, view.num_parts)
     edges, halo = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for part in range(view.num_parts):
@@ -62,17 +62,17 @@ def read_traffic(view: BookView) -> Traffic:
 
 
 def part_of(view: BookView, ids: np.ndarray) -> np.ndarray:
-    """Part [n] of global ids [n] of any types, -1 for ids that nobody has."""
+    """Find the part [n] of global ids [n] of any types, -1 for ids that nobody has."""
     part = np.full(len(ids), -1, np.int64)
     for node_type in view.types:
-        mine = (ids >= node_type.base) & (ids < node_type.base + node_type.num_nodes)
-        part[mine] = node_type.owner(ids[mine])
+        of_type = (ids >= node_type.base) & (ids < node_type.base + node_type.num_nodes)
+        part[of_type] = node_type.owner(ids[of_type])
     return part
 
 
 def expected_rows(view: BookView, num_ranks: int, fanouts: tuple[int, ...], batch_size: int) -> np.ndarray:
-    """Rows [R, T] of other ranks' nodes that a rank is expected to fetch in a training step of a static graph, by type:
-    the recursion of `data_tools.partition.access`, for the seeds of each rank's run of parts."""
+    """Compute the rows [R, T] of other ranks' nodes that a rank is expected to fetch in a training step of a static
+    graph, by type: the recursion of `data_tools.partition.access`, for the seeds of each rank's run of parts."""
     num_nodes = sum(node_type.num_nodes for node_type in view.types)
     rank = rank_of_parts(view.num_parts, num_ranks)[part_of(view, np.arange(num_nodes))]
     learnt = learnt_relation(view)
@@ -97,15 +97,15 @@ def expected_rows(view: BookView, num_ranks: int, fanouts: tuple[int, ...], batc
 
 
 def learnt_relation(view: BookView) -> BookRelation | None:
-    """The relation whose edges are seeds: where no node has a split, the first relation that has one."""
+    """Find the relation whose edges are seeds: where no node has a split, the first relation that has one."""
     with files.open_checked(view.part_path(0), files.PART) as file:
         if any("split" in group for group in file["nodes"].values()):
             return None
-        return next((found for found in view.relations if "split" in file["edges"][found.name]), None)
+        return next((relation for relation in view.relations if "split" in file["edges"][relation.name]), None)
 
 
 def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
-    """Which nodes [N] bool train: those of the split, or all where there is none."""
+    """Find the nodes [N] bool that train: training nodes of the split, or all nodes where there is no split."""
     seeds, split = np.zeros(num_nodes, bool), False
     for part in range(view.num_parts):
         with files.reading(view.part_path(part), files.PART, REMEDY) as file:
@@ -119,7 +119,8 @@ def seed_nodes(view: BookView, num_nodes: int) -> np.ndarray:
 
 
 def seed_ends(view: BookView, relation: BookRelation, rank: np.ndarray, num_ranks: int, batch_size: int) -> np.ndarray:
-    """Probability [R, N] that a batch has a training edge of a node whose destination lies at each rank; rank [N]."""
+    """Compute the probability [R, N] that a batch has a training edge of a node whose destination lies at each rank;
+    rank [N]."""
     counts, total = np.zeros((num_ranks, len(rank))), 0
     for src, dst, _ in in_edges(view, (relation,), True):
         total += len(src)
@@ -131,8 +132,8 @@ def seed_ends(view: BookView, relation: BookRelation, rank: np.ndarray, num_rank
 def in_edges(
     view: BookView, relations: tuple[BookRelation, ...], learnt: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Edges of every part and some relations: global ids of src and dst [m], and the in-edges of dst [m]; learnt:
-    without edges that are held out."""
+    """Yield the edges of every part and of ``relations``: global ids of src and dst [m], and the in-edges of dst [m];
+    learnt: without edges that are held out."""
     for part in range(view.num_parts):
         with files.reading(view.part_path(part), files.PART, REMEDY) as file:
             for relation in relations:
@@ -143,7 +144,7 @@ def in_edges(
                     raise files.FileFormatError(f"{file.filename}: {group.name}: indptr and src do not fit; {REMEDY}")
                 local = np.repeat(np.arange(len(degree)), degree)
                 if learnt and "split" in group:
-                    kept = group["split"][:] == 0
-                    src, local = src[kept], local[kept]
+                    trains = group["split"][:] == 0
+                    src, local = src[trains], local[trains]
                     degree = np.bincount(local, minlength=len(degree))
                 yield src, int(relation.dst_type.offsets[part]) + local, degree[local]

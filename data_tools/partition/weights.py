@@ -23,20 +23,20 @@ QUARTER_NAMES = [f"time{quarter}" for quarter in range(QUARTERS)]
 
 
 def constraints(source: Source) -> tuple[str, ...]:
-    """Names of the constraints that a graph allows; ``types`` stands for type:<name> of every node type."""
+    """List the constraints that a graph allows; ``types`` stands for type:<name> of every node type."""
     names = CONSTRAINTS if source.kind == "temporal" else STATIC_CONSTRAINTS
     timed = ("time",) if source.kind == "snapshots" else ()
     return (*names, *timed, *type_names(source), ALL_TYPES)
 
 
 def type_names(source: Source) -> list[str]:
-    """The constraint of every node type."""
+    """Name the constraint of every node type."""
     return [f"type:{node_type.name}" for node_type in source.types]
 
 
 def columns_of(source: Source, balance: tuple[str, ...]) -> list[str]:
-    """Names of the weight columns: ``time`` is one for every quarter of the events or snapshots, ``types`` one for
-    every node type."""
+    """Name the weight columns: ``time`` is one for every quarter of the events or snapshots, ``types`` one for every
+    node type."""
     several = {"time": QUARTER_NAMES, ALL_TYPES: type_names(source)}
     return list(dict.fromkeys(column for name in balance for column in several.get(name, [name])))
 
@@ -44,8 +44,8 @@ def columns_of(source: Source, balance: tuple[str, ...]) -> list[str]:
 def node_weights(
     source: Source, balance: tuple[str, ...], degrees: np.ndarray | None = None, blocks: NodeBlocks | None = None
 ) -> dict[str, np.ndarray]:
-    """Collective. Weights [n] int64 of this rank's block of the nodes (default: all nodes, in one process) by column
-    name.
+    """Collective. Compute the weights [n] int64 of this rank's block of the nodes (default: all nodes, in one process)
+    by column name.
 
     nodes: 1; degree: distinct neighbours (``degrees`` [n], else counted in memory); type:<name>: 1 for its nodes. Of
     a temporal graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next
@@ -73,7 +73,7 @@ def node_weights(
 
 
 def count_edges(source: Source, blocks: NodeBlocks, names: list[str]) -> dict[str, np.ndarray]:
-    """Collective. Weights [n] int64 by name that count a node's edges: in-edges of a static graph, history entries of a
+    """Collective. Count a node's edges, as weights [n] int64 by name: in-edges of a static graph, history entries of a
     temporal one, where a self-loop is one entry."""
     totals = {name: np.zeros(len(blocks.own), np.int64) for name in names}
     stretches = {name: stretches_of(source, name) for name in names}
@@ -92,8 +92,8 @@ def count_edges(source: Source, blocks: NodeBlocks, names: list[str]) -> dict[st
 
 
 def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
-    """What a name counts of every relation: rows of a temporal graph, snapshots of one of snapshots; all rows for names
-    that are of no stretch of time."""
+    """Find what a name counts of every relation: rows of a temporal graph, snapshots of a snapshot graph; all rows for
+    names that are of no stretch of time."""
     quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
     if source.kind == "snapshots" and quarter is not None:
         begin, end = (source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
@@ -108,7 +108,7 @@ def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
 def snapshots_within(
     source: Source, relation: SourceRelation, start: int, count: int, bounds: tuple[int, int]
 ) -> np.ndarray:
-    """In how many snapshots from bounds[0] to bounds[1] - 1 each of some rows of a relation is [count] int64."""
+    """Count the snapshots from bounds[0] to bounds[1] - 1 [count] int64 that each of some rows of a relation is in."""
     columns, (begin, end) = source.edges(relation), bounds
     first = columns["first"][start : start + count].astype(np.int64)
     last = columns["last"][start : start + count] if "last" in relation.columns else first
@@ -116,19 +116,19 @@ def snapshots_within(
 
 
 def stream_cuts(source: Source, fraction: float) -> list[int]:
-    """Rows of every relation that lie in the first ``fraction`` of all events by time.
+    """Count the rows of every relation that lie in the first ``fraction`` of all events by time.
 
     With one relation this is a row count; with several, the smallest time is sought up to which enough events happen.
     """
-    wanted = round(fraction * source.num_edges)
-    if len(source.relations) == 1 or wanted in (0, source.num_edges):
-        return [relation.num_edges * wanted // max(1, source.num_edges) for relation in source.relations]
+    num_events = round(fraction * source.num_edges)
+    if len(source.relations) == 1 or num_events in (0, source.num_edges):
+        return [relation.num_edges * num_events // max(1, source.num_edges) for relation in source.relations]
     filled = [relation for relation in source.relations if relation.num_edges]
     low = min(int(source.edges(relation)["time"][0]) for relation in filled)
     high = max(int(source.edges(relation)["time"][-1]) for relation in filled)
     while low < high:
         middle = (low + high) // 2
-        if sum(rows_until(source, relation, middle) for relation in source.relations) >= wanted:
+        if sum(rows_until(source, relation, middle) for relation in source.relations) >= num_events:
             high = middle
         else:
             low = middle + 1
@@ -136,7 +136,7 @@ def stream_cuts(source: Source, fraction: float) -> list[int]:
 
 
 def rows_until(source: Source, relation: SourceRelation, time: int) -> int:
-    """Number of events of a relation at or before ``time``."""
+    """Count the events of a relation at or before ``time``."""
     times, low, high = source.edges(relation)["time"], 0, relation.num_edges
     while low < high:
         middle = (low + high) // 2
@@ -148,20 +148,20 @@ def rows_until(source: Source, relation: SourceRelation, time: int) -> int:
 
 
 def has_split(source: Source) -> bool:
-    """Whether a node type has a column split."""
+    """Say whether a node type has a column split."""
     return any("split" in node_type.columns for node_type in source.types)
 
 
 def default_balance(source: Source) -> tuple[str, ...]:
-    """What a static graph, or one of snapshots, is balanced by unless told otherwise."""
+    """Name the constraints that balance a static or snapshot graph where none are chosen."""
     if source.kind == "snapshots":
         return ("nodes", "time")
     return ("nodes", "edges", "train") if has_split(source) else ("nodes", "edges")
 
 
 def in_split(source: Source, name: str, nodes: range | None = None) -> np.ndarray:
-    """Which of some consecutive nodes [n] bool (default: of all) are of a split, train or val; types without a column
-    split have none. Raises what `check_split` does."""
+    """Find which of the nodes [n] bool (default: of all) are of a split, train or val; types without a column split
+    have none. Raises what `check_split` does."""
     check_split(source, name)
     nodes = range(source.num_nodes) if nodes is None else nodes
     chosen = np.zeros(len(nodes), bool)
@@ -172,8 +172,8 @@ def in_split(source: Source, name: str, nodes: range | None = None) -> np.ndarra
 
 
 def check_split(source: Source, name: str) -> None:
-    """ValueError where no node type tells which of its nodes are of a split, FileFormatError where one does so in a way
-    that is not known."""
+    """Raise ValueError where no node type tells which of its nodes are of a split, FileFormatError where one does so in
+    a way that is not known."""
     if not has_split(source):
         raise ValueError(
             f"{source.file.filename}: no node type has a column split, so no node is known to be of {name}; "

@@ -28,7 +28,7 @@ from hpcgnn.graph import files
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.snapshots", description=__doc__.splitlines()[0])
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
 
@@ -97,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     graph = read(args)
     sources = [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
-        for given in paths
-        for path in (sorted(given.iterdir()) if given.is_dir() else [given])
+        for source in paths
+        for path in (sorted(source.iterdir()) if source.is_dir() else [source])
         if path.is_file()
     ]
     print(write_snapshots(args.output, graph, sources, paths[0].name))

@@ -1,4 +1,4 @@
-"""Merges parallel edges: those of one pair of nodes that are in a snapshot together become one.
+"""Merges parallel edges: the edges of one pair of nodes that are in a snapshot together become one.
 
 E edges, each in the snapshots first .. last.
 """
@@ -61,7 +61,7 @@ class _Runs:
         self._pair_start = np.maximum.accumulate(np.where(new_pair, np.arange(len(starts)), 0))
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum over the edges that are there [r, ...]; values [E, ...]."""
+        """Sum values over the edges that are there [r, ...]; values [E, ...]."""
         shape = (len(self._edge), *[1] * (values.ndim - 1))
         change = values.astype(np.float64)[self._edge] * self._sign.reshape(shape)
         if not len(self._starts):
@@ -71,7 +71,7 @@ class _Runs:
         return total - (total - change)[self._pair_start]
 
     def newest(self) -> np.ndarray:
-        """The edge that began last [r]; of no meaning where none is there."""
+        """Find the edge that began last [r]; of no meaning where none is there."""
         begun = np.where(self._sign > 0, self._edge, -1)
         if not len(self._starts):
             return begun

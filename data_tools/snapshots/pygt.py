@@ -93,14 +93,14 @@ READERS: dict[str, Callable[[dict[str, Any], bool], SnapshotGraph]] = {
 
 
 def _one_graph(ends: np.ndarray, target: np.ndarray, edges: dict[str, np.ndarray]) -> SnapshotGraph:
-    """ends [E, 2] in all snapshots of target [N, S]."""
+    """Make a graph with ends [E, 2] in all snapshots of target [N, S]."""
     (nodes, count), first = target.shape, np.zeros(len(ends), np.int64)
     src, dst = ends.T
     return SnapshotGraph(nodes, count, src, dst, first, first + count - 1, edges, series={TARGET: target.astype(FLOAT)})
 
 
 def _many_graphs(ends: list, weight: list, series: dict[str, np.ndarray]) -> SnapshotGraph:
-    """ends [S][e, 2] and weight [S][e] of every snapshot; series [N, S, ...]."""
+    """Make a graph of ends [S][e, 2] and weight [S][e] of every snapshot; series [N, S, ...]."""
     src, dst = np.concatenate([np.array(pairs, np.int64).reshape(-1, 2) for pairs in ends]).T
     weights = np.concatenate([np.array(values, FLOAT) for values in weight])
     if len(weights) != len(src):
@@ -112,6 +112,6 @@ def _many_graphs(ends: list, weight: list, series: dict[str, np.ndarray]) -> Sna
 
 
 def _standardised(values: np.ndarray) -> np.ndarray:
-    """Rows [N, S] with mean 0 and deviation 1."""
+    """Scale rows [N, S] to mean 0 and deviation 1."""
     mean, deviation = values.mean(axis=1, keepdims=True), values.std(axis=1, keepdims=True)
     return (values - mean) / (deviation + SMALLEST_DEVIATION)

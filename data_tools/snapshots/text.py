@@ -165,7 +165,7 @@ def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
 
 
 def _read_matrix(spec: FileSpec) -> np.ndarray:
-    """All numbers of a text file [R, columns]."""
+    """Read all numbers of a text file [R, columns]."""
     table, row, pieces = open_table(spec), 0, []
     for batch in table.batches({"all": "0:"}):
         pieces.append(parse_weights(batch["all"], table.name, row))

@@ -31,8 +31,8 @@ class EdgeRows:
     _order: np.ndarray | None
 
     def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """The rows of the source [e] in the order of the edges, and ``flipped`` [e]: where src and dst change places
-        (None: nowhere)."""
+        """Yield the rows of the source [e] in the order of the edges, and ``flipped`` [e]: where src and dst change
+        places (None: nowhere)."""
         num_rows = len(self._keep if self._order is None else self._order)
         for start, stop in slabs(num_rows, 1, SCAN_ROWS):
             rows = start + np.flatnonzero(self._keep[start:stop]) if self._order is None else self._order[start:stop]

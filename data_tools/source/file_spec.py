@@ -50,7 +50,8 @@ class FileSpec:
             raise ValueError("rows: one number, as there are no chunks")
 
     def pieces(self) -> list[FileSpec]:
-        """The files whose rows follow each other, each with the number of rows it must have, if that is declared."""
+        """List the files whose rows follow each other, each with the number of rows it must have, if that is
+        declared."""
         if not self.chunks:
             return [self]
         rows = [[count] for count in self.rows] if len(self.rows) == len(self.chunks) > 1 else [[]] * len(self.chunks)

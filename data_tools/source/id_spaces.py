@@ -40,18 +40,19 @@ class IdSpace:
         self.sealed = False
 
     def column(self, drop: bool = False) -> IdColumn:
-        """A column of ids to read; with ``drop`` an id that a sealed space does not know is marked, not refused."""
+        """Make a column of ids to read; with ``drop`` an id that a sealed space does not know is marked, not
+        refused."""
         return IdColumn(self, drop)
 
     def encode(self, ids: Any) -> np.ndarray:
-        """Codes [n] of parsed ids, UNKNOWN for ids that a sealed space does not know."""
+        """Return the codes [n] of parsed ids, UNKNOWN for ids that a sealed space does not know."""
         raise NotImplementedError
 
     def finish(self) -> None:
         """Number the ids; all columns have been read."""
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """Row ids [n] of codes."""
+        """Return the row ids [n] of codes."""
         return np.asarray(codes)
 
 
@@ -63,7 +64,7 @@ class IdColumn:
         self._drop = drop
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
+        """Return the codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
         ids = self._space.parse(raw, file, first_row)
         codes = self._space.encode(ids)
         if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
@@ -75,11 +76,11 @@ class IdColumn:
         """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
         for start in range(0, len(codes), MAP_ROWS):
             piece = codes[start : start + MAP_ROWS]
-            known = piece != UNKNOWN
-            if known.all():
+            present = piece != UNKNOWN
+            if present.all():
                 piece[:] = self._space.rows(piece)
             else:
-                piece[known] = self._space.rows(piece[known])
+                piece[present] = self._space.rows(piece[present])
             forget(codes)
 
 
@@ -162,7 +163,7 @@ ID_SPACES: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, 
 
 
 def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> FileFormatError:
-    """The error for an edge (or a row) that names a node which its type does not have; ``row`` is 0-based."""
+    """Make the error for an edge (or a row) that names a node which its type does not have; ``row`` is 0-based."""
     return FileFormatError(
         f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {node_type}; add it to the node "
         "table, or set others: add (with a fill for each column), or dangling: drop on the relation"
@@ -170,7 +171,7 @@ def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) 
 
 
 def sorted_unique(values: np.ndarray) -> np.ndarray:
-    """Distinct values, increasing. Sorting is several times faster than np.unique, which hashes."""
+    """Sort and return distinct values, increasing. Sorting is several times faster than np.unique, which hashes."""
     values = np.sort(values)
     first = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=first[1:])

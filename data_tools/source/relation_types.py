@@ -28,7 +28,7 @@ class Origin:
         self._starts.append(self._starts[-1] + num_rows)
 
     def find(self, row: int) -> tuple[str, int]:
-        """The file of a row, and the row's place in it."""
+        """Find the file of a row, and the row's place in it."""
         index = bisect.bisect_right(self._starts, row) - 1
         return self._names[index], row - self._starts[index]
 

@@ -56,7 +56,8 @@ def write_column(group: h5py.Group, name: str, column: np.ndarray) -> None:
 
 
 def find_table(file: h5py.File, kind: str, name: str) -> h5py.Group:
-    """The group of a node type (kind ``nodes``) or relation (``edges``). Raises FileFormatError naming the others."""
+    """Find the group of a node type (kind ``nodes``) or relation (``edges``). Raises FileFormatError naming the
+    others."""
     names = files.node_types(file) if kind == "nodes" else files.relations(file)
     if name not in names:
         what = "node type" if kind == "nodes" else "relation"
@@ -66,7 +67,7 @@ def find_table(file: h5py.File, kind: str, name: str) -> h5py.Group:
 
 
 def integer_column(group: h5py.Group, name: str, remedy: str) -> h5py.Dataset:
-    """A column [N] of integers. Raises FileFormatError with the remedy when there is none."""
+    """Read a column [N] of integers. Raises FileFormatError with the remedy when there is none."""
     where = f"{pathlib.Path(group.file.filename).name}: {group.name[1:]}"
     if name not in group:
         raise FileFormatError(f"{where} has no column {name!r}; {remedy}")

@@ -196,7 +196,7 @@ class SourceSpec:
                 raise ValueError(f"nodes: {node.type}: dangling: keep (or others: add) cannot be, as {why}")
 
     def adds_nodes(self, node: NodeSpec) -> bool:
-        """Whether ids that only edges name become nodes of a type."""
+        """Say whether ids that only edges name become nodes of a type."""
         return node.others == "add" or "keep" in self._dangling(node.type)
 
     def _dangling(self, node_type: str) -> set[str]:

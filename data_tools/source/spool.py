@@ -18,7 +18,7 @@ class Spool:
         self._like: np.ndarray | None = None
 
     def fits(self, rows: np.ndarray) -> bool:
-        """Whether rows have the trailing shape and the dtype of those before."""
+        """Say whether rows have the trailing shape and the dtype of those before."""
         return self._like is None or (rows.dtype, rows.shape[1:]) == (self._like.dtype, self._like.shape[1:])
 
     def append(self, rows: np.ndarray) -> None:
@@ -30,7 +30,7 @@ class Spool:
         self._rows += len(rows)
 
     def column(self) -> np.ndarray:
-        """All rows [N, ...], writable."""
+        """Map all rows [N, ...], writable."""
         if self._like is None:
             return np.empty(0, np.int64)
         if self._rows == 0 or 0 in self._like.shape[1:]:

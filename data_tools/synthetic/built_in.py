@@ -15,7 +15,7 @@ PARTS = 64
 
 
 def make_synthetic(parts: Path, num_events: int) -> None:
-    """Bipartite events with repeats, drift and labels, written beside ``parts`` and partitioned into it."""
+    """Make bipartite events with repeats, drift and labels, written beside ``parts`` and partitioned into it."""
     graph = parts.parent / "synthetic.h5"
     num_users, num_items = max(10, num_events // 20), max(10, num_events // 100)
     synthesize_events(graph, num_events, num_users, num_items, seed=1, labels=True)
@@ -23,15 +23,15 @@ def make_synthetic(parts: Path, num_events: int) -> None:
 
 
 def make_synthetic_snapshots(parts: Path, num_nodes: int, num_snapshots: int) -> None:
-    """Links that come and go and a number of every node, written beside ``parts`` and partitioned into it."""
+    """Make links that come and go and a number of every node, written beside ``parts`` and partitioned into it."""
     graph = parts.parent / "synthetic.h5"
     synthesize_snapshots(graph, num_nodes, num_snapshots, seed=1)
     partition(graph, parts, min(PARTS, num_nodes // 4), method="metis")
 
 
 def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> None:
-    """A graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it; for
-    ``links``, one of users and items, with items joined that have users in common."""
+    """Make a graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it;
+    for ``links``, one of users and items, with items joined that have users in common."""
     graph = parts.parent / "synthetic.h5"
     if links:
         bare = parts.parent / "synthetic-links.h5"

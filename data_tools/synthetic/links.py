@@ -22,7 +22,7 @@ FRACTIONS = (0.8, 0.1, 0.1)  # train, val, test
 
 
 def draw_links(num_users: int, num_items: int, count: int, seed: int) -> dict[str, np.ndarray]:
-    """At most ``count`` links, one for a user and an item: src, dst, rel (its kind) and split."""
+    """Draw at most ``count`` links, one for a user and an item: src, dst, rel (its kind) and split."""
     rng = random_stream(seed, 0)
     user_group, item_group = rng.integers(0, GROUPS, num_users), rng.integers(0, GROUPS, num_items)
     src = draw_from(zipf_cdf(num_users, EXPONENT, SHIFT, rng), rng.random(count))

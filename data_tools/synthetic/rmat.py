@@ -25,15 +25,14 @@ INVERSE = pow(FACTOR, -1, 1 << 64)
 
 
 def permute(numbers: np.ndarray, levels: int, factor: int) -> np.ndarray:
-    """A permutation of int64 numbers [n] below 2 ** levels: FACTOR leads from places of the matrix to row ids, INVERSE
-    back."""
+    """Permute int64 numbers [n] below 2 ** levels: FACTOR leads from places of the matrix to row ids, INVERSE back."""
     mask, shift = np.uint64((1 << levels) - 1), np.uint64((levels + 1) // 2)
     mixed = numbers.astype(np.uint64) * np.uint64(factor) & mask
     return ((mixed ^ (mixed >> shift)) * np.uint64(factor) & mask).astype(np.int64)
 
 
 def draw_places(count: int, levels: int, quarters: tuple[float, ...], rng: np.random.Generator) -> np.ndarray:
-    """Places [2, count] int64 of both ends of links."""
+    """Draw the places [2, count] int64 of both ends of links."""
     ends = np.zeros((2, count), np.int64)
     first, second, third = np.cumsum(quarters)[:3]
     for _ in range(levels):

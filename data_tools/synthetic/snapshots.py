@@ -22,7 +22,7 @@ STRUCTURE, VALUES = 0, 1  # numbers of the random streams
 
 
 def draw_links(num_nodes: int, num_snapshots: int, seed: int) -> tuple[np.ndarray, ...]:
-    """src, dst, first and last of the links, each in both directions."""
+    """Draw src, dst, first and last of the links, each in both directions."""
     rng = random_stream(seed, STRUCTURE)
     count = max(1, int(num_nodes * DEGREE / 2 * (num_snapshots + STAY) / STAY))
     first = rng.integers(-int(STAY), num_snapshots, count)
@@ -31,13 +31,13 @@ def draw_links(num_nodes: int, num_snapshots: int, seed: int) -> tuple[np.ndarra
     step = rng.integers(1, NEAR + 1, count)
     far = rng.random(count) < FAR
     dst = np.where(far, rng.integers(0, num_nodes, count), (src + step) % num_nodes)
-    kept = (last >= 0) & (src != dst)
-    src, dst, first, last = (column[kept] for column in (src, dst, np.maximum(first, 0), last))
+    valid = (last >= 0) & (src != dst)
+    src, dst, first, last = (column[valid] for column in (src, dst, np.maximum(first, 0), last))
     return np.r_[src, dst], np.r_[dst, src], np.r_[first, first], np.r_[last, last]
 
 
 def spread(graph: SnapshotGraph, seed: int) -> np.ndarray:
-    """The numbers [N, S] float32."""
+    """Compute the numbers of the nodes [N, S] float32."""
     rng = random_stream(seed, VALUES)
     values = np.empty((graph.num_nodes, graph.num_snapshots))
     values[:, 0] = rng.standard_normal(graph.num_nodes)

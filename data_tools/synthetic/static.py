@@ -53,7 +53,7 @@ def make_population(num_nodes: int, num_classes: int, width: int, seed: int) -> 
 
 
 def draw_links(population: Population, seed: int, count: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends [count] of the links of a block; no link joins a node to itself. Links may repeat."""
+    """Draw both ends [count] of the links of a block; no link joins a node to itself. Links may repeat."""
     rng = random_stream(seed, LINKS + block)
     low = np.concatenate([[0.0], population.cumulative])
     first = draw_from(population.cumulative, rng.random(count))

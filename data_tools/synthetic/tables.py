@@ -12,12 +12,12 @@ ID_START, ID_STEP = 1000, 3
 
 
 def random_stream(seed: int, number: int) -> np.random.Generator:
-    """The random stream ``number`` of a seed; both are at least 0."""
+    """Make the random stream ``number`` of a seed; both are at least 0."""
     return np.random.Generator(np.random.Philox(key=[seed, number]))
 
 
 def draw_from(cdf: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Rows [n] by inverse transform of uniform numbers [n]; cdf: cumulative probabilities."""
+    """Draw rows [n] by inverse transform of uniform numbers [n]; cdf: cumulative probabilities."""
     return np.minimum(np.searchsorted(cdf, uniform, side="right"), len(cdf) - 1)
 
 
@@ -31,7 +31,7 @@ def write_nodes(file: h5py.File, name: str, type_id: int, num_nodes: int) -> h5p
 
 
 def zipf_cdf(size: int, exponent: float, shift: float, rng: np.random.Generator) -> np.ndarray:
-    """Cumulative probabilities [size] of a Zipf law, (rank + shift) ** -exponent, whose ranks are dealt to rows at
-    random."""
+    """Compute the cumulative probabilities [size] of a Zipf law, (rank + shift) ** -exponent, whose ranks are dealt to
+    rows at random."""
     cumulative = np.cumsum(rng.permutation((np.arange(size) + shift) ** -exponent))
     return cumulative / cumulative[-1]

@@ -35,7 +35,7 @@ class BookType:
         return int(self.offsets[0])
 
     def owner(self, global_ids: np.ndarray) -> np.ndarray:
-        """Part [n] of global ids [n] of this type."""
+        """Find the part [n] of global ids [n] of this type."""
         return np.searchsorted(self.offsets, global_ids, side="right") - 1
 
 
@@ -52,7 +52,8 @@ class BookRelation:
 
 @dataclass(frozen=True, slots=True)
 class BookView:
-    """The content of a book that verification needs; told: what it says of snapshots."""
+    """The content of a book that verification needs; snapshot_facts: num_snapshots and splits, where the book
+    has them."""
 
     path: pathlib.Path
     kind: str
@@ -61,18 +62,18 @@ class BookView:
     source_hash: str
     options: dict
     quality: dict
-    told: dict
+    snapshot_facts: dict
     types: tuple[BookType, ...]
     relations: tuple[BookRelation, ...]
     hashes: list[str]
     sizes: list[int]
 
     def part_path(self, part: int) -> pathlib.Path:
-        """Path of a part file."""
+        """Return the path of a part file."""
         return files.part_path(self.path.parent, part)
 
     def local_bases(self, part: int) -> np.ndarray:
-        """First local index [T + 1] of every type in a part."""
+        """Find the first local index [T + 1] of every type in a part."""
         return np.cumsum([0, *(int(t.offsets[part + 1] - t.offsets[part]) for t in self.types)])
 
 
@@ -105,9 +106,10 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         columns = tuple(column.decode() for column in group["columns"][:])
         count = checked_edges(path, group, sizes)
         relations.append(BookRelation(name, count, types[source], types[destination], columns))
-    told = {name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs}
-    if int(told.get("num_snapshots", 1)) < 1:
-        raise files.FileFormatError(f"{path}: num_snapshots is {told['num_snapshots']}; run data_tools.partition again")
+    snapshot_facts = {name: book.attrs[name] for name in ("num_snapshots", "splits") if name in book.attrs}
+    if int(snapshot_facts.get("num_snapshots", 1)) < 1:
+        count = snapshot_facts["num_snapshots"]
+        raise files.FileFormatError(f"{path}: num_snapshots is {count}; run data_tools.partition again")
     options, quality = (decode_json(book.attrs[name]) for name in ("options", "quality"))
     if not (isinstance(options, dict) and isinstance(quality, dict)):
         raise files.FileFormatError(f"{path}: options and quality must be mappings; run data_tools.partition again")
@@ -119,7 +121,7 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
         source_hash=str(book.attrs["source_hash"]),
         options=options,
         quality=quality,
-        told=told,
+        snapshot_facts=snapshot_facts,
         types=tuple(types.values()),
         relations=tuple(relations),
         hashes=[text.decode() for text in book["parts/hash"][:]],
@@ -128,7 +130,7 @@ def view_of(path: pathlib.Path, book: h5py.File) -> BookView:
 
 
 def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> int:
-    """The number of a relation's edges, of which every one takes a byte of the parts, packed or not."""
+    """Return the number of a relation's edges, of which every one takes a byte of the parts, packed or not."""
     count = int(group.attrs["num_edges"])
     if not 0 <= count <= files.MOST_PACKED * max(0, sum(sizes)):
         raise files.FileFormatError(
@@ -138,7 +140,7 @@ def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> in
 
 
 def check_book(view: BookView, findings: Findings) -> None:
-    """Offsets must tile the global ids in order of type and part; one hash and one size per part."""
+    """Check that offsets tile the global ids in order of type and part, with one hash and one size per part."""
     if view.kind not in KINDS:
         findings.add(view.path, "", f"kind {view.kind!r} is not supported yet by verify")
     for name, values in (("hash", view.hashes), ("bytes", view.sizes)):
@@ -151,22 +153,23 @@ def check_book(view: BookView, findings: Findings) -> None:
         if offsets.shape != (view.num_parts + 1,):
             findings.add(view.path, dataset, f"shape {offsets.shape}, expected ({view.num_parts + 1},)")
             return
-        ends, wanted = (int(offsets[0]), int(offsets[-1])), (base, base + node_type.num_nodes)
-        if ends != wanted:
-            findings.add(view.path, dataset, f"ids {ends[0]} .. {ends[1]}, expected {wanted[0]} .. {wanted[1]}")
+        ends, expected = (int(offsets[0]), int(offsets[-1])), (base, base + node_type.num_nodes)
+        if ends != expected:
+            findings.add(view.path, dataset, f"ids {ends[0]} .. {ends[1]}, expected {expected[0]} .. {expected[1]}")
         bad = np.flatnonzero(np.diff(offsets) < 0) + 1
         findings.add_rows(view.path, dataset, bad, lambda i, o=offsets, b=bad: f"{o[b[i]]} comes after {o[b[i] - 1]}")
         base += node_type.num_nodes
 
 
 def check_files(team: Team, view: BookView, findings: Findings) -> None:
-    """Collective. Every part file must be there, belong to the set, and be the very bytes that the book describes."""
-    each(team, findings, range(view.num_parts), lambda part, found: check_file(view, part, found))
+    """Collective. Check that every part file is there, belongs to the set, and is the very bytes that the book
+    describes."""
+    each(team, findings, range(view.num_parts), lambda part, problems: check_file(view, part, problems))
     each(team, findings, [view], check_strangers)
 
 
 def check_file(view: BookView, part: int, findings: Findings) -> None:
-    """One part file."""
+    """Check that one part file is there, and its bytes and header."""
     path = view.part_path(part)
     if not path.is_file():
         findings.add(path, "", "no such file; copy it again or partition again")
@@ -180,33 +183,33 @@ def check_file(view: BookView, part: int, findings: Findings) -> None:
 
 
 def check_strangers(view: BookView, findings: Findings) -> None:
-    """No further part files may be there."""
+    """Note part files that do not belong to the set."""
     for path in sorted(view.path.parent.glob("part-*")):
         if path not in {view.part_path(part) for part in range(view.num_parts)}:
             findings.add(path, "", f"does not belong to this set of {view.num_parts} parts; remove it")
 
 
 def check_bytes(view: BookView, path: pathlib.Path, part: int, findings: Findings) -> bool:
-    """Size and hash of one part file; False: it must not be opened, since HDF5 can hang on a damaged header."""
+    """Check size and hash of one part file; False: it must not be opened, since HDF5 can hang on a damaged header."""
     size = path.stat().st_size
     if size != view.sizes[part]:
         findings.add(path, "", f"{size} bytes, expected {view.sizes[part]} (book.h5: /parts/bytes, row {part})")
         return False
-    found = files.file_hash(path)
-    if found != view.hashes[part]:
+    digest = files.file_hash(path)
+    if digest != view.hashes[part]:
         expected = f"expected {view.hashes[part]} (book.h5: /parts/hash, row {part})"
         remedy = "damaged or from another set, its content is not checked; copy it again or partition again"
-        findings.add(path, "", f"sha256 {found}, {expected}: {remedy}")
+        findings.add(path, "", f"sha256 {digest}, {expected}: {remedy}")
         return False
     return True
 
 
 def check_header(view: BookView, path: pathlib.Path, part: int, findings: Findings) -> None:
-    """Format, version, part number and set of one part file."""
+    """Check format, version, part number and set of one part file."""
     with files.open_checked(path, files.PART) as file:
         expected = {"part": part, "num_parts": view.num_parts, "set_id": view.set_id}
         for name, value in expected.items():
             if file.attrs.get(name) != value:
-                found = file.attrs.get(name)
-                findings.add(path, "", f"attribute {name} is {found!r}, expected {value!r}; is it from another set?")
+                actual = file.attrs.get(name)
+                findings.add(path, "", f"attribute {name} is {actual!r}, expected {value!r}; is it from another set?")
                 findings.unusable.add(part)

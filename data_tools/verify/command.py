@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import tempfile
 from typing import Any
 
 import h5py
@@ -20,7 +21,7 @@ from data_tools.verify.book import BookView, check_files, read_book
 from data_tools.verify.edges import compare_static_edges, count_halo
 from data_tools.verify.findings import Findings, each
 from data_tools.verify.rows import compare_edges, compare_nodes
-from data_tools.verify.snapshots import check_snapshot_part, check_told, measured_snapshots
+from data_tools.verify.snapshots import check_snapshot_facts, check_snapshot_part, measured_snapshots
 from data_tools.verify.static import check_static_part, further_layouts
 from data_tools.verify.temporal import Layout, check_part, layout_of, part_layouts
 from hpcgnn.graph import files
@@ -34,8 +35,8 @@ CHECK_PART = {"temporal": check_part, "static": check_static_part, "snapshots": 
 
 
 def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, team: Team | None = None) -> list[str]:
-    """Collective. Problems of a partition set, one line each; empty when all is right. The ranks of a team share the
-    work; the lines are the same on all of them, and on any number of ranks.
+    """Collective. List the problems of a partition set, one line each; empty when all is right. The ranks of a team
+    share the work; the lines are the same on all of them, and on any number of ranks.
 
     Raises FileFormatError when there is no readable graph file at ``against``.
     """
@@ -49,18 +50,19 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
         if against is not None:
             with team.together("open the graph file"):
                 source = stack.enter_context(files.open_checked(against, files.GRAPH))
-            (fine,) = each(team, findings, [view], lambda item, found: check_source(item, source, found))
+            (fine,) = each(team, findings, [view], lambda item, problems: check_source(item, source, problems))
             if not fine:
                 return findings.lines
-        check_content(team, view, source, findings)
+        with files.naming_disk(tempfile.gettempdir()):
+            check_content(team, view, source, findings)
     return findings.lines
 
 
 def check_content(team: Team, view: BookView, source: h5py.File | None, findings: Findings) -> None:
     """Collective. Check all parts by themselves, then all rows across the parts."""
-    (layouts,) = each(team, findings, [view], lambda item, found: expected_layouts(item, source, found))
+    (layouts,) = each(team, findings, [view], lambda item, problems: expected_layouts(item, source, problems))
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    each(team, findings, usable, lambda part, found: CHECK_PART[view.kind](view, part, layouts, found))
+    each(team, findings, usable, lambda part, problems: CHECK_PART[view.kind](view, part, layouts, problems))
     row_of, cuts = {}, {}
     for node_type in view.types:
         width = row_bytes(layouts[f"/nodes/{node_type.name}"])
@@ -82,12 +84,13 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
 
 
 def row_bytes(layout: Layout) -> int:
-    """Bytes of one row with all its columns."""
+    """Count the bytes of one row with all its columns."""
     return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
 
 
 def expected_layouts(view: BookView, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
-    """Columns that every part must have: the graph file's, or those of the first readable part; the book names them."""
+    """Find the columns that every part must have: the graph file's, or those of the first readable part; the book names
+    them."""
     layouts: dict[str, Layout] = {}
     own = OWN_COLUMNS[view.kind]
     if source is not None:
@@ -107,9 +110,9 @@ def expected_layouts(view: BookView, source: h5py.File | None, findings: Finding
             layout.update({name: ("<i8", ()) for name in own[kind]})
     for relation in view.relations:
         path = f"/edges/{relation.name}"
-        wanted = {*own["edges"], *relation.columns}
-        if set(layouts[path]) != wanted and view.num_parts > len(findings.unusable):
-            findings.add(view.path, f"{path}/columns", f"names {sorted(wanted)}, the data has {sorted(layouts[path])}")
+        listed = {*own["edges"], *relation.columns}
+        if set(layouts[path]) != listed and view.num_parts > len(findings.unusable):
+            findings.add(view.path, f"{path}/columns", f"names {sorted(listed)}, the data has {sorted(layouts[path])}")
             findings.unusable.update(range(view.num_parts))
     if view.kind in files.BY_DESTINATION:
         layouts |= further_layouts(view)
@@ -117,12 +120,13 @@ def expected_layouts(view: BookView, source: h5py.File | None, findings: Finding
 
 
 def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
-    """The graph file is the one the set was made from; False: the outlines differ, rows cannot be compared."""
-    found = files.file_hash(source.filename)
-    if found != view.source_hash:
-        findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {found}")
+    """Check that the graph file is the one the set was made from; False: the outlines differ, rows cannot be
+    compared."""
+    digest = files.file_hash(source.filename)
+    if digest != view.source_hash:
+        findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {digest}")
     if view.kind == "snapshots":
-        check_told(view, source, findings)
+        check_snapshot_facts(view, source, findings)
     outlines = (
         ("nodes", [(t.name, t.num_nodes) for t in view.types], files.node_types(source), "num_nodes"),
         ("edges", [(r.name, r.num_edges) for r in view.relations], files.relations(source), "num_edges"),
@@ -136,8 +140,8 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
     for relation in view.relations if fine else ():
         columns = set(source["edges"][relation.name]) - {"src", "dst"}
         if columns != set(relation.columns):
-            path, kept = f"/edges/{relation.name}/columns", sorted(relation.columns)
-            findings.add(view.path, path, f"{kept}, but {source.filename} has {sorted(columns)}")
+            path, listed = f"/edges/{relation.name}/columns", sorted(relation.columns)
+            findings.add(view.path, path, f"{listed}, but {source.filename} has {sorted(columns)}")
             fine = False
     return fine
 

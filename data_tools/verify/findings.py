@@ -46,20 +46,20 @@ class Findings:
 
 
 def each(team: Team, findings: Findings, units: Sequence, check: Callable[[Any, Findings], Any]) -> list:
-    """Collective. What check(unit, findings) returns of every unit, in their order, on every rank; every rank checks a
-    run of the units. A check knows the parts that were unusable before; what it finds comes in the order of the units.
-    """
-    mine, values = [], []
+    """Collective. Check all units, every rank a run of them; returns on every rank what check(unit, findings) returned
+    of each, in their order. A check knows the parts that were unusable before; its problems come in the order of the
+    units."""
+    unit_findings, values = [], []
     for unit in units[slice(*team.share(0, len(units)))]:
-        mine.append(Findings(unusable=set(findings.unusable)))
-        values.append(check(unit, mine[-1]))
-    put_together(team, findings, mine)
-    return [value for some in team.everyone(values) for value in some]
+        unit_findings.append(Findings(unusable=set(findings.unusable)))
+        values.append(check(unit, unit_findings[-1]))
+    put_together(team, findings, unit_findings)
+    return [value for rank_values in team.everyone(values) for value in rank_values]
 
 
-def put_together(team: Team, findings: Findings, mine: list[Findings]) -> None:
-    """Collective. Add what the ranks have found, in rank order, to the findings on every rank."""
-    for some in team.everyone([(found.lines, found.unusable) for found in mine]):
-        for lines, unusable in some:
+def put_together(team: Team, findings: Findings, own_findings: list[Findings]) -> None:
+    """Collective. Add the problems of all ranks, in rank order, to the findings on every rank."""
+    for rank_findings in team.everyone([(item.lines, item.unusable) for item in own_findings]):
+        for lines, unusable in rank_findings:
             findings.lines += lines
             findings.unusable |= unusable

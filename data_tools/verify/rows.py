@@ -21,7 +21,7 @@ from hpcgnn.graph import files
 
 
 def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Which rows [k] of two arrays of one dtype and shape [k, ...] are equal bit by bit."""
+    """Find which rows [k] of two arrays of one dtype and shape [k, ...] are equal bit by bit."""
     if not len(left):
         return np.zeros(0, bool)
     if not left[0].nbytes:
@@ -46,7 +46,7 @@ class Window:
         self.holder = np.full(self.stop - self.start, -1, np.int32)
 
     def compare(self, column: str, index: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Positions in values [k] that differ from the reference at rows index [k].
+        """Find the positions in values [k] that differ from the reference at rows index [k].
 
         Without a graph file the first copy becomes the reference.
         """
@@ -72,7 +72,7 @@ class Cursors:
         self._position: dict[int, int] = {}  # by part, of those that a window was read from
 
     def slices(self, window: Window, findings: Findings) -> Iterator[tuple[int, h5py.Group, int, np.ndarray]]:
-        """(part, its group, first position, rows relative to the window [k]) of every usable part."""
+        """Yield (part, its group, first position, rows relative to the window [k]) of every usable part."""
         for part in range(self._view.num_parts):
             if part in findings.unusable:
                 continue
@@ -89,7 +89,7 @@ class Cursors:
 
 
 def windows(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of bounded memory."""
+    """Yield row ranges of bounded memory."""
     return files.slabs(num_rows, row_bytes + 32, files.SLAB_BYTES // 2)
 
 
@@ -110,7 +110,7 @@ def compare_columns(
 
 
 def short(value) -> str:
-    """A value in few characters."""
+    """Format a value in few characters."""
     text = np.array2string(np.asarray(value), threshold=6, edgeitems=2).replace("\n", "")
     return text if len(text) < 80 else text[:77] + "..."
 
@@ -118,7 +118,7 @@ def short(value) -> str:
 def compare_nodes(
     team: Team, view: BookView, node_type: BookType, source: h5py.File | Any, width: int, findings: Findings
 ) -> np.ndarray:
-    """Collective. Every node is in exactly one part, with the graph file's values; width: bytes of a row.
+    """Collective. Check that every node is in exactly one part, with the graph file's values; width: bytes of a row.
 
     Returns row ids by global id, relative to the type's first [N_type] int64, -1 where no part has the node.
     """
@@ -145,7 +145,7 @@ def compare_nodes(
 
 
 def check_single(window: Window, group: h5py.Group, begin: int, index: np.ndarray, findings: Findings) -> None:
-    """No node of a part has been seen before."""
+    """Check that no node of a part has been seen before."""
     twice = np.flatnonzero(window.copies[index] > 0)
     others = window.holder[index[twice]]
     rows = begin + twice
@@ -155,7 +155,7 @@ def check_single(window: Window, group: h5py.Group, begin: int, index: np.ndarra
 
 
 def note_lost(view: BookView, path: str, window: Window, what: str, findings: Findings) -> None:
-    """Rows that no part has, unless a part could not be used: they may be there."""
+    """Note the rows that no part has, unless a part could not be used: they may be there."""
     if not findings.unusable:
         lost = window.start + np.flatnonzero(window.copies == 0)
         findings.add_rows(view.path.parent, path, lost, lambda i: f"the {what} is in no part")
@@ -170,8 +170,8 @@ def compare_edges(
     width: int,
     findings: Findings,
 ) -> int:
-    """Collective. Every event is at the owners of its endpoints, with equal values everywhere; returns the number of
-    cut events.
+    """Collective. Check that every event is at the owners of its endpoints, with equal values everywhere; returns the
+    number of cut events.
 
     row_of: row ids by global id, per node type, as compare_nodes returns them; width: bytes of a row.
     """
@@ -199,7 +199,7 @@ def compare_edges(
 
 
 def source_edges(relation: BookRelation, source: h5py.File | None, start: int, stop: int) -> dict[str, np.ndarray]:
-    """The graph file's columns of a window; row ids of endpoints as int64."""
+    """Read the graph file's columns of a window; row ids of endpoints as int64."""
     if source is None:
         return {}
     group = source["edges"][relation.name]
@@ -208,7 +208,8 @@ def source_edges(relation: BookRelation, source: h5py.File | None, start: int, s
 
 
 def check_copies(view: BookView, path: str, window: Window, owners: np.ndarray, findings: Findings) -> None:
-    """An event is in the part of each endpoint, owners [2, W]; copies elsewhere were noted when the parts were read."""
+    """Check that an event is in the part of each endpoint, owners [2, W]; copies elsewhere were noted when the parts
+    were read."""
     single = np.flatnonzero((window.copies == 1) & (owners[0] != owners[1]))
     absent = np.where(window.holder[single] == owners[0][single], owners[1][single], owners[0][single])
     for part in np.unique(absent):

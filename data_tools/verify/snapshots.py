@@ -16,20 +16,24 @@ from data_tools.verify.static import check_static_part
 from data_tools.verify.temporal import Layout
 from hpcgnn.graph import files
 
-TOLD = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
+SNAPSHOT_FACTS = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
 
 
 def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
-    """As `check_static_part`; edges are in snapshots that there are, and columns of snapshots have one value each."""
+    """Check a part as `check_static_part` does, that edges are in snapshots that there are, and that columns of
+    snapshots have one value each."""
     check_static_part(view, part, layouts, findings)
-    path = view.part_path(part)
+    path, num_snapshots = view.part_path(part), view.snapshot_facts["num_snapshots"]
     if part in findings.unusable:
         return
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         for relation in view.relations:
-            _check_stamps(file, f"/edges/{relation.name}", view.told["num_snapshots"], findings)
+            _check_stamps(file, f"/edges/{relation.name}", num_snapshots, findings)
         for node_type in view.types:
-            _check_series(file[f"/nodes/{node_type.name}"], view.told["num_snapshots"], findings)
+            for column in file[f"/nodes/{node_type.name}"].values():
+                if column.attrs.get("per_snapshot", False) and column.shape[1:2] != (num_snapshots,):
+                    text = f"shape {column.shape}, expected {num_snapshots} snapshots as the book tells"
+                    findings.add(file.filename, column.name, text)
 
 
 def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Findings) -> None:
@@ -39,27 +43,20 @@ def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Find
     findings.add_rows(file.filename, f"{path}/first", bad, text)
 
 
-def _check_series(group: h5py.Group, num_snapshots: int, findings: Findings) -> None:
-    for column in group.values():
-        if column.attrs.get("per_snapshot", False) and column.shape[1:2] != (num_snapshots,):
-            text = f"shape {column.shape}, expected {num_snapshots} snapshots as the book tells"
-            findings.add(group.file.filename, column.name, text)
-
-
-def check_told(view: BookView, source: h5py.File, findings: Findings) -> None:
-    """The book tells of the snapshots what the graph file does."""
-    for name in TOLD:
-        ours, theirs = view.told.get(name), source.attrs.get(name)
+def check_snapshot_facts(view: BookView, source: h5py.File, findings: Findings) -> None:
+    """Check that the book has the graph file's number of snapshots and splits."""
+    for name in SNAPSHOT_FACTS:
+        ours, theirs = view.snapshot_facts.get(name), source.attrs.get(name)
         if ours != theirs:
             findings.add(view.path, name, f"{ours}, but {source.filename} has {theirs}")
 
 
 def measured_snapshots(team: Team, view: BookView, findings: Findings) -> dict:
-    """Collective. What the quality tells of snapshots, from the parts that can be used."""
+    """Collective. Measure what the quality holds of snapshots, from the parts that can be used."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    counted = each(team, findings, usable, lambda part, found: _measured_part(view, part, found))
-    sums = {name: sum(some.get(name, 0) for some in counted) for name in ("edges", "cut", "halo_rows")}
-    return {"num_snapshots": view.told["num_snapshots"], **sums}
+    counted = each(team, findings, usable, lambda part, problems: _measured_part(view, part, problems))
+    sums = {name: sum(counts.get(name, 0) for counts in counted) for name in ("edges", "cut", "halo_rows")}
+    return {"num_snapshots": view.snapshot_facts["num_snapshots"], **sums}
 
 
 def _measured_part(view: BookView, part: int, findings: Findings) -> dict[str, int]:

@@ -19,7 +19,7 @@ CACHE = {"id": INT64, "probability": ("<f4", ())}
 
 
 def further_layouts(view: BookView) -> dict[str, Layout]:
-    """Columns of the groups that the set's options ask for, by path."""
+    """List the columns of the groups that the set's options ask for, by path."""
     layouts: dict[str, Layout] = {}
     if view.options.get("out_edges"):
         layouts |= {f"/out/{relation.name}": dict(OUT) for relation in view.relations}
@@ -50,15 +50,15 @@ def check_static_part(view: BookView, part: int, layouts: dict[str, Layout], fin
 
 
 def sides(relation: BookRelation, layouts: dict[str, Layout]) -> list[tuple[str, BookType, BookType, str]]:
-    """(group, type that owns the edges, type of the other endpoints, their column) for in-edges and out-edges."""
-    found = [(f"/edges/{relation.name}", relation.dst_type, relation.src_type, "src")]
+    """List (group, type that owns the edges, type of the other endpoints, their column) for in-edges and out-edges."""
+    groups = [(f"/edges/{relation.name}", relation.dst_type, relation.src_type, "src")]
     if f"/out/{relation.name}" in layouts:
-        found.append((f"/out/{relation.name}", relation.src_type, relation.dst_type, "dst"))
-    return found
+        groups.append((f"/out/{relation.name}", relation.src_type, relation.dst_type, "dst"))
+    return groups
 
 
 def check_counts(view: BookView, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
-    """Columns of a group are equally long."""
+    """Check that the columns of a group are equally long."""
     for node_type in view.types:
         count = int(node_type.offsets[part + 1] - node_type.offsets[part])
         check_lengths(file, f"/nodes/{node_type.name}", count, "the book's offsets", findings)
@@ -71,7 +71,8 @@ def check_counts(view: BookView, file: h5py.File, part: int, layouts: dict[str, 
 def check_csc(
     file: h5py.File, path: str, num_nodes: int, num_edges: int, others: BookType, column: str, findings: Findings
 ) -> None:
-    """The index pointer fits; rows increase within a node and are in range, and so are the other endpoints."""
+    """Check that the index pointer fits, that rows increase within a node and are in range, and that the other
+    endpoints are in range."""
     group, name = file[path], file.filename
     indptr = group["indptr"][:]
     if not check_indptr(file, path, indptr, num_nodes, len(group["row"]), findings):
@@ -103,7 +104,7 @@ def check_csc(
 def check_range(
     file: h5py.File, path: str, start: int, ids: np.ndarray, node_type: BookType, findings: Findings
 ) -> None:
-    """Global ids [k] of rows start, start + 1, ... are of a node type."""
+    """Check that global ids [k] of rows start, start + 1, ... are of a node type."""
     first, last = node_type.base, int(node_type.offsets[-1]) - 1
     outside = np.flatnonzero((ids < first) | (ids > last))
     text = f"is outside {first}..{last} of type {node_type.name!r}"
@@ -111,7 +112,7 @@ def check_range(
 
 
 def check_cache(file: h5py.File, node_type: BookType, part: int, findings: Findings) -> None:
-    """Ranked nodes are of other parts, each once, in decreasing order of a probability above 0."""
+    """Check that ranked nodes are of other parts, each once, in decreasing order of a probability above 0."""
     path = f"/cache/{node_type.name}"
     ids, probability = file[path]["id"][:], file[path]["probability"][:]
     check_range(file, f"{path}/id", 0, ids, node_type, findings)

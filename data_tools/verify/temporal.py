@@ -16,12 +16,12 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]  # column -> (dtype, trailing sh
 
 
 def layout_of(group: h5py.Group) -> Layout:
-    """Dtype and trailing shape of every column of a group."""
+    """Return dtype and trailing shape of every column of a group."""
     return {name: (dataset.dtype.str, dataset.shape[1:]) for name, dataset in group.items()}
 
 
 def part_layouts(file: h5py.File) -> dict[str, Layout]:
-    """Layouts of all groups of columns of a part, by path."""
+    """List the layouts of all groups of columns of a part, by path."""
     kinds = ("nodes", "edges", *(kind for kind in ("out", "cache") if kind in file))
     return {f"/{kind}/{name}": layout_of(file[kind][name]) for kind in kinds for name in file[kind]}
 
@@ -43,7 +43,7 @@ def check_part(view: BookView, part: int, layouts: dict[str, Layout], findings: 
 
 
 def check_datasets(view: BookView, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> bool:
-    """All columns are there, with the right dtypes and lengths; False: comparing rows makes no sense."""
+    """Check that all columns are there, with the right dtypes and lengths; False: comparing rows makes no sense."""
     before = len(findings.lines)
     check_layouts(file, layouts, findings)
     if sorted(file["history"]) != sorted(relation.name for relation in view.relations):
@@ -60,42 +60,42 @@ def check_datasets(view: BookView, file: h5py.File, part: int, layouts: dict[str
 
 
 def check_layouts(file: h5py.File, layouts: dict[str, Layout], findings: Findings) -> None:
-    """A part has the expected groups and columns."""
-    found = part_layouts(file)
-    for path in sorted(found.keys() | layouts.keys()):
-        compare_layouts(file, path, found.get(path), layouts.get(path), findings)
+    """Check that a part has the expected groups and columns."""
+    actual = part_layouts(file)
+    for path in sorted(actual.keys() | layouts.keys()):
+        compare_layouts(file, path, actual.get(path), layouts.get(path), findings)
 
 
 def compare_layouts(
-    file: h5py.File, path: str, found: Layout | None, expected: Layout | None, findings: Findings
+    file: h5py.File, path: str, actual: Layout | None, expected: Layout | None, findings: Findings
 ) -> None:
-    """Columns of one group must be the expected ones."""
-    if found is None or expected is None:
-        findings.add(file.filename, path, "is missing" if found is None else "is not expected in this set")
+    """Check that the columns of one group are the expected ones."""
+    if actual is None or expected is None:
+        findings.add(file.filename, path, "is missing" if actual is None else "is not expected in this set")
         return
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            text = f"found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')} (dtype, row shape)"
+    for name in sorted(actual.keys() | expected.keys()):
+        if actual.get(name) != expected.get(name):
+            text = f"found {actual.get(name, 'nothing')}, expected {expected.get(name, 'nothing')} (dtype, row shape)"
             findings.add(file.filename, f"{path}/{name}", text)
 
 
 def check_lengths(
     file: h5py.File, path: str, count: int, authority: str, findings: Findings, but: str | None = None
 ) -> None:
-    """All columns of a group, except ``but``, have ``count`` rows."""
+    """Check that all columns of a group, except ``but``, have ``count`` rows."""
     for name, dataset in file[path].items():
         if name != but and len(dataset) != count:
             findings.add(file.filename, f"{path}/{name}", f"{len(dataset)} rows, expected {count} ({authority})")
 
 
 def check_nodes(file: h5py.File, node_type: BookType, findings: Findings) -> bool:
-    """Row ids of a part's nodes are increasing and in range."""
+    """Check that row ids of a part's nodes are increasing and in range."""
     dataset = file["nodes"][node_type.name]["row"]
     return check_increasing(file, dataset.name, dataset[:], node_type.num_nodes, findings)
 
 
 def check_increasing(file: h5py.File, dataset: str, rows: np.ndarray, limit: int, findings: Findings) -> bool:
-    """Rows [k] are strictly increasing and in [0, limit)."""
+    """Check that rows [k] are strictly increasing and in [0, limit)."""
     order = np.flatnonzero(np.diff(rows) <= 0) + 1
     findings.add_rows(file.filename, dataset, order, lambda i: f"{rows[order[i]]} comes after {rows[order[i] - 1]}")
     outside = np.flatnonzero((rows < 0) | (rows >= limit))
@@ -104,7 +104,7 @@ def check_increasing(file: h5py.File, dataset: str, rows: np.ndarray, limit: int
 
 
 def check_events(file: h5py.File, relation: BookRelation, part: int, findings: Findings) -> bool:
-    """Events are in order, between nodes of the right types, at least one of them in this part."""
+    """Check that events are in order, between nodes of the right types, at least one of them in this part."""
     group = file["edges"][relation.name]
     name, path = file.filename, group.name
     fine = check_increasing(file, f"{path}/row", group["row"][:], relation.num_edges, findings)
@@ -125,7 +125,7 @@ def check_events(file: h5py.File, relation: BookRelation, part: int, findings: F
 
 
 def check_history(view: BookView, file: h5py.File, relation: BookRelation, part: int, findings: Findings) -> None:
-    """The history of every node is exactly its events, in order.
+    """Check that the history of every node is exactly its events, in order.
 
     Entries that increase within a node, are events of that node, and are as many as the events' endpoints in this part
     can only be the right ones.
@@ -155,7 +155,7 @@ def check_history(view: BookView, file: h5py.File, relation: BookRelation, part:
 def check_indptr(
     file: h5py.File, path: str, indptr: np.ndarray, num_local: int, entries: int, findings: Findings
 ) -> bool:
-    """The index pointer has one step per node and covers all entries."""
+    """Check that the index pointer has one step per node and covers all entries."""
     path = f"{path}/indptr"
     if len(indptr) != num_local + 1:
         findings.add(file.filename, path, f"{len(indptr)} rows, expected {num_local + 1} (nodes of the part + 1)")
@@ -169,7 +169,7 @@ def check_indptr(
 
 
 def local_ids(view: BookView, node_type: BookType, part: int, global_ids: np.ndarray) -> np.ndarray:
-    """Local indices [m] of global ids in a part, -1 for nodes of other parts."""
+    """Find the local indices [m] of global ids in a part, -1 for nodes of other parts."""
     base = view.local_bases(part)[view.types.index(node_type)]
     first, last = node_type.offsets[part], node_type.offsets[part + 1]
     return np.where((global_ids >= first) & (global_ids < last), global_ids - first + base, -1)

@@ -16,7 +16,7 @@ MODULES = {
         "hpcgnn.static.batches", "hpcgnn.static.pyg", "hpcgnn.snapshots.loader",
     ),
     "Ranks and exchanges": ("hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together"),
-    "What a rank holds": ("hpcgnn.temporal.memory", "hpcgnn.graph.book", "hpcgnn.static.rows"),
+    "What a rank holds": ("hpcgnn.temporal.memory", "hpcgnn.graph.book", "hpcgnn.static.features"),
     "Models": (
         "hpcgnn.temporal.model.model", "hpcgnn.static.model.models", "hpcgnn.static.model.blocks",
         "hpcgnn.snapshots.model.frame", "hpcgnn.snapshots.model.batch_norm",

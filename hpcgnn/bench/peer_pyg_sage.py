@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcgnn.loop.session import Session
-from hpcgnn.static.rows import FEATURE
+from hpcgnn.static.features import FEATURE
 
 STEPS = 3
 

@@ -21,7 +21,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import WHOLE, StaticConfig
-from hpcgnn.static.rows import FEATURE
+from hpcgnn.static.features import FEATURE
 from hpcgnn.static.session import open_session
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")

@@ -190,6 +190,14 @@ class Channel:
             time.sleep(POLL_SECONDS)
 
 
+def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
+    """Collective. Send the rows of ``columns`` [n, ...] to the ranks ``target`` [n]."""
+    order = np.argsort(target, kind="stable")
+    send = np.bincount(target, minlength=channel.size).astype(np.int64)
+    receive = channel.counts(send)
+    return [channel.array(column[order], send, receive) for column in columns]
+
+
 def _starts(counts: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(counts)[:-1]))
 

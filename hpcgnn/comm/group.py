@@ -10,6 +10,7 @@ import math
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,20 @@ class DistributedError(RuntimeError):
         self.user_error = user_error
 
 
+def unwatched(stage: str, step: int = 0) -> None:
+    """Take a report of progress that no watchdog asks for."""
+
+
 class Group:
     """Ranks with a communicator of their own. Collective to create. job: the group of all ranks that share verdicts;
-    max_bytes: of one round of an exchange."""
+    max_bytes: of one round of an exchange; working: reports that this rank is at work in a long stage (a watchdog puts
+    its own here)."""
 
     def __init__(self, comm: MPI.Comm | None = None, max_bytes: int = MAX_BYTES):
         self._comm = self._whole = (comm or MPI.COMM_WORLD).Dup()
         self.rank, self.size, self.max_bytes = self._comm.rank, self._comm.size, max_bytes
         self.job, self.host = self, socket.gethostname()
+        self.working: Callable[..., None] = unwatched
 
     @staticmethod
     def check_singleton() -> None:

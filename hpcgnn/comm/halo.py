@@ -4,6 +4,9 @@ A rank whose loss does not depend on what it pulled would leave the others waiti
 promises no order of independent operations. So the exchanges of a forward pass form a chain: each takes a token from
 the one before, the loss takes the last one. Every rank then runs every adjoint, in exactly the reverse order.
 
+An exchange follows a plan of which rows go where (``Route``, in route.py, or every row to every rank); the rows
+themselves move by the alltoallv of a ``Channel`` (exchange.py).
+
 R ranks, m rows of each.
 """
 

@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.comm.exchange import MAX_BYTES
+from hpcgnn.comm.memory import free_bytes
 from hpcgnn.comm.world import World
 
 ALIGNMENT = 8
@@ -102,9 +103,8 @@ class SharedRows:
 
 
 def free_memory(world: World) -> int:
-    """Collective. Return the bytes that every node has free for sharing."""
-    free = [int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines()
-             if line.startswith("MemAvailable")]  # fmt: skip
+    """Collective. Return the bytes that every node has free for sharing, in this job."""
+    free = [free_bytes()]
     if BACKING.is_dir():
         space = os.statvfs(BACKING)
         free.append(space.f_bavail * space.f_frsize)

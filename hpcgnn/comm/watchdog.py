@@ -1,9 +1,10 @@
 """Finds hangs, names the late ranks and ends the job.
 
 Every rank's main thread reports where it is (``at``). A background thread on each rank answers questions about that;
-when its own main thread has not moved for ``seconds``, it asks all ranks, prints who is where (ranks that are behind,
-or do not answer, are late) and aborts the job. A rank that waits for requests is ``idle``: it asks from time to time
-whether the others are still there. A rank whose launcher has died ends itself: MPI tells only ranks that call it.
+when its own main thread has not moved for ``seconds``, it asks all ranks. Where none has moved in that time, it prints
+who is where (ranks that are behind, or do not answer, are late) and aborts the job. A rank that waits for requests is
+``idle``: it asks from time to time whether the others are still there. A rank whose launcher has died ends itself: MPI
+tells only ranks that call it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Watchdog:
         self._state = ("start", 0, 0, time.monotonic())
         self._closing, self._launcher = threading.Event(), os.getppid() if launched_tasks()[0] else None
         self._comm, self._hosts = world.mpi.Dup(), world.allgather(world.host)
+        world.working = self.working
         enabled = seconds > 0 and world.can_prefetch
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True) if enabled else None
         if self._thread:
@@ -59,6 +61,11 @@ class Watchdog:
     def at(self, stage: str, step: int = 0) -> None:
         """Report progress: the main thread is now in ``stage`` of ``step``."""
         self._state = (stage, step, self._state[2] + 1, time.monotonic())
+
+    def working(self, stage: str, step: int = 0) -> None:
+        """Report progress of this rank within a stage, which other ranks may wait for, or pass with fewer reports: it
+        does not count where ranks are compared."""
+        self._state = (stage, step, self._state[2], time.monotonic())
 
     def idle(self) -> None:
         """Report that this rank has nothing to do until others ask it, which may take any time."""
@@ -89,8 +96,7 @@ class Watchdog:
                 before, answers, heard = self._state, self._ask(), time.monotonic()
                 if self._closing.is_set() or self._state is not before:
                     continue  # this rank has moved in the meantime; ranks that have ended do not answer
-                silent = len(answers) < self._world.size
-                if answers[self._world.rank].stage != IDLE or (silent and self._state[0] == IDLE):
+                if is_stuck(answers, self._world.rank, self._world.size, self.seconds):
                     self._report_and_abort(answers)
 
     def _answer(self) -> None:
@@ -134,6 +140,17 @@ class Watchdog:
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
         world.abort(1)
+
+
+def is_stuck(answers: dict[int, Where], rank: int, size: int, seconds: float) -> bool:
+    """Say whether the job must end, as a rank that has not moved for ``seconds`` sees it: a rank does not answer, or
+    none has moved. A rank that is at work makes the others wait as long as it needs, one that is idle does not.
+
+    answers: by rank, this one's among them.
+    """
+    if len(answers) < size or answers[rank].stage == IDLE:
+        return len(answers) < size
+    return not any(at.stage != IDLE and at.age < seconds for at in answers.values())
 
 
 def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: float, samplers: int = 0) -> str:

@@ -1,4 +1,7 @@
-"""The book of a partition set says which part and which rank own a global id; part files are opened here, too."""
+"""The book of a partition set says which part and which rank own a global id; part files are opened here, too.
+
+Ghosts of a rank (or part): nodes of others that have edges to its own nodes, and so are in its halo.
+"""
 
 from __future__ import annotations
 
@@ -99,6 +102,32 @@ class Book:
         begin, end = self.first_part[rank], self.first_part[rank + 1]
         ranges = [np.arange(row[begin], row[end]) for row in self.offsets]
         return np.concatenate(ranges).astype(np.int64)
+
+
+def is_remote(book: Book, rank: int, node_type: int, ids: np.ndarray) -> np.ndarray:
+    """Tell which global ids of a node type belong to other ranks, bool [n]."""
+    starts = book.of_type(node_type).starts
+    return (ids < starts[rank]) | (ids >= starts[rank + 1])
+
+
+def find_ghosts(
+    book: Book, rank: int, sources: Sequence[tuple[int, np.ndarray, np.ndarray]]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Find the ghosts of E edges of each relation into own nodes, and number the sources of all edges.
+
+    sources: by relation, the source type, global ids [E] int64, and whether each is a ghost, bool [E]. Returns by node
+    type the ghosts' global ids [g], increasing, and by relation the sources' rows [E] among [own nodes | ghosts].
+    """
+    ghosts, rows = [], []
+    for node_type in range(len(book.node_types)):
+        ids = [src[is_ghost] for src_type, src, is_ghost in sources if src_type == node_type]
+        ghosts.append(np.unique(np.concatenate([np.empty(0, np.int64), *ids])))
+    for src_type, src, is_ghost in sources:
+        first, stop = book.of_type(src_type).starts[rank : rank + 2]
+        row = src - first
+        row[is_ghost] = stop - first + np.searchsorted(ghosts[src_type], src[is_ghost])
+        rows.append(row)
+    return ghosts, rows
 
 
 def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.random import MOST_CHOICES
 

@@ -67,7 +67,7 @@ import hashlib
 import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
@@ -81,6 +81,7 @@ GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20
+BLOCK_BYTES = 8 << 20  # of a file that is read from end to end
 SEAL_BYTES = 512  # HDF5's user block of a book
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL_BYTES = 256 << 20  # that a column may have in a file of any size
@@ -89,6 +90,8 @@ MOST_SNAPSHOTS = 1 << 24
 DAMAGE = (
     OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, OverflowError, MemoryError
 )  # fmt: skip
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk answers that takes no more
+ROOM = "make room there, or choose another place, and start again"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
 
@@ -183,31 +186,120 @@ def check_format(file: h5py.File, expected: str) -> None:
         )
 
 
+class OutputFile:
+    """A file that HDF5 writes, through h5py's driver for file objects. A write that fails is kept as ``error`` and
+    seems to succeed: HDF5 forgets an error when the dataset was let go, and a file that cannot be closed makes it
+    crash."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path, self.is_quiet, self._place = os.fspath(path), False, 0
+        self.error: OSError | None = None
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a place."""
+        self._place = place + (os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0)
+        return self._place
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._place
+
+    def write(self, content) -> int:
+        """Write bytes, unless a write has failed."""
+        if self.error is None:
+            with self._keeping_errors():
+                write_at(self._descriptor, content, self._place)
+        return len(content)
+
+    def readinto(self, buffer) -> int:
+        """Read bytes; those behind the end are zeros."""
+        view, count = memoryview(buffer).cast("B"), 0
+        while count < len(view) and (read := os.preadv(self._descriptor, [view[count:]], self._place + count)):
+            count += read
+        view[count:] = bytes(len(view) - count)
+        return len(view)
+
+    def truncate(self, size: int) -> None:
+        """Set the size."""
+        with self._keeping_errors():
+            os.ftruncate(self._descriptor, size)
+
+    def flush(self) -> None:
+        """Raise the error of a write, unless the file is being closed."""
+        if self.error is not None and not self.is_quiet:
+            raise self.error
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    @contextlib.contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        try:
+            with naming_disk(self.path):
+                yield
+        except OSError as error:
+            self.error = self.error or error
+
+
+def write_at(descriptor: int, content, place: int) -> None:
+    """Write all the bytes of an object at a place of a file; a disk that is nearly full may take some of them only."""
+    view = memoryview(content).cast("B")
+    while view:
+        count = os.pwrite(descriptor, view, place)
+        view, place = view[count:], place + count
+
+
+@contextlib.contextmanager
+def naming_disk(path: str | os.PathLike) -> Iterator[None]:
+    """Name a file or folder, and the remedy, in what the block raises about a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        raise OSError(error.errno, f"{error.strerror}; {ROOM}", os.fspath(path)) from None
+
+
 @contextlib.contextmanager
 def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator[h5py.File]:
     """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception.
 
-    A book is sealed: it has the hashes of the parts, but no other file has its own.
+    A write that fails is raised by the next ``flush`` of the yielded file, at the latest at the end of the block. A
+    book is sealed: it has the hashes of the parts, but no other file has its own.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
+    output = OutputFile(temporary)
     try:
-        room = {"userblock_size": SEAL_BYTES} if file_format == BOOK else {}
-        with h5py.File(temporary, "w", locking=False, **room) as file:
-            file.attrs["format"] = file_format
-            file.attrs["format_version"] = VERSION
-            file.attrs["created_by"] = f"hpcgnn {__version__}"
-            for name, value in attributes.items():
-                file.attrs[name] = value
-            yield file
-        if file_format == BOOK:
-            seal(temporary)
-        commit(temporary, path)
-    except BaseException:
+        with contextlib.closing(output):
+            options = {"driver": "fileobj", "fileobj": output}
+            room = {"userblock_size": SEAL_BYTES} if file_format == BOOK else {}
+            with h5py.File(os.fspath(temporary), "w", **options, **room) as file:
+                try:
+                    file.attrs["format"] = file_format
+                    file.attrs["format_version"] = VERSION
+                    file.attrs["created_by"] = f"hpcgnn {__version__}"
+                    for name, value in attributes.items():
+                        file.attrs[name] = value
+                    yield file
+                    file.flush()
+                finally:
+                    output.is_quiet = True
+        if output.error is not None:
+            raise output.error
+        with naming_disk(path):
+            if file_format == BOOK:
+                seal(temporary)
+            commit(temporary, path)
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise
+        if output.error is None or error is output.error:
+            raise
+        raise output.error from None  # what HDF5 raised follows from it
 
 
 def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
@@ -229,14 +321,25 @@ def fsync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def file_hash(path: str | os.PathLike, first: int = 0) -> str:
-    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex."""
+def file_hash(path: str | os.PathLike, first: int = 0, working: Callable[..., None] | None = None) -> str:
+    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex; working: is told about every block."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         file.seek(first)
-        while block := file.read(8 << 20):
+        while block := file.read(BLOCK_BYTES):
             digest.update(block)
+            if working:
+                working(f"read {path}")
     return digest.hexdigest()
+
+
+def copy(source: str | os.PathLike, target: str | os.PathLike, working: Callable[..., None] | None = None) -> None:
+    """Copy a file's bytes; working: is told about every block."""
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while block := reader.read(BLOCK_BYTES):
+            writer.write(block)
+            if working:
+                working(f"copy {source}")
 
 
 def seal_of(path: str | os.PathLike) -> bytes:

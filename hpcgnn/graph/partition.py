@@ -7,6 +7,7 @@ graph file; it identifies a node on any partition set."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,10 +147,11 @@ class _PartColumns:
 
 def open_graph_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
-    with_out: bool = False, kind: str = "static",
+    with_out: bool = False, kind: str = "static", working: Callable[..., None] | None = None,
 ) -> GraphPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` ranks from a partition set of a kind of graph. Without ``edges`` only
-    their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too.
+    their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too;
+    working: is told about every part.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
     kind, or out-edges that are not stored, and ValueError for more ranks than parts.
@@ -166,7 +168,11 @@ def open_graph_partition(
             relations = _read_relations(file, types, kind)
         numbers = book.parts_of(rank)
         to_read = types, relations, edges, columns, with_out
-        parts = [_read_part(path, p, set_id, hashes[p] if check_hash else None, *to_read) for p in numbers]
+        parts = []
+        for part in numbers:
+            if working:
+                working("read the parts", part)
+            parts.append(_read_part(path, part, set_id, hashes[part] if check_hash else None, *to_read))
         for part, content in zip(numbers, parts, strict=True):
             check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
         flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 
 
@@ -36,11 +35,3 @@ def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
     target = np.full(len(step), world.rank)
     target[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
     return target
-
-
-def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
-    """Collective. Send the rows of ``columns`` [n, ...] to the ranks ``target`` [n]."""
-    order = np.argsort(target, kind="stable")
-    send = np.bincount(target, minlength=channel.size).astype(np.int64)
-    receive = channel.counts(send)
-    return [channel.array(column[order], send, receive) for column in columns]

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,10 @@ class StagedFile:
     hash: str
     bytes: int
 
-    def is_there(self) -> bool:
+    def is_there(self, working: Callable[..., None] | None = None) -> bool:
         """Say whether the copy is there and right."""
         has_size = self.target.is_file() and self.target.stat().st_size == self.bytes
-        return has_size and files.file_hash(self.target) == self.hash
+        return has_size and files.file_hash(self.target, working=working) == self.hash
 
 
 def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
@@ -63,14 +64,40 @@ def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
     staged = Staged(folder)
     with together(world, "stage the partition set"):
         for file in staged_files:
-            if copy_checked(file):
+            if copy_checked(file, world.working):
                 staged.files, staged.bytes = staged.files + 1, staged.bytes + file.bytes
     return staged
 
 
 def stage_path(path: str | os.PathLike, stage_to: str, world: Group) -> str | os.PathLike:
-    """Collective. Return the folder to read a set from: the staged one, or ``path`` where ``stage_to`` is empty."""
-    return stage(path, stage_to, world).folder if stage_to else path
+    """Collective. Return the folder to read a set from: the staged one, or ``path`` where ``stage_to`` is empty. An
+    environment variable in it, such as $TMPDIR, is that of the rank."""
+    with together(world, "stage the partition set"):
+        folder = expand(stage_to)
+    return stage(path, folder, world).folder if stage_to else path
+
+
+def expand(stage_to: str) -> str:
+    """Put in the environment variables that a folder to stage to names. Raises ValueError for one that is not set."""
+    folder = os.path.expandvars(stage_to)
+    if "$" in folder:
+        raise ValueError(
+            f"data.stage_to {stage_to}: the environment has no such variable; leave it empty, or name a folder"
+        )
+    return folder
+
+
+def unusable(stage_to: str, world: Group) -> str:
+    """Collective. Say on which host, and why, the folder to stage to cannot be made or written; empty: it can."""
+    problem = ""
+    try:
+        folder = Path(expand(stage_to))
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            problem = f"{world.host}: {folder} cannot be written"
+    except (OSError, ValueError) as error:
+        problem = f"{world.host}: {error}"
+    return next((text for text in world.allgather(problem) if text), "")
 
 
 def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> tuple[Path, list[StagedFile]]:
@@ -87,17 +114,17 @@ def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> 
     return folder, staged_files
 
 
-def copy_checked(staged: StagedFile) -> bool:
+def copy_checked(staged: StagedFile, working: Callable[..., None] | None = None) -> bool:
     """Copy a file, unless a right copy is there; say whether it was copied. Raises FileFormatError for a file that is
-    not the one that the book describes."""
+    not the one that the book describes. working: is told about every block."""
     with open(staged.target.with_name(f".{staged.target.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # for the processes of a node that want the same file; closing it lets go
-        if staged.is_there():
+        if staged.is_there(working):
             return False
         temporary = staged.target.with_name(f".{staged.target.name}.tmp")
         try:
-            shutil.copyfile(staged.source, temporary)
-            if files.file_hash(temporary) != staged.hash:
+            files.copy(staged.source, temporary, working)
+            if files.file_hash(temporary, working=working) != staged.hash:
                 raise files.FileFormatError(
                     f"{staged.source}: contents do not match the hash in the book: damaged, or of another set; run "
                     "data_tools.verify, or partition again"

@@ -1,9 +1,10 @@
 """Finds, checks and reads checkpoints, on any number of ranks; `checkpoint_writer` writes them.
 
-A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer), ``memory-<r>.safetensors``
-(node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows of the w-th write that
-reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and sha256, progress). Without
-a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
+A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer, configuration),
+``memory-<r>.safetensors`` (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows
+of the w-th write that reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and
+sha256, progress). Without a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and
+``best-<epoch>``.
 
 Version 2 has the layout that version 1 had last, so checkpoints of version 1 are read unless they have its first
 layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``) instead of a mailbox.
@@ -11,6 +12,7 @@ layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner, SavedRows
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 2
 STATE = "state.safetensors"
+CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
 
@@ -78,19 +81,59 @@ def step_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
 
 
-def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> Path | None:
-    """Collective. Find the newest step checkpoint whose files are all as they were written; None where there is no
-    checkpoint. Logs which ones it skips. Raises DistributedError when every one is damaged, and when one that is newer
-    than all sound ones has another layout: an older one would lose work."""
-    paths = world.broadcast(step_checkpoints(folder))
+def recorded_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Read the configuration that a run was trained with from its newest step checkpoint, skipping damaged ones;
+    returns the checkpoint's name, too. Empty without checkpoints, and for one that an earlier version wrote."""
+    for path in reversed(step_checkpoints(folder)):
+        with contextlib.suppress(ValueError, OSError, SafetensorError):
+            check_files(path, [entry for entry in read_manifest(path)["files"] if entry["name"] == STATE])
+            with safe_open(path / STATE, "pt") as state:
+                recorded = decode_json((state.metadata() or {}).get(CONFIG, "{}"))
+            if isinstance(recorded, dict) and all(isinstance(keys, dict | str) for keys in recorded.values()):
+                return path.name, recorded
+    return "", {}
+
+
+def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[Path | None, bool]:
+    """Collective. Find the newest step checkpoint whose files are all as they were written, and say whether the best
+    epoch's that it names is as well; (None, True) where there is no checkpoint.
+
+    Where a best epoch is lost, an older step checkpoint is taken from which it is trained anew, if there is one. Logs
+    which ones it skips; those that are damaged are no checkpoints any more, so that the run writes them anew. Raises
+    DistributedError when every one is damaged, and when one that is newer than all sound ones has another layout: an
+    older one would lose work."""
+    paths, damaged, lost = world.broadcast(step_checkpoints(folder)), [], -1
+    sound: Path | None = None
     for path in reversed(paths):
-        problem = find_damage(path, world)
-        if problem is None:
-            return path
-        log(f"{path.name} is damaged and passed over: {problem}")
-    if paths:
+        if problem := find_damage(path, world):
+            log(f"{path.name} is damaged and passed over: {problem}")
+            damaged.append(path)
+            continue
+        best_epoch = int(world.broadcast(read_manifest(path)["progress"]["best_epoch"] if world.rank == 0 else None))
+        if sound is not None and best_epoch == lost:
+            continue
+        best = folder / best_tag(best_epoch)
+        if sound is not None:
+            log(f"{path.name} is from before {best_tag(lost)}, which is trained anew")
+        elif best_epoch >= 0 and (problem := find_damage(best, world)):
+            log(f"{best.name} is damaged: {problem}")
+            sound, lost = path, best_epoch
+            damaged.append(best)
+            continue
+        _set_aside(damaged, world)
+        return path, True
+    if paths and sound is None:
         raise DistributedError(f"{folder}: none of {len(paths)} checkpoints is whole; see the log", user_error=True)
-    return None
+    _set_aside(damaged, world)
+    return sound, sound is None
+
+
+def _set_aside(damaged: list[Path], world: World) -> None:
+    """Collective. Rename the manifests of damaged checkpoints: without one a folder is no checkpoint."""
+    with together(world, "set damaged checkpoints aside"):
+        for path in damaged if world.rank == 0 else []:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(path / MANIFEST, path / f"{MANIFEST}.damaged")
 
 
 def find_damage(path: Path, world: World) -> str | None:
@@ -100,7 +143,9 @@ def find_damage(path: Path, world: World) -> str | None:
     with together(world, "read checkpoint"):
         try:
             entries = read_manifest(path)["files"]
-            check_files(path, entries[world.rank :: world.size])
+            for number, entry in enumerate(entries[world.rank :: world.size]):
+                world.working("check the checkpoint", number)
+                check_files(path, [entry])
         except OtherVersionError:
             raise
         except (ValueError, OSError) as error:
@@ -109,12 +154,19 @@ def find_damage(path: Path, world: World) -> str | None:
 
 
 def find_best(folder: Path) -> Path | None:
-    """Find the checkpoint of the best epoch, which the newest step checkpoint names."""
+    """Find the checkpoint of the best epoch, which the newest step checkpoint names; where that one is damaged, the
+    newest of a best epoch: each is better than those before it. Raises OtherVersionError."""
     latest = find_latest(folder)
     if latest is None:
         return None
-    best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
-    return best if (best / MANIFEST).is_file() else None
+    bests = sorted(path for path in folder.glob("best-*") if (path / MANIFEST).is_file())
+    try:
+        best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
+    except OtherVersionError:
+        raise
+    except ValueError:
+        return bests[-1] if bests else None
+    return best if best in bests else None
 
 
 def best_tag(epoch: int) -> str:
@@ -210,17 +262,37 @@ def check_files(path: Path, entries: list[dict]) -> None:
             raise ValueError(_damaged(name))
 
 
+MODEL, BUFFER = "model.", "buffer."  # how the names of weights and of a model's buffers begin
+
+
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read the weights by parameter, whatever graph they were trained on. Raises ValueError for a damaged
     checkpoint."""
+    return named(load_tensors(path), MODEL)
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read all tensors of a checkpoint but those of nodes. Raises ValueError for a damaged checkpoint."""
     entry = next(entry for entry in read_manifest(path)["files"] if entry["name"] == STATE)
-    return model_weights(_load_file(path, entry))
+    return _load_file(path, entry)
 
 
-def model_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pick the weights out of a checkpoint's tensors, by parameter."""
-    prefix = "model."
+def named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Pick the tensors whose names begin with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Collect what a checkpoint holds of a model: its parameters and its persistent buffers, such as running
+    statistics."""
+    tensors = {MODEL + name: value.detach() for name, value in model.named_parameters()}
+    return tensors | {BUFFER + name: value for name, value in buffers_of(model).items()}
+
+
+def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Collect a model's persistent buffers by name."""
+    persistent = model.state_dict()
+    return {name: value for name, value in model.named_buffers() if name in persistent}
 
 
 def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:
@@ -275,6 +347,7 @@ class _SavedRowReader:
         """Collective. Read the rows of this rank's nodes, from as many files at a time as there are ranks."""
         rank, size, device = self._world.rank, self._world.size, self._world.device
         for first in range(0, len(entries), size):
+            self._world.working("read the checkpoint", first)
             entry = entries[first + rank] if first + rank < len(entries) else None
             with together(self._world, "read checkpoint"):
                 content = self._read_file(entry) if entry else {}

@@ -11,6 +11,7 @@ import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,16 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop import checkpoint
-from hpcgnn.loop.checkpoint import FORMAT, MANIFEST, STATE, VERSION, Progress, State, best_tag, step_checkpoints
+from hpcgnn.loop.checkpoint import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    VERSION,
+    Progress,
+    State,
+    best_tag,
+    step_checkpoints,
+)
 from hpcgnn.loop.session import Session
 from hpcgnn.native.dispatch import download
 
@@ -42,13 +52,15 @@ class _Job:
 
 
 class CheckpointWriter:
-    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph.
+    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph;
+    config: that of the run, which a resumed one is compared with.
 
     A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``; whole
     checkpoints are left as they are, those that wait are given up.
     """
 
-    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog):
+    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog, config: dict[str, Any]):
+        self._metadata = {checkpoint.CONFIG: json.dumps(config)}
         self._folder, self._graph, self._keep, self._world, self._watchdog = folder, graph, keep, world, watchdog
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._jobs: list[_Job] = []
@@ -78,7 +90,8 @@ class CheckpointWriter:
                 remove(target)
                 target.mkdir(parents=True)
         contents = _contents(state, memory, flat_row, self._world.rank)
-        self._jobs.append(_Job(target, state.progress, is_step, self._thread.submit(_write_files, target, contents)))
+        written = self._thread.submit(_write_files, target, contents, self._metadata)
+        self._jobs.append(_Job(target, state.progress, is_step, written))
 
     def settle(self) -> None:
         """Finish all checkpoints that are under way, waiting for their files."""
@@ -128,14 +141,15 @@ def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank:
     return contents
 
 
-def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]]) -> list[dict]:
+def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]], metadata: dict[str, str]) -> list[dict]:
     target.mkdir(parents=True, exist_ok=True)  # rank 0 made it, but a network file system may show it here later
-    return [_write_file(target / name, tensors) for name, tensors in contents.items()]
+    return [_write_file(target / name, tensors, metadata) for name, tensors in contents.items()]
 
 
-def _write_file(path: Path, tensors: dict[str, torch.Tensor]) -> dict:
+def _write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> dict:
     try:
-        save_file({name: download(tensor) for name, tensor in tensors.items()}, path)
+        downloaded = {name: download(tensor) for name, tensor in tensors.items()}
+        save_file(downloaded, path, metadata if path.name == STATE else None)
         files.fsync(path)
     except SafetensorError as error:
         raise OSError(f"{path}: cannot write the checkpoint: {error}") from error
@@ -177,7 +191,8 @@ def load(session: Session, path: Path) -> State:
     """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state."""
     with together(session.world, "read checkpoint"):
         state, names = checkpoint.load_state(path, session.partition.graph)
-        _set_weights(session.model, checkpoint.model_weights(state.tensors), path)
+        _set_weights(session.model, checkpoint.named(state.tensors, checkpoint.MODEL), path)
+        _set_buffers(session.model, checkpoint.named(state.tensors, checkpoint.BUFFER), path)
     checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.graph.channel)
     session.task.restore_state(state.tensors)
     return state
@@ -197,6 +212,17 @@ def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
         parameter.data.copy_(weights[name])
 
 
+def _set_buffers(model: torch.nn.Module, stored: dict[str, torch.Tensor], path: Path) -> None:
+    """Copy buffers in place. Raises ValueError where the checkpoint has not all of them."""
+    for name, buffer in checkpoint.buffers_of(model).items():
+        if name not in stored or stored[name].shape != buffer.shape:
+            raise ValueError(
+                f"{path}: holds no buffer {name} {[*buffer.shape]}, which the configured model has: train anew, or "
+                "register it as not persistent if it never changes"
+            )
+        buffer.copy_(stored[name])
+
+
 def _first(weights: set[tuple]) -> str:
     """Name the first of some weights, with its shape."""
     name, *shape = min(weights, default=("nothing",))
@@ -212,7 +238,12 @@ def initialize(session: Session, folder: Path) -> str:
         best = checkpoint.find_best(folder / "checkpoints")
         if best is None:
             raise ValueError(f"task.init {folder}: no best checkpoint there: name the folder of a finished run")
-        new = _copy_weights(session.model, checkpoint.load_weights(best), best, session.config.task.freeze)
+        tensors, freeze = checkpoint.load_tensors(best), session.config.task.freeze
+        new = _copy_weights(session.model, checkpoint.named(tensors, checkpoint.MODEL), best, freeze)
+        stored = checkpoint.named(tensors, checkpoint.BUFFER)
+        for name, buffer in checkpoint.buffers_of(session.model).items():
+            if not name.startswith(HEAD) and name in stored and stored[name].shape == buffer.shape:
+                buffer.copy_(stored[name])
     return f"weights from {best}; new: {', '.join(new)}"
 
 

@@ -57,22 +57,28 @@ class MetricsFile:
             self._pending = self._pending[self._file.write(self._pending) :]
 
 
-def read_lines(path: Path) -> list[dict]:
-    """Read the objects of a file of JSON lines; a last line that was cut off is left out, a missing file is empty.
-    Raises ValueError."""
+def read_lines(path: Path, damaged: list[str] | None = None) -> list[dict]:
+    """Read the objects of a file of JSON lines, those with a ``kind``; a last line that was cut off is left out, a
+    missing file is empty. damaged: takes the names of other lines that are none. Raises ValueError for such a line
+    where this is None, and where no line is left."""
     if not path.is_file():
         return []
-    objects = []
-    lines = path.read_text().split("\n")
+    objects, problems = [], []
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            objects += [decode_json(line)] if line else []
+            found = decode_json(line) if line else None
+            problem = "" if line == b"" or (isinstance(found, dict) and "kind" in found) else "no object of a kind"
         except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}, line {number}: {error}; not written by hpcgnn") from error
-    if not all(isinstance(line, dict) for line in objects):
-        raise ValueError(f"{path}: expected an object a line; not written by hpcgnn")
+            found, problem = None, str(error)
+        if found is not None and not problem:
+            objects.append(found)
+        elif problem and number < len(lines):
+            problems.append(f"{path}, line {number}: {problem}; damaged, or not written by hpcgnn")
+    if problems and (damaged is None or not objects):
+        raise ValueError(problems[0])
+    if damaged is not None:
+        damaged += problems
     return objects
 
 

@@ -55,6 +55,7 @@ def _write_csv(path: Path, nodes: NodeColumns, world: World) -> None:
     with _on_rank_0(world, lambda: open(path, "w", newline="")) as file:
         writer = csv.writer(file) if file else None
         for first in range(0, max(1, nodes.total), SLAB):
+            world.working(f"write {path}", first)
             slabs = {name: nodes.slab(name, first, world) for name in nodes.columns}
             with together(world, f"write {path}"):
                 if writer:
@@ -89,6 +90,7 @@ def _write_npz(path: Path, nodes: NodeColumns, world: World) -> None:
                             "shape": (nodes.total, *column.shape[1:]),
                         })  # fmt: skip
                 for first in range(0, nodes.total, SLAB):
+                    world.working(f"write {path}", first)
                     values = nodes.slab(name, first, world)
                     with together(world, f"write {path}"):
                         if file:

@@ -1,7 +1,8 @@
 """Records where the time of a run goes: stages.jsonl in the run folder, a table at the end, and traces of some steps.
 
 R ranks of the job. Unlike metrics.jsonl, the lines of stages.jsonl depend on the machine: no two runs write the same,
-and a resumed run appends to them.
+and a resumed run appends to them. Bytes sent are those from rank to rank [R, R] for up to MOST_PAIRED ranks; of more
+ranks, what each sent to all others [R].
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import resource
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch.profiler import ProfilerActivity
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import Session
 
+MOST_PAIRED = 32
 WAIT, CHECKPOINT = "wait for plan", "checkpoint"
 EPOCH = "epoch"  # the time of a whole epoch, inside and outside of stages
 
@@ -32,7 +35,8 @@ class StageLog:
         self._session, self._world = session, session.world.job
         self._path = folder / "stages.jsonl" if self._world.rank == 0 else None
         self._total: dict[str, np.ndarray] = {}
-        self._sent, self._peak = np.zeros((self._world.size, self._world.size), np.int64), np.zeros(self._world.size)
+        self._sent, self._peak = np.zeros(self._world.size, np.int64), np.zeros(self._world.size)
+        self._end_line()
         hosts = self._world.allgather(self._world.host)
         self._write(
             kind="start", ranks=self._world.size, threads=self._world.threads, hosts=hosts, resumed=resumed,
@@ -49,7 +53,8 @@ class StageLog:
         """Collective. Write the stages of an epoch that is over, with validation and checkpoints."""
         own = {name: value - self._seconds_before.get(name, 0.0) for name, value in self._seconds().items()}
         own[EPOCH] = time.perf_counter() - self._started
-        by_rank = self._world.gather((own, self._sent_to() - self._sent_before, peak_mib()))
+        sent_to = self._sent_to() - self._sent_before
+        by_rank = self._world.gather((own, sent_to if len(sent_to) <= MOST_PAIRED else sent_to.sum(), peak_mib()))
         if by_rank is not None:
             stages, sent, peaks = zip(*by_rank, strict=True)
             self._add(number, stages, np.stack(sent), np.array(peaks))
@@ -65,7 +70,7 @@ class StageLog:
         for name in sorted(self._total, key=lambda name: -self._total[name].mean()):
             low, mean, high = self._total[name].min(), self._total[name].mean(), self._total[name].max()
             lines.append(f"{name:18s} {low:9.2f} {mean:9.2f} {high:9.2f}  {100 * mean / longest:5.1f} %")
-        sent = self._sent.sum(axis=1) / 2**20
+        sent = self._sent / 2**20
         lines.append(f"{'MiB sent':18s} {sent.min():9.1f} {sent.mean():9.1f} {sent.max():9.1f}")
         lines.append(f"{'MiB of memory':18s} {self._peak.min():9.0f} {self._peak.mean():9.0f} {self._peak.max():9.0f}")
         if "compute" in self._total:
@@ -79,7 +84,8 @@ class StageLog:
         seconds = {name: [of_rank.get(name, 0.0) for of_rank in stages] for name in names}
         for name, values in seconds.items():
             self._total[name] = self._total.get(name, 0.0) + np.array(values)
-        self._sent, self._peak = self._sent + sent, np.maximum(self._peak, peaks)
+        self._sent += sent if sent.ndim == 1 else sent.sum(axis=1)
+        self._peak = np.maximum(self._peak, peaks)
         self._write(
             kind=EPOCH, epoch=number, seconds={name: np.round(values, 6).tolist() for name, values in seconds.items()},
             sent_bytes=sent.tolist(), peak_mib=np.round(peaks, 1).tolist(),
@@ -97,6 +103,16 @@ class StageLog:
             if channel.size == world.size:
                 sent[first : first + world.size] += channel.sent_to
         return sent
+
+    def _end_line(self) -> None:
+        """End a line that a killed run or a full disk cut off: what follows is not to be part of it."""
+        if self._path is None or not self._path.exists():
+            return
+        with contextlib.suppress(OSError), open(self._path, "r+b") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":
+                    file.write(b"\n")
 
     def _write(self, **values) -> None:
         if self._path is None:

@@ -57,12 +57,12 @@ class StepProgress:
             self.end()
             self._log(f"epoch {self._epoch}: step {self._text(done, loss, now)}")
 
-    def scored(self, split: str, plans: int) -> None:
-        """Log that so many plans of a split have been scored; the bar does not show it."""
+    def scored(self, split: str, steps: int) -> None:
+        """Log that so many steps of scoring a split are done; the bar does not show it."""
         now = time.monotonic()
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
-            self._log(f"{split}: {plans} batches scored, {plans / (now - self._began):.1f} a second")
+            self._log(f"{split}: {steps} steps of scoring, {steps / (now - self._began):.1f} a second")
 
     def end(self) -> None:
         """Erase the bar, to make room for other lines."""
@@ -117,8 +117,7 @@ class Seen:
         self._tracer.reached(progress.global_step)
 
     def scoring(self, split: str, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """Wrap ``stop``, which is called after every plan of a split that is scored, so that each call shows
-        progress."""
+        """Wrap ``stop``, which is called after every step of scoring a split, so that each call shows progress."""
         if self._progress is None:
             return stop
         count, progress = itertools.count(1), self._progress

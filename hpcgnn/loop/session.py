@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.native.products import choose_products
-from hpcgnn.task.collect import Collected
+from hpcgnn.task.goal import Collected
 
 
 class Loader(Protocol):
@@ -47,8 +49,8 @@ class Task:
         return True
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds besides weights, optimizer and ``memory``: equal on all ranks, as of the newest
-        ``memory.saved``."""
+        """What a checkpoint holds besides weights, buffers, optimizer and ``memory``: equal on all ranks, as of the
+        newest ``memory.saved``."""
         return {}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
@@ -56,6 +58,38 @@ class Task:
 
     def close(self) -> None:
         """There are no more steps."""
+
+
+class StepTask(Task, ABC):
+    """A task whose training steps may be launched as graphs."""
+
+    def __init__(self):
+        self._graphs: StepGraphs | None = None
+
+    def use_graphs(self, graphs: Callable[[Callable[[Any], Any]], StepGraphs]) -> None:
+        """Train with graphs, on one rank; ``graphs`` makes them of the function that does a step."""
+        self._graphs = graphs(self._train)
+
+    def train(self, plan) -> torch.Tensor | float:
+        """Collective. Do a step forward and backward (gradients accumulate in the parameters) and write what it leaves
+        to the next ones; returns this rank's share of the loss."""
+        self._set_mode(training=True)
+        loss, self.last_scores = (self._graphs or self._train)(plan)
+        return loss
+
+    def close(self) -> None:
+        """Free the memory of all graphs; there are no more steps."""
+        if self._graphs is not None:
+            self._graphs.close()
+            self._graphs = None
+
+    @abstractmethod
+    def _set_mode(self, training: bool) -> None:
+        """Set the mode of the model's parts."""
+
+    @abstractmethod
+    def _train(self, plan) -> tuple[torch.Tensor | float, Any]:
+        """Collective. Do a step with its backward pass; returns its loss and its scores."""
 
 
 @dataclass

@@ -7,7 +7,6 @@ made before. Lengths are padded to a few sizes, so that many steps have the same
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +15,6 @@ import torch
 
 from hpcgnn.comm.timers import Timers
 from hpcgnn.loop.prefetch import map_tensors, shapes_of, tensors_of
-from hpcgnn.loop.session import Task
 from hpcgnn.native.random import LaterMask, MaskKind, later_masks, noted_masks
 
 MOST_GRAPHS = 64
@@ -82,38 +80,6 @@ class StepGraphs:
             step.close()
         self._steps.clear()
         self._seen.clear()
-
-
-class StepTask(Task, ABC):
-    """A task whose training steps may be launched as graphs."""
-
-    def __init__(self):
-        self._graphs: StepGraphs | None = None
-
-    def use_graphs(self, graphs: Callable[[Callable[[Any], Any]], StepGraphs]) -> None:
-        """Train with graphs, on one rank; ``graphs`` makes them of the function that does a step."""
-        self._graphs = graphs(self._train)
-
-    def train(self, plan) -> torch.Tensor | float:
-        """Collective. Do a step forward and backward (gradients accumulate in the parameters) and write what it leaves
-        to the next ones; returns this rank's share of the loss."""
-        self._set_mode(training=True)
-        loss, self.last_scores = (self._graphs or self._train)(plan)
-        return loss
-
-    def close(self) -> None:
-        """Free the memory of all graphs; there are no more steps."""
-        if self._graphs is not None:
-            self._graphs.close()
-            self._graphs = None
-
-    @abstractmethod
-    def _set_mode(self, training: bool) -> None:
-        """Set the mode of the model's parts."""
-
-    @abstractmethod
-    def _train(self, plan) -> tuple[torch.Tensor | float, Any]:
-        """Collective. Do a step with its backward pass; returns its loss and its scores."""
 
 
 class _RecordedStep:

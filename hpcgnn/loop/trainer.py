@@ -23,7 +23,7 @@ from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
 from hpcgnn.loop.records import Seen
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
-from hpcgnn.task.collect import TrainScores
+from hpcgnn.task.goal import TrainScores
 from hpcgnn.task.metrics import LOWER_IS_BETTER
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
@@ -41,12 +41,14 @@ class Trainer:
 
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
-        self._metric_names = session.goal.metric_names()
-        _check(self._config, num_steps, self._metric_names)
+        metric_names = session.goal.metric_names()
+        _check(self._config, num_steps, metric_names)
+        self._monitored = self._config.monitor or metric_names[0]
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
         keep, graph = session.config.output.keep, session.partition.graph
-        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog)
+        config = session.config.to_dict()
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog, config)
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
         self.flat, self.progress = self.optimizer.flat, Progress()
         self._scores = TrainScores(self.world, *session.goal.train_measure())  # of the epoch so far
@@ -66,16 +68,33 @@ class Trainer:
 
     def resume(self) -> None:
         """Continue from the newest checkpoint; a run without one starts anew."""
-        newest = checkpoint.find_sound(self._folder, self.world, self.log)
+        newest, has_best = checkpoint.find_sound(self._folder, self.world, self.log)
         if newest is None:
             self.log("no checkpoint to resume from: starting anew")
             self.start()
             return
         state = load(self.session, newest)
         self.progress, self._resumed = state.progress, newest.name
+        if not has_best:
+            self._forget_best()
         self.optimizer.restore(state.tensors)
         self._scores.restore(state.tensors)
         self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
+
+    def _forget_best(self) -> None:
+        """The best epoch's checkpoint is damaged. Raises DistributedError where no epoch is left to be a better one."""
+        tag = checkpoint.best_tag(self.progress.best_epoch)
+        if self.progress.epoch >= self._config.epochs:
+            message = (
+                f"{self._folder / tag}: damaged, and no checkpoint from before it is left: resume with more "
+                "--train.epochs, of which the best one counts then, or train anew into another folder"
+            )
+            raise DistributedError(message, user_error=True)
+        self.log(f"{tag} is lost: the best epoch is chosen among those to come")
+        start = Progress()
+        self.progress = replace(
+            self.progress, best_metric=start.best_metric, best_epoch=start.best_epoch, bad_epochs=start.bad_epochs
+        )
 
     def close(self) -> None:
         """Finish the checkpoints, and free what the ranks have together; the session stays open."""
@@ -127,7 +146,8 @@ class Trainer:
         sums = self.world.allgather(self.flat.checksum())
         if len(set(sums)) > 1:
             raise RuntimeError(f"parameters differ between ranks after epoch {progress.epoch}: {sums}")
-        trained, metrics = [], {}
+        trained: list[SavedRows] | None = None
+        metrics: dict[str, float] = {}
         if self._config.validates(progress.epoch):
             trained = memory.saved()
             with self.session.timers("validation"):
@@ -189,14 +209,15 @@ class Trainer:
             self.optimizer.step(plan.epoch, plan.step)
         return total, stop
 
-    def _score(self, split: str, trained: list[SavedRows]) -> dict[str, float]:
-        """Metrics of a split; memory moves on. A signal stops it: ``trained`` (memory before it, where there is any)
-        goes into a checkpoint."""
+    def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
+        """Metrics of a split; memory moves on. A signal stops it: where training has moved on since the last
+        checkpoint, memory before the split is ``trained``, maybe without any row, and goes into one."""
         collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
         if collected is None:
-            if trained:
+            if trained is not None:
                 self._save(trained, seconds=self.progress.train_seconds)
             raise Stopped
+        self._watchdog.at(f"metrics of {split}")
         metrics = split_metrics(self.session, split, collected)
         return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
 
@@ -215,22 +236,24 @@ class Trainer:
             loss=loss,
             **values,
         )
-        shown = [text for split in ("train", "val") if (text := headline(split, values))]
+        shown = [text for split in ("train", "val") if (text := headline(split, values, self._monitored))]
         parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} {self.session.roots}/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
-    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows]) -> None:
-        """Collective. ``metrics`` of validation and the memory before it; both empty without one."""
+    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows] | None) -> None:
+        """Collective. ``metrics`` of validation and the memory before it; empty and None without one."""
         progress = self.progress
         next_epoch = progress.epoch + self._config.epoch_parallel
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
-        if metrics:
-            name = self._config.monitor or self._metric_names[0]
+        if trained is not None:
+            name = self._monitored
             value = -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
-            # NaN (no validation events): the newest epoch is the best
-            if progress.best_epoch < 0 or not value <= progress.best_metric:
-                best = float(np.nan_to_num(value, nan=WORST))
-                done = replace(done, best_metric=best, best_epoch=progress.epoch, bad_epochs=0)
+            if progress.best_epoch < 0 and np.isnan(value):
+                self.log(f"validation has no {name.upper()}: without one the newest epoch counts as the best")
+            value = float(np.nan_to_num(value, nan=WORST))
+            is_unknown = value == progress.best_metric == WORST  # of all epochs so far, as without validation roots
+            if progress.best_epoch < 0 or value > progress.best_metric or is_unknown:
+                done = replace(done, best_metric=value, best_epoch=progress.epoch, bad_epochs=0)
                 self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
             else:
                 done = replace(done, bad_epochs=progress.bad_epochs + 1)
@@ -245,15 +268,15 @@ class Trainer:
         if epoch < 0:
             return
         load(self.session, self._folder / checkpoint.best_tag(epoch))
-        val = self._score("val", [])
-        test = self._score("test", [])
+        val = self._score("val")
+        test = self._score("test")
         values = {
             f"{split}_{name}": value
             for split, scores in (("val", val), ("test", test))
             for name, value in scores.items()
         }
         self._write("test", epoch=self.progress.best_epoch, **values)
-        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values)}")
+        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")
 
     # -------------------------------------------------------------------------------------------------------------
     # checkpoints
@@ -270,8 +293,8 @@ class Trainer:
             with together(self.world, "checkpoint"):
                 self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
             progress = replace(self.progress, train_seconds=seconds)
-            tensors = {f"model.{name}": value.detach() for name, value in session.model.named_parameters()}
-            tensors |= self.optimizer.tensors(self.progress.step) | session.task.run_state()
+            tensors = checkpoint.model_tensors(session.model) | session.task.run_state()
+            tensors |= self.optimizer.tensors(self.progress.step)
             tensors |= self._scores.gather() if is_step else {}
             memory = memory if session.world.group == 0 else []
             tag = tag or checkpoint.step_tag(progress)
@@ -287,10 +310,13 @@ class Trainer:
         self._seen.write(kind, self.progress.global_step, **values)
 
 
-def headline(split: str, values: dict[str, float]) -> str:
-    """A split's first two metrics as text, such as "test AP 0.9123, AUC 0.9200"; empty without metrics."""
-    shown = [(n.removeprefix(f"{split}_"), v) for n, v in values.items() if n.startswith(f"{split}_")][:2]
-    return f"{split} " * bool(shown) + ", ".join(f"{name.upper()} {value:.4f}" for name, value in shown)
+def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
+    """Write two of a split's metrics as text, such as "test AP 0.9123, AUC 0.9200": the monitored one, then as many of
+    the first ones; without those that are NaN, empty where none is left."""
+    names = [name for name in values if name.startswith(f"{split}_") and values[name] == values[name]]
+    names.sort(key=lambda name: name != f"{split}_{monitored}")
+    shown = [f"{name.removeprefix(f'{split}_').upper()} {values[name]:.4f}" for name in names[:2]]
+    return f"{split} {', '.join(shown)}" if shown else ""
 
 
 def _check(config: TrainConfig, num_steps: int, known: tuple[str, ...]) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+INSIDE = (nn.RNNBase, nn.MultiheadAttention)  # have dropout of their own
 
 
 def own_class(class_path: str) -> type[nn.Module]:
@@ -19,3 +23,22 @@ def own_class(class_path: str) -> type[nn.Module]:
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise ValueError(f"model.class_path {class_path!r} is no torch.nn.Module")
     return model_class
+
+
+def check_parts(model: nn.Module, class_path: str) -> None:
+    """Refuse parts of the user's own model whose results depend on which rows lie on a rank. Raises ValueError."""
+    for name, part in model.named_modules():
+        remedy = ""
+        if isinstance(part, _BatchNorm):
+            remedy = "torch.nn.LayerNorm, or on snapshots hpcgnn.snapshots.model.batch_norm.BatchNorm"
+        elif (isinstance(part, _DropoutNd) and part.p > 0) or (isinstance(part, INSIDE) and part.dropout > 0):
+            remedy = (
+                "dropout that is keyed by nodes: hpcgnn.static.model.models.drop, drop of a snapshot model's Frame, or "
+                "on temporal graphs hpcgnn.native.dropout_mask"
+            )
+        if remedy:
+            kind = type(part).__name__
+            raise ValueError(
+                f"model.class_path {class_path!r}: {name or 'the model'} is a torch.nn.{kind}, whose results depend on "
+                f"which rows lie on a rank; take {remedy}"
+            )

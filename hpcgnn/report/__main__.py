@@ -20,7 +20,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     out = options.out or options.runs[0] / "report.html"
     try:
-        out.write_text(page([read_run(folder) for folder in options.runs]), encoding="utf-8")
+        runs = [read_run(folder) for folder in options.runs]
+        for problem in [text for run in runs for text in run.damaged]:
+            print(f"warning: {problem}; left out", file=sys.stderr)
+        out.write_text(page(runs), encoding="utf-8")
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -123,7 +123,10 @@ def _machine(run: RunRecords) -> str:
     parts["validation and other"] = np.maximum(0.0, whole - sum(parts.values()))
     cards = [_card("seconds by stage and rank", svg.stacked_bars(parts, "seconds by stage and rank"))]
     if len(sent) > 1:
-        cards.append(_card("bytes sent, from row to column", svg.matrix(sent, "bytes from rank to rank")))
+        if sent.ndim == 2:
+            cards.append(_card("bytes sent, from row to column", svg.matrix(sent, "bytes from rank to rank")))
+        else:
+            cards.append(_card("bytes sent by rank", svg.stacked_bars({"sent": sent}, "bytes sent by rank")))
     cards.append(_card("MiB of memory by rank", svg.stacked_bars({"highest": run.peak_mib()}, "memory by rank")))
     rows = "".join(
         _stage_row(name, stages[name], float(whole.max()))

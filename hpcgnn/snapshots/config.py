@@ -159,7 +159,8 @@ class SnapshotDataConfig:
         val_snapshots: number of snapshots for validation; -1: by fraction.
         test_snapshots: number of snapshots for the test; -1: by fraction.
         check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
+            variables in it, such as '$TMPDIR', are those of each job that trains the run.
         synthetic_nodes: size of the built-in graph.
         synthetic_snapshots: its snapshots.
     """

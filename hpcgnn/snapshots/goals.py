@@ -22,8 +22,7 @@ from hpcgnn.snapshots.config import EDGE, KEPT, NODES, SnapshotConfig, SnapshotD
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.task import metrics
-from hpcgnn.task.collect import Collected, Measure
-from hpcgnn.task.goal import Goal
+from hpcgnn.task.goal import Collected, Goal, Measure
 from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
 from hpcgnn.task.metrics import REGRESSION_NAMES, UNIT_NAMES, regression_metrics
 

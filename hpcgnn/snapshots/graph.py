@@ -6,6 +6,7 @@ n nodes of this rank, S snapshots, m rows of edges, each of them in one snapshot
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +115,14 @@ class SnapshotPartition:
 
 
 def open_snapshot_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None
 ) -> SnapshotPartition:
-    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph.
+    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: is told about every
+    part.
 
     Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
     """
-    partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots")
+    partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots", working=working)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
         if (len(partition.types), len(partition.relations)) != (1, 1):
             raise files.FileFormatError(
@@ -132,7 +134,8 @@ def open_snapshot_partition(
             raise files.FileFormatError(
                 f"{file.filename}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
             )
-    with files.reading(files.part_path(path, 0), files.PART, "partition again") as file:
+    first_part = partition.book.parts_of(rank)[0]  # all parts list all columns; a staged set may lack other ranks'
+    with files.reading(files.part_path(path, first_part), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
         stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}

@@ -22,9 +22,9 @@ from hpcgnn.snapshots.config import ALL, BOTH, DRAWN, FILTERED, SnapshotConfig
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, Answers, PairPlanner, Pairs, TargetEdges, score_pairs
-from hpcgnn.task.collect import Collected, Measure, SplitMeasure, measure_links
+from hpcgnn.task.goal import Collected, Measure, SplitMeasure, measure_links
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
-from hpcgnn.task.metrics import Levels, check_finite, count_levels, ranking_metrics, ranks_of
+from hpcgnn.task.metrics import Levels, check_finite, grouped_metrics, mean_known, ranking_metrics, ranks_of
 from hpcgnn.task.ranking import FILTERED_NAMES, Candidates, filtered_metrics
 
 ALL_NAMES = ("map", "mrr", "auc")
@@ -200,19 +200,9 @@ def _mean_reciprocal_rank(score: torch.Tensor, source, positive, channel: Channe
 
 
 def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
-    """Collective. Measure average precision and ROC AUC over all pairs, the mean reciprocal rank of edges among their
-    negatives, and means over snapshots of the first two, each of the snapshot's own pairs."""
-    positive, negative, number = (scores[name] for name in ("positive", "negative", "number"))
-    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-    levels = count_levels(positive, negative, world)
-    values = [levels.average_precision(), levels.auc()]
-    values.append(ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"])
-    by_snapshot = []
-    for target in sorted(t for targets in batches.targets for t in targets):
-        here = number == target
-        levels = count_levels(positive[here], negative[here], world)
-        by_snapshot.append((levels.average_precision(), levels.auc()))
-    values += [mean_known(column) for column in zip(*by_snapshot, strict=True)]
+    """Collective. Compute the metrics of DRAWN_NAMES of pairs, grouped by the snapshot that they are predicted from."""
+    snapshots = sorted(number for targets in batches.targets for number in targets)
+    values = grouped_metrics(scores["positive"], scores["negative"], scores["number"], snapshots, world)
     return dict(zip(DRAWN_NAMES, values, strict=True))
 
 
@@ -235,9 +225,3 @@ def _count_types(partition: SnapshotPartition, world: World) -> int:
         if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
             raise ValueError(f"column {TYPE} of edges must hold types, integers from 0 on")
     return 1 + max(world.allgather(int(types.max(initial=0))))
-
-
-def mean_known(values) -> float:
-    """Average the values that are no NaN; NaN where all are."""
-    numbers = [float(value) for value in values if not math.isnan(value)]
-    return math.fsum(numbers) / len(numbers) if numbers else math.nan

@@ -21,6 +21,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.nn.step_key import STEP_NUMBERS
 from hpcgnn.snapshots.config import SnapshotSamplingConfig
@@ -32,14 +33,18 @@ from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner
 class SnapshotSequence:
     """Collective to create. This rank's part of a partition set (``partition``)."""
 
-    def __init__(self, path: str | os.PathLike, world: World, check_hash: bool = True, degrees: bool = False):
-        """degrees: whether the nodes have a column ``degree`` of every snapshot: the log of 1 + their in-degree.
+    def __init__(
+        self, path: str | os.PathLike, world: World, check_hash: bool = True, degrees: bool = False, stage_to: str = ""
+    ):
+        """degrees: whether the nodes have a column ``degree`` of every snapshot: the log of 1 + their in-degree;
+        stage_to: folder of the node's own disk that the parts are copied to first, empty: they are read where they are.
 
         Raises DistributedError for a partition set that cannot be used.
         """
+        path = stage_path(path, stage_to, world)
         self.world, self.channel = world, world.channel()
         with together(world, "open the partition set"):
-            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash)
+            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash, world.working)
             if degrees:
                 self.partition.add_degrees()
 

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.halo import RankHalo
 from hpcgnn.comm.route import Route
-from hpcgnn.graph.ghosts import find_ghosts, is_remote
-from hpcgnn.graph.spill import exchange_columns
+from hpcgnn.graph.book import find_ghosts, is_remote
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
 from hpcgnn.nn.aggregation import edge_factors, with_loops
 from hpcgnn.nn.step_key import SNAPSHOT_BITS

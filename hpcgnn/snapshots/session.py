@@ -14,7 +14,6 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots import config as tasks
 from hpcgnn.snapshots.config import SnapshotConfig
@@ -42,8 +41,7 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
     group of the job's, which predicts from some snapshots of every step."""
     sampling, train = config.sampling, config.train
     timers, plan_timers, dtype = prepare(train, world)
-    folder = stage_path(path, config.data.stage_to, world)
-    graph = SnapshotSequence(folder, world, config.data.check_hash, config.task.target == DEGREE)
+    graph = SnapshotSequence(path, world, config.data.check_hash, config.task.target == DEGREE, config.data.stage_to)
     partition, channel = graph.partition, world.channel(polite=world.plans_ahead(sampling.prefetch) > 0)
     with together(world, "open the partition set"):
         inputs = SnapshotInputs(config.inputs, partition, config.task.target, dtype, world.device)

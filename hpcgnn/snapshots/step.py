@@ -98,7 +98,7 @@ class SequenceRows:
         return {**learnt, **{f"state.{name}": value for name, value in self.state.items()}}
 
 
-STATE, BUFFER = "state.", "buffer."
+STATE = "state."
 
 
 class SnapshotTask(Task):
@@ -159,22 +159,13 @@ class SnapshotTask(Task):
         return period == 1 or (epoch % period == 0 and step == 0)
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """Return what the newest ``saved`` of the rows shares between ranks, and the model's running statistics, which
-        move in training alone."""
-        shared = {STATE + name: value for name, value in self._rows.saved_shared.items()}
-        return shared | {BUFFER + name: value for name, value in self._buffers().items()}
+        """Return what the newest ``saved`` of the rows shares between ranks."""
+        return {STATE + name: value for name, value in self._rows.saved_shared.items()}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """Restore what ``run_state`` returned."""
         shared = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
         self._rows.put_shared(shared)
-        for name, value in self._buffers().items():
-            value.copy_(tensors[BUFFER + name])
-
-    def _buffers(self) -> dict[str, torch.Tensor]:
-        """Return the model's running statistics, by name."""
-        parameters = dict(self.model.named_parameters())
-        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
     def _chain(self) -> HaloChain:
         return HaloChain(self.timers, self._overlap)

@@ -235,7 +235,8 @@ class GraphDataConfig:
     Attributes:
         path: folder of a partition set; empty: a built-in synthetic graph.
         check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
+            variables in it, such as '$TMPDIR', are those of each job that trains the run.
         synthetic_nodes: size of the built-in graph.
     """
 

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.partition import GraphPartition, InEdges, Relation
-from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.neighbors import edges_below

@@ -5,6 +5,7 @@ destinations.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +43,7 @@ from hpcgnn.static.step import (
     ReplacedEnd,
     score_negatives,
 )
-from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_links, measure_nodes
-from hpcgnn.task.goal import Goal
+from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_links, measure_nodes
 from hpcgnn.task.labels import LabelScores, count_classes, has_label, labelled_type, node_labels
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import (
@@ -51,7 +51,6 @@ from hpcgnn.task.metrics import (
     MULTICLASS_NAMES,
     MULTILABEL_NAMES,
     link_metrics,
-    node_metrics,
     ranking_metrics,
     ranks_of,
 )
@@ -73,8 +72,11 @@ class StaticGoal(Goal):
         """Make what executes plans; shared: what GraphTask takes."""
 
     @abstractmethod
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
-        """Collective. Score a split from the model's outputs [n, C] of all local nodes of a graph."""
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Score a split from the model's outputs [n, C] of all local nodes of a graph. ``between`` is
+        called on all ranks after every step; what it raises ends the scoring."""
 
 
 class NodeGoal(StaticGoal):
@@ -97,7 +99,9 @@ class NodeGoal(StaticGoal):
     def task(self, *shared) -> GraphNodeTask:
         return GraphNodeTask(self.node_type, *shared)
 
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
         """Collective. Score a split's seeds at their owners."""
         pool, partition = self.pools[batches.name], graph.partition
         first = int(partition.book.of_type(self.node_type).starts[partition.rank])
@@ -109,7 +113,7 @@ class NodeGoal(StaticGoal):
 
     def collector(self) -> Collected:
         """Collect outputs and labels."""
-        return Collected(measure_classes)
+        return Collected(lambda scores, batches, world: measure_nodes(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
@@ -137,11 +141,6 @@ def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) 
     values = link_metrics(positive, negative, none, world)
     values |= ranking_metrics(ranks_of(positive, negative), none, world)
     return {name: values[name] for name in METRICS}
-
-
-def measure_classes(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Measure the classes of nodes."""
-    return node_metrics(scores["output"], scores["label"], world)
 
 
 class LinkGoal(StaticGoal):
@@ -212,10 +211,12 @@ class LinkGoal(StaticGoal):
         return GraphLinkTask(types, self._replaced, loss, *shared)
 
     @torch.no_grad()
-    def exact_scores(self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph) -> Collected:
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
         """Collective. Score a split, a batch at a time."""
         if self._candidates:
-            return self._rank(outputs, batches, model.decoder, graph)
+            return self._rank(outputs, batches, model.decoder, graph, between)
         collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
@@ -232,9 +233,12 @@ class LinkGoal(StaticGoal):
                 for place, negative in zip(self._replaced, negatives, strict=True)
             ]
             collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
+            between()
         return collected
 
-    def _rank(self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph) -> Collected:
+    def _rank(
+        self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
         """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
         collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
@@ -251,6 +255,7 @@ class LinkGoal(StaticGoal):
                 ranks = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
                 collected.take({"query": query[own], "rank": ranks[own]})
+            between()
         return collected
 
     def collector(self) -> Collected:

@@ -21,12 +21,11 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
 from hpcgnn.static.draw import induced_block
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
-from hpcgnn.static.features import NodeTables
+from hpcgnn.static.features import FEATURE, NodeRows, NodeTables
 from hpcgnn.static.model.blocks import Block
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.replica import Replica, make_replica
-from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.static.seeds import type_directory
 
 Nodes = np.ndarray | torch.Tensor
@@ -41,7 +40,7 @@ def open_partition(
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
     with together(world, "open the partition set"):
         partition = open_graph_partition(
-            folder, world.rank, world.size, config.data.check_hash, edges, columns, with_out=out
+            folder, world.rank, world.size, config.data.check_hash, edges, columns, out, working=world.working
         )
         check(partition)
     return outward(partition, channel) if out else partition
@@ -67,7 +66,9 @@ class StaticGraph:
         if partition is None:
             with together(world, "open the partition set"):
                 check_choice("direction", direction, DIRECTIONS)
-                partition = open_graph_partition(path, world.rank, world.size, check_hash, with_out=direction == OUT)
+                partition = open_graph_partition(
+                    path, world.rank, world.size, check_hash, with_out=direction == OUT, working=world.working
+                )
             if direction == OUT:
                 partition = outward(partition, self.channel)
         self.partition = partition

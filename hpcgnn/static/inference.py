@@ -7,6 +7,7 @@ other; W width of a layer's rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,32 @@ from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import WHOLE
+from hpcgnn.static.features import FEATURE
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
-from hpcgnn.static.rows import FEATURE
 
 NO_LAYER = -1  # of models without layers, whose input rows lie in files
 
 
-@torch.no_grad()
-def infer(session: Session) -> torch.Tensor:
-    """Collective. Compute the outputs [n, C] of all local nodes, in order of local row."""
-    return session.model.last(last_rows(session))
+def go_on() -> None:
+    """Do nothing between two chunks."""
 
 
 @torch.no_grad()
-def last_rows(session: Session) -> torch.Tensor:
+def infer(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor:
+    """Collective. Compute the outputs [n, C] of all local nodes, in order of local row; between: see ``last_rows``."""
+    return session.model.last(last_rows(session, between))
+
+
+@torch.no_grad()
+def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor:
     """Collective. Compute the rows [n, W] of all local nodes after the last layer, in order of local row: what the
-    output layer takes, or, in models without one, the outputs."""
+    output layer takes, or, in models without one, the outputs. ``between`` is called on all ranks after every chunk of
+    a layer, or after the only pass where a step is the whole graph; what it raises ends the computation."""
     if session.config.sampling.mode == WHOLE:
-        return session.task.rows()
+        outputs = session.task.rows()
+        between()
+        return outputs
     model, partition = session.model, session.partition
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
@@ -46,8 +54,8 @@ def last_rows(session: Session) -> torch.Tensor:
     if not any(isinstance(of_type.tables.get(FEATURE), GatheredTable) for of_type in session.graph.rows):
         rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))
     for number in range(model.num_hops):
-        rows = _layer(session, number, rows, identity, degree)
-    return _layer(session, NO_LAYER, rows, identity, degree) if rows is None else rows
+        rows = _layer(session, number, rows, identity, degree, between)
+    return _layer(session, NO_LAYER, rows, identity, degree, between) if rows is None else rows
 
 
 def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
@@ -67,7 +75,7 @@ def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch
     return inputs
 
 
-def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, degree) -> torch.Tensor:
+def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, degree, between) -> torch.Tensor:
     """Collective. Compute one layer's rows [n, W] of all local nodes: from the rows of the layer before, or, where
     these are None, from input rows; NO_LAYER: what layers would take."""
     partition, world, size = session.partition, session.world, session.config.eval.chunk
@@ -87,6 +95,7 @@ def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, de
         if out is None:
             out = outputs.new_empty((partition.num_nodes, outputs.shape[1]))
         out[first:last] = outputs
+        between()
     return rows if out is None else out
 
 

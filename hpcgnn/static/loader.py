@@ -28,12 +28,12 @@ from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
 from hpcgnn.static.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns
+from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler, check_weights
 from hpcgnn.static.plan import GraphPlan, GraphSampler
 from hpcgnn.static.replica import Replica, make_neighbors
-from hpcgnn.static.rows import FEATURE
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.seeds import SeedPool, make_pool, make_seed_batches
 from hpcgnn.task.labels import has_label, labelled_type, node_labels
@@ -95,7 +95,8 @@ class SeedLoader:
         self.samplers = self._make_samplers(seeds.roots, options)
         self.start_epoch(0)
         if graph.tables.wants_copies and graph.tables.num_copies() == 0:
-            graph.tables.keep_copies(self.samplers[0], self.batches, without)
+            input_ids = partial(self.samplers[0].input_ids, self.batches, 0)
+            graph.tables.keep_copies(input_ids, self.batches.num_steps, without)
             self.samplers = self._make_samplers(seeds.roots, options)
 
     @property

@@ -25,9 +25,9 @@ from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.draw import Draw, Roots, Steps
 from hpcgnn.static.edges import EdgeTables
+from hpcgnn.static.features import Fetch, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.negatives import LinkNegatives
-from hpcgnn.static.rows import Fetch, NodeRows
 from hpcgnn.static.seeds import SeedBatches
 
 NODE_COLUMNS = ("identity", "degree")  # of a Batch

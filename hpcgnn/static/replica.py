@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.shared import SharedRows, free_memory
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import GraphPartition, InEdges
-from hpcgnn.graph.spill import exchange_columns
 from hpcgnn.static.config import AUTO, SHARDED
 from hpcgnn.static.neighbors import Exclusion, InLists, NeighborSampler, edges_below, make_lists
 

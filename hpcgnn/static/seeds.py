@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import NodeDirectory, permute, places_of
 from hpcgnn.graph.partition import GraphPartition
-from hpcgnn.graph.spill import exchange_columns, spill
+from hpcgnn.graph.spill import spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random
 from hpcgnn.task.known_edges import KnownAnswers

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, RELATIONAL_KINDS, WHOLE, StaticConfig
 from hpcgnn.static.edges import check_columns
+from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
 from hpcgnn.static.inference import infer
@@ -30,11 +32,10 @@ from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.plan import pad_graph_plan
-from hpcgnn.static.rows import FEATURE
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.seeds import SeedBatches, SeedPool
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
-from hpcgnn.task.collect import Collected
+from hpcgnn.task.goal import Collected
 
 
 def open_session(
@@ -209,16 +210,28 @@ def _all_features(graph: StaticGraph, whole: FullGraph) -> list[torch.Tensor | N
     return features
 
 
+class AskedToLeave(Exception):
+    """Raised on all ranks between two chunks of scoring a split: the run is to leave."""
+
+
 @torch.no_grad()
 def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Collected | None:
-    """Collective. Score a split from the outputs of all nodes; chunks of exact inference are not stopped."""
-    whole = session.config.sampling.mode == WHOLE
-    if whole:
-        session.watchdog.at(split, 0)
-    outputs = infer(session)
-    if whole and stop():
+    """Collective. Score a split from the outputs of all nodes; None when ``stop``, asked after every chunk of
+    inference and every step of scoring, says so."""
+    steps = count(1)
+
+    def report_and_ask() -> None:
+        session.watchdog.at(split, next(steps))
+        if stop():
+            raise AskedToLeave
+
+    session.watchdog.at(split)
+    try:
+        outputs = infer(session, report_and_ask)
+        batches = session.batches[split]
+        return session.goal.exact_scores(outputs, batches, session.model, session.graph, report_and_ask)
+    except AskedToLeave:
         return None
-    return session.goal.exact_scores(outputs, session.batches[split], session.model, session.graph)
 
 
 def _describe_weights(config: StaticConfig, partition: GraphPartition) -> list[str]:

@@ -17,13 +17,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.embeddings import EmbeddingStore
-from hpcgnn.loop.step_graphs import StepTask
+from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
+from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import IndexedRows, rows_of
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.negatives import COUNTS, HIDDEN
 from hpcgnn.static.plan import GraphPlan
-from hpcgnn.static.rows import FEATURE, NodeRows
 from hpcgnn.task.labels import LabelScores
 from hpcgnn.task.links import LinkScores, Loss, mean_loss
 

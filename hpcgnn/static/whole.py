@@ -21,8 +21,8 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
+from hpcgnn.graph.book import find_ghosts, is_remote
 from hpcgnn.graph.embeddings import EmbeddingStore
-from hpcgnn.graph.ghosts import find_ghosts, is_remote
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Task
 from hpcgnn.nn.step_key import StepKey

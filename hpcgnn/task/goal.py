@@ -1,12 +1,151 @@
-"""The interface of goals: what a run learns, and how its results are measured, on graphs of all kinds."""
+"""Goals: what a run learns, on graphs of all kinds, and what it collects to measure its results.
+
+Collected are the scores of a split, or of an epoch's training steps; metrics are made of them.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from hpcgnn.task.collect import Collected, Measure
+from hpcgnn.comm.world import World
+from hpcgnn.task.labels import label_metrics
+from hpcgnn.task.metrics import link_metrics, node_metrics, ranking_metrics, ranks_of
+
+Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
+SplitMeasure = Callable[[dict[str, np.ndarray], Any, World], dict[str, float]]
+
+
+class StepScores(Protocol):
+    """The scores that a step reports for its b roots."""
+
+    def detach(self) -> StepScores:
+        """Return the scores without their gradients."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the scores by name, one row a root: [b, ...]."""
+
+
+class Collected:
+    """Collects the scores of this rank's roots of a split, step after step.
+
+    measure: makes metrics of all scores by name and of the split's batches, collective; ranking: a step has many
+    negatives, of which only the rank of every positive among them is kept, as ``rank``.
+    """
+
+    def __init__(self, measure: SplitMeasure, ranking: bool = False):
+        self._measure, self._ranking = measure, ranking
+        self._steps: list[dict[str, np.ndarray]] = []
+        self._pending: list[np.ndarray] = []
+
+    def add(self, plan: Any, scores: StepScores) -> None:
+        """Add a plan's scores. The negatives of a step may come in several plans, of which the last is final."""
+        columns = scores.arrays()
+        if not plan.final:
+            self._pending.append(columns["negative"])
+            return
+        if self._pending:
+            columns["negative"] = np.concatenate([*self._pending, columns["negative"]], axis=1)
+            self._pending.clear()
+        self.take(columns)
+
+    def take(self, columns: dict[str, np.ndarray]) -> None:
+        """Add the scores of a whole step, by name, one row a root."""
+        self._steps.append({"rank": ranks_of(**columns)} if self._ranking else columns)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all scores by name, one row a root."""
+        return {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+
+    def metrics(self, batches: Any, world: World) -> dict[str, float]:
+        """Collective. Compute the metrics of all scores."""
+        return self._measure(self.columns(), batches, world)
+
+
+def measure_events(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
+    """Collective. Compute AP and AUC of events, or, where they are ranked among many negatives, MRR and hits@10; of all
+    events and of the inductive ones."""
+    if "rank" in scores:
+        return ranking_metrics(scores["rank"], batches.inductive, world)
+    return link_metrics(scores["positive"], scores["negative"], batches.inductive, world)
+
+
+def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
+    """Join the scores of several steps, by name, one row a root."""
+    steps = [step.arrays() for step in scores]
+    return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+
+
+PREFIX = "scores."
+LINK_NAMES = ("ap", "auc")
+
+
+def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute AP and AUC of link scores, positive [n] and negative [n, k]."""
+    return link_metrics(scores["positive"], scores["negative"], np.zeros(len(scores["positive"]), bool), world)
+
+
+def measure_nodes(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of nodes' labels: output [n, C], label [n] or, several a node, [n, C]."""
+    return node_metrics(scores["output"], scores["label"], world)
+
+
+def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of one label each: output [n, C], label [n]."""
+    return label_metrics(scores["output"], scores["label"], world)
+
+
+class TrainScores:
+    """Collects the scores of an epoch's training steps, at the ranks that computed them until ``gather`` moves them to
+    rank 0.
+
+    measure: makes metrics of scores by name, of which those called ``names`` are reported.
+    """
+
+    def __init__(self, world: World, names: tuple[str, ...] = LINK_NAMES, measure: Measure = measure_links):
+        self._world, self._names, self._measure = world, names, measure
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all scores: an epoch begins."""
+        self._steps: list[StepScores] = []
+        self._gathered: dict[str, np.ndarray] = {}
+
+    def add(self, scores: StepScores) -> None:
+        """Add this rank's scores of one step."""
+        self._steps.append(scores.detach())
+
+    def gather(self) -> dict[str, torch.Tensor]:
+        """Collective. Move all scores so far to rank 0 and return them there, such as positive [n] and negative [n, k]
+        in float32; other ranks get none."""
+        if self._steps:
+            for name, values in concatenate(self._steps).items():
+                values = values.astype(np.float32) if values.dtype == np.float64 else values
+                gathered = self._world.gather_rows(values)
+                gathered = values[:0] if gathered is None else gathered
+                before = self._gathered.get(name, gathered[:0])
+                self._gathered[name] = np.concatenate([before, gathered])
+            self._steps = []
+        return {PREFIX + name: torch.from_numpy(values) for name, values in self._gathered.items()}
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take over the scores of a checkpoint, which every rank reads and rank 0 keeps."""
+        self.clear()
+        end = None if self._world.rank == 0 else 0
+        self._gathered = {
+            name.removeprefix(PREFIX): value.numpy()[:end] for name, value in tensors.items() if name.startswith(PREFIX)
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Collective. Compute the metrics of the epoch so far, such as train_ap and train_auc; NaN without scores."""
+        self.gather()
+        metrics = self._measure(self._gathered, self._world) if self._gathered else {}
+        return {f"train_{name}": metrics.get(name, math.nan) for name in self._names}
 
 
 class Goal(ABC):

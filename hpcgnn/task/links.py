@@ -19,7 +19,8 @@ from torch import nn
 from torch.nn import functional
 
 from hpcgnn.choices import check_choice
-from hpcgnn.nn.decoder import LinkDecoder
+from hpcgnn.native.layers import can_multiply
+from hpcgnn.native.link_decoder import link_decoder
 from hpcgnn.nn.linear import linear
 
 DecoderKind = Literal["dot", "cosine", "mlp", "distmult", "complex"]
@@ -56,8 +57,35 @@ class Cosine(nn.Module):
         return linear(functional.normalize(query) / self.temperature, functional.normalize(candidate))
 
 
+class LinkDecoder(nn.Module):
+    """Scores a pair by a network of two layers over both; it has no ``all_pairs``."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.source, self.destination = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(width, 1)
+
+    def score(self, embedding) -> torch.Tensor:
+        """Score pairs. embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One
+        native call on the CPU."""
+        if not can_multiply(embedding, self.out.weight):
+            return self(embedding[0], embedding[1:])
+        return link_decoder(embedding, *self.weights())
+
+    def weights(self) -> list[torch.Tensor]:
+        """List the weights in the order in which `link_decoder` takes them."""
+        return [self.source.weight, self.source.bias, self.destination.weight, self.out.weight, self.out.bias]
+
+    def forward(self, source, destination) -> torch.Tensor:
+        """Score pairs. source [n, Z]; destination [n, Z] or [k, n, Z]; returns logits [n] or [k, n], in plain torch."""
+        from_source = linear(source, self.source.weight, self.source.bias)
+        from_destination = linear(destination.flatten(0, -2), self.destination.weight)
+        from_destination = from_destination.view(*destination.shape[:-1], self.destination.out_features)
+        return functional.linear(torch.relu(from_source + from_destination), self.out.weight, self.out.bias).squeeze(-1)
+
+
 class MlpDecoder(LinkDecoder):
-    """Scores a pair by a network of two layers over both; the direction counts."""
+    """Scores a pair as its base does, and queries with all candidates; the direction counts."""
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
         """Score pairs [n] or [k, n]."""

@@ -9,6 +9,7 @@ compared in float32, so that equal pairs stay tied whatever the order of additio
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +80,9 @@ def count_levels(positive: np.ndarray, negative: np.ndarray, world: World) -> Le
     """Collective. Count the negatives of all ranks by level, from this rank's scores of positives [s] and of negatives,
     of any shape."""
     levels = Levels.of(positive, world)
-    levels.add(torch.from_numpy(np.ascontiguousarray(negative)))
+    for number, piece in enumerate(torch.from_numpy(np.ascontiguousarray(negative)).ravel().split(AT_ONCE)):
+        world.working("metrics", number)
+        levels.add(piece)
     return levels.summed(world)
 
 
@@ -130,6 +133,31 @@ def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> d
         sums = _sum(1 / some_ranks, world), _sum(some_ranks <= HITS, world)
         values += [total / count if count else math.nan for total in sums]
     return dict(zip(RANKING_NAMES, values, strict=True))
+
+
+def grouped_metrics(
+    positive: np.ndarray, negative: np.ndarray, number: np.ndarray, groups: Sequence[int], world: World
+) -> list[float]:
+    """Collective. Compute average precision and ROC AUC over all pairs, the mean reciprocal rank of positives among
+    their negatives, and means over groups of the first two, each of the group's own pairs.
+
+    positive [s], negative [s, k]: scores of this rank's pairs; number [s]: their groups; groups: the same on all ranks.
+    Raises DistributedError for a score that is not finite.
+    """
+    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
+    ap, auc = _ap_auc(positive, negative, world)
+    mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
+    by_group = []
+    for group in groups:
+        here = number == group
+        by_group.append(_ap_auc(positive[here], negative[here], world))
+    return [ap, auc, mrr, *(mean_known(column) for column in zip(*by_group, strict=True))]
+
+
+def mean_known(values: Iterable[float]) -> float:
+    """Average the values that are no NaN; NaN where all are."""
+    numbers = [float(value) for value in values if not math.isnan(value)]
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
 def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:

@@ -14,6 +14,7 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.metrics import check_finite
 
 TOP = 20
 FILTERED_NAMES = ("mrr", "hits@1", "hits@10")
@@ -34,13 +35,15 @@ class Candidates:
         self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, answer, world: World
     ) -> np.ndarray:  # fmt: skip
         """Collective. Rank every answer: [S] float64, 1 + the mean of two counts of other candidates, known answers
-        left out: those that score higher, and those that score at least as high. Scores are compared in float32.
+        left out: those that score higher, and those that score at least as high; NaN where a candidate's score is not
+        finite. Scores are compared in float32.
 
         embeddings [c, Z] of the candidates; rows [S, Z] of the queries; query, edge_type, answer [S], on all ranks
         alike.
         """
         ranks, order = np.empty(len(query)), np.lexsort((edge_type, query))
         for at in range(0, len(query), self._chunk):
+            world.working("ranking", at)
             part = order[at : at + self._chunk]
             keys, first, number = np.unique(
                 np.column_stack([query[part], edge_type[part]]), axis=0, return_index=True, return_inverse=True
@@ -58,25 +61,30 @@ class Candidates:
         own_score = np.full(len(answer), -np.inf, np.float32)
         own_score[here] = score[number[here], place[here]]
         own_score = world.reduce_array(own_score, "max")
+        is_finite = np.isfinite(score).all(axis=1)  # nothing ranks above NaN, which would be a perfect rank
         score[self._known.of(*keys.T)] = -np.inf
         # How many candidates score higher, plus how many score at least as high, but for the answer itself.
         counts = np.zeros(len(answer), np.int64)
         for position, (row, threshold) in enumerate(zip(number, own_score, strict=True)):
             counts[position] = np.count_nonzero(score[row] > threshold) + np.count_nonzero(score[row] >= threshold)
         counts[here] -= score[number[here], place[here]] == own_score[here]
-        return 1 + 0.5 * world.reduce_array(counts)
+        counts, unusable = world.reduce_array(np.stack([counts, ~is_finite[number]]))
+        return np.where(unusable > 0, math.nan, 1 + 0.5 * counts)
 
 
 def filtered_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of FILTERED_NAMES over all seeds, from their ``rank`` [n]."""
+    """Collective. Compute the metrics of FILTERED_NAMES over all seeds, from their ``rank`` [n]. Raises
+    DistributedError for a rank that is NaN."""
     rank = scores["rank"]
+    check_finite(np.isfinite(rank).all(), world)
     return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
 
 
 def full_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
     """Collective. Compute the metrics of FULL_NAMES over all queries, from ``rank`` and ``query`` of seeds [n], each at
-    the owner of its query."""
+    the owner of its query. Raises DistributedError for a rank that is NaN."""
     rank = scores["rank"]
+    check_finite(np.isfinite(rank).all(), world)
     _, query, count = np.unique(scores["query"], return_inverse=True, return_counts=True)
     top = rank <= TOP
     gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))

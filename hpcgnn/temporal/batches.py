@@ -1,21 +1,156 @@
-"""Makes global batches of events in time order, and says which rank handles which events of a batch.
+"""Splits events in time, and makes the global batches of each split: which events, and which rank handles which.
 
-A rank handles the events whose source it owns, up to ceil(B / R) a batch; what is over goes to ranks with room by a
-fixed rule that every rank computes from the counts alone. S steps, R ranks.
+A split is what trains, validates or tests; some nodes are hidden from training, others were never seen in it. A rank
+handles the events of a batch whose source it owns, up to ceil(B / R); what is over goes to ranks with room by a fixed
+rule that every rank computes from the counts alone. n local nodes, S steps, R ranks, B events of a batch.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from hpcgnn.comm.exchange import Channel
+from hpcgnn import native
+from hpcgnn.comm.exchange import Channel, exchange_columns
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.spill import exchange_columns, spill
+from hpcgnn.graph.spill import spill
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.temporal.graph import Events, TemporalPartition
-from hpcgnn.temporal.splits import Splits, flags_of
+from hpcgnn.graph.stage import stage_path
+from hpcgnn.native import Random, Stream
+from hpcgnn.temporal.config import DataConfig
+from hpcgnn.temporal.graph import Events, History, TemporalPartition, open_partition
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """bounds [4]: event rows where train, val, test begin and end. hidden [n] nodes not shown in training, seen [n]
+    nodes with a training event (both of the local nodes); history: what training may see."""
+
+    bounds: np.ndarray
+    hidden: np.ndarray
+    seen: np.ndarray
+    history: History
+
+    def degree(self) -> np.ndarray:
+        """Count the training events in the history of every local node, int64 [n]."""
+        shown = np.concatenate(([0], np.cumsum(self.history.event < self.bounds[1])))
+        return np.diff(shown[self.history.indptr])
+
+
+def open_splits(
+    path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel
+) -> tuple[TemporalPartition, Splits]:
+    """Collective. Open this rank's part of a partition set, and the splits of its events.
+
+    Raises DistributedError for a partition set or splits that cannot be used.
+    """
+    path = stage_path(path, config.stage_to, world)
+    with together(world, "open the partition set"):
+        partition = open_partition(path, world.rank, world.size, config.check_hash, world.working)
+    num_events = world.total(len(partition.events))
+    with together(world, "open the partition set"):
+        if num_events != partition.num_events:
+            raise ValueError(f"{path}: the parts hold {num_events} events, the book says {partition.num_events}")
+    with together(world, "split the events"):
+        splits = make_splits(partition, config, seed, world, channel)
+    return partition, splits
+
+
+def make_splits(partition: TemporalPartition, config: DataConfig, seed: int, world: World, channel: Channel) -> Splits:
+    """Collective. Split by the graph's own ``split`` column when it has one, else by quantiles of time.
+
+    Raises ValueError, on all ranks alike, for a split that cannot be used.
+    """
+    bounds = _bounds(partition, config, world)
+    hidden = _hidden_nodes(partition, config.new_node_fraction, bounds, seed, world)
+    history = partition.history
+    if config.new_node_fraction > 0:
+        history = _without_hidden(partition, hidden, int(bounds[1]), channel)
+    first = history.indptr[:-1]
+    has_any = history.indptr[1:] > first
+    seen = np.zeros(partition.num_nodes, bool)
+    seen[has_any] = history.event[first[has_any]] < bounds[1]
+    return Splits(bounds, hidden, seen, history)
+
+
+def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, channel: Channel) -> np.ndarray:
+    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape."""
+    unique, inverse = np.unique(ids, return_inverse=True)
+    (values,) = Route.plan(partition.book, unique, channel).pull(torch.from_numpy(flags))
+    return values.numpy()[inverse.reshape(ids.shape)]
+
+
+def _bounds(partition: TemporalPartition, config: DataConfig, world: World) -> np.ndarray:
+    if "split" in partition.events.columns:
+        bounds = _bounds_from_column(partition, world)
+    else:
+        inner = []
+        for quantile in (1 - config.val_fraction - config.test_fraction, 1 - config.test_fraction):
+            position = quantile * (partition.num_events - 1)  # of all event times, interpolated as numpy.quantile does
+            rows = np.array([int(np.floor(position)), int(np.ceil(position))])
+            times = event_times(partition, rows, world)
+            limit = times[0] + (position - rows[0]) * (times[1] - times[0])
+            inner.append(int(world.total(int(np.searchsorted(partition.events.time, limit, side="right")))))
+        bounds = np.array([0, *inner, partition.num_events], np.int64)
+    if bounds[1] == 0:
+        raise ValueError("no event is left for training: all carry the same time, or the split leaves none")
+    return bounds
+
+
+def event_times(partition: TemporalPartition, rows: np.ndarray, world: World) -> np.ndarray:
+    """Collective. Return the times of the events with row ids ``rows``, int64."""
+    own_rows = partition.events.row
+    times = np.full(len(rows), np.iinfo(np.int64).min)
+    if len(own_rows):
+        place = np.minimum(np.searchsorted(own_rows, rows), len(own_rows) - 1)
+        is_own = own_rows[place] == rows
+        times[is_own] = partition.events.time[place[is_own]]
+    return world.reduce_array(times, "max")
+
+
+def _bounds_from_column(partition: TemporalPartition, world: World) -> np.ndarray:
+    split, row = partition.events.columns["split"], partition.events.row
+    if world.total(int((~np.isin(split, (0, 1, 2))).sum())):
+        raise ValueError("the events' split column must hold 0 (train), 1 (val) and 2 (test) only")
+    counts = world.reduce_array(np.bincount(split.astype(np.int64), minlength=3)[:3])
+    bounds = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    wrong = ((row < bounds[split.astype(np.int64)]) | (row >= bounds[split.astype(np.int64) + 1])).any()
+    if world.total(int(wrong)):
+        raise ValueError(
+            "the events' split column must not decrease with time: training events first, test events last"
+        )
+    return bounds
+
+
+def _hidden_nodes(partition, fraction: float, bounds: np.ndarray, seed: int, world: World) -> np.ndarray:
+    """Hide each node of validation or test with the probability that makes ``fraction`` of all nodes hidden on
+    average."""
+    if fraction == 0:
+        return np.zeros(partition.num_nodes, bool)
+    indptr = partition.history.indptr
+    candidate = np.zeros(partition.num_nodes, bool)
+    nonempty = indptr[1:] > indptr[:-1]
+    candidate[nonempty] = partition.history.event[indptr[1:][nonempty] - 1] >= bounds[1]
+    total = world.total(int(candidate.sum()))
+    probability = min(1.0, fraction * partition.book.num_nodes / max(1, total))
+    draw = native.random_integers(Random(seed, Stream.HIDDEN_NODE), partition.flat_row, 1, 1 << 30)[:, 0]
+    return candidate & (draw < probability * (1 << 30))
+
+
+def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end: int, channel: Channel) -> History:
+    """Return the history without the training events of hidden nodes."""
+    history = partition.history
+    node = np.repeat(np.arange(partition.num_nodes), np.diff(history.indptr))
+    touched = hidden[node] | flags_of(hidden, history.other, partition, channel)
+    keep = ~touched | (history.event >= train_end)
+    indptr = np.concatenate(([0], np.cumsum(keep)))[history.indptr]
+    feature = None if history.feature is None else history.feature[keep]
+    return History(indptr, history.other[keep], history.time[keep], history.event[keep], feature)
 
 
 @dataclass(frozen=True, slots=True)

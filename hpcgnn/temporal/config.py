@@ -241,7 +241,8 @@ class DataConfig:
         test_fraction: share of the time axis for the test, at the end.
         new_node_fraction: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none.
+        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
+            variables in it, such as '$TMPDIR', are those of each job that trains the run.
         synthetic_events: size of the built-in graph.
     """
 

@@ -18,11 +18,10 @@ from hpcgnn.loop.launch import EXIT_DONE
 from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import headline
-from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.batches import Batches, Splits, event_times
 from hpcgnn.temporal.eval_config import BASELINES, BaselineConfig
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory
-from hpcgnn.temporal.splits import Splits, event_times
 
 
 class EdgeBank:

@@ -22,12 +22,11 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
-from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.eval_config import NEGATIVE_KINDS
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negative_file import NegativeFile, OriginalIds, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory, random_negatives
-from hpcgnn.temporal.splits import Splits
 
 REMEDY = "set eval.negatives random, or file"
 

@@ -13,8 +13,7 @@ import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.task.collect import LINK_NAMES, Collected, Measure, measure_events, measure_labels, measure_links
-from hpcgnn.task.goal import Goal
+from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_events, measure_labels, measure_links
 from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known, label_metrics, metric_names
 from hpcgnn.task.metrics import NAMES, RANKING_NAMES
 from hpcgnn.temporal.batches import Batches

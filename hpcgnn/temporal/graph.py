@@ -7,6 +7,7 @@ file; it identifies a node on any partition set. n local nodes, m history entrie
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import h5py
@@ -99,18 +100,20 @@ class _Part:
     entry: np.ndarray
 
 
-def open_partition(path: str | os.PathLike, rank: int, size: int, check_hash: bool = True) -> TemporalPartition:
-    """Read the share of ``rank`` of ``size`` from a temporal partition set.
+def open_partition(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None
+) -> TemporalPartition:
+    """Read the share of ``rank`` of ``size`` from a temporal partition set; working: is told about every part.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
     not temporal with one relation, and ValueError for more ranks than parts.
     """
     # What NumPy raises where columns do not fit each other names no file.
     with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
-        return _open(path, rank, size, check_hash)
+        return _open(path, rank, size, check_hash, working)
 
 
-def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool) -> TemporalPartition:
+def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, working) -> TemporalPartition:
     offsets, types = read_offsets(path)
     book = Book(offsets, size, types)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
@@ -120,7 +123,11 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool) -> Te
         if len(hashes) != offsets.shape[1] - 1:
             raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
     digests = hashes if check_hash else [None] * len(hashes)
-    parts = [_read_part(path, part, set_id, digests[part], types, relation) for part in book.parts_of(rank)]
+    parts = []
+    for part in book.parts_of(rank):
+        if working:
+            working("read the parts", part)
+        parts.append(_read_part(path, part, set_id, digests[part], types, relation))
     for part, columns in zip(book.parts_of(rank), parts, strict=True):
         check_counts(files.part_path(path, part), columns.rows, offsets[:, part + 1] - offsets[:, part], types)
     base = book.type_base()

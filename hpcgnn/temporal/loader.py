@@ -19,14 +19,13 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
-from hpcgnn.temporal.batches import Batches, make_batches
+from hpcgnn.temporal.batches import Batches, make_batches, open_splits
 from hpcgnn.temporal.config import DataConfig, SamplingConfig
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.negatives import AllOthers, Negatives, no_negatives, random_negatives, split_pool
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import TemporalSampler
 from hpcgnn.temporal.sides import Needs, Placement
-from hpcgnn.temporal.splits import open_splits
 
 
 class TemporalGraph:

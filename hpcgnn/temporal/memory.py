@@ -47,6 +47,14 @@ class Layout:
 
 
 COLUMNS = ("state", "mail", "updated", "mailed", "delivered")
+NEVER = torch.iinfo(torch.int64).min  # the time of the last mail of a node that had none
+
+
+def newest_mail(mailed: torch.Tensor, delivered: torch.Tensor) -> torch.Tensor:
+    """Return the time of the newest mail of nodes, int64 [r], NEVER where there was none; mailed [r, S] times by slot,
+    delivered [r] mails ever received."""
+    is_empty = torch.arange(mailed.shape[1], device=mailed.device) >= delivered.unsqueeze(1)
+    return mailed.masked_fill(is_empty, NEVER).max(dim=1).values
 
 
 @dataclass(slots=True)
@@ -113,10 +121,9 @@ class NodeMemory:
             tensor.zero_()
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the time of the newest mail of rows [r], -1 where there was none."""
+        """Return the time of the newest mail of rows [r], NEVER where there was none."""
         mailed = native.gather_rows(self.table.mailed, rows)
-        delivered = native.gather_rows(self.table.delivered, rows)
-        return torch.where(delivered > 0, mailed.max(dim=1).values, torch.full_like(delivered, -1))
+        return newest_mail(mailed, native.gather_rows(self.table.delivered, rows))
 
     def replace(self, rows, state, rest, time, place: torch.Tensor | None = None) -> None:
         """Replace state and only mail of unique rows [r]: states are state [., D] at place [r] (None: [r, D] as they
@@ -174,7 +181,7 @@ class NodeMemory:
         """Replace the state of unique rows [r]; its time becomes that of the newest mail it has consumed."""
         table = self.table
         newest = self.newest(rows)
-        updated = torch.where(newest >= 0, newest, native.gather_rows(table.updated, rows))
+        updated = torch.where(newest != NEVER, newest, native.gather_rows(table.updated, rows))
         native.scatter_rows(table.state, rows, state)
         native.scatter_rows(table.updated, rows, updated)
 

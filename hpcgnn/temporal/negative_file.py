@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import mmap
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -22,12 +23,6 @@ from hpcgnn.graph import files
 from hpcgnn.temporal.graph import TemporalPartition
 
 SUFFIXES = (".npz", ".h5", ".pkl")
-
-ADMITTED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (("multiarray", "scalar"), ("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +121,103 @@ def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
     return values if values.dtype.kind == "S" else values.astype(np.int64)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Arrays and built-in containers only."""
+class _Dtype:
+    """What stands for a dtype of numbers or text while a pickle is read."""
 
-    def find_class(self, module: str, name: str):
-        if (module, name) not in ADMITTED:
-            raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
-        return super().find_class(module, name)
+    def __init__(self, code: str, align: bool = False, copy: bool = False):
+        if not isinstance(code, str) or not re.fullmatch(r"[biuf][1-8]|[SU][0-9]{1,9}", code):
+            raise pickle.UnpicklingError(f"it holds an array of type {str(code)[:20]!r}, not of numbers or text")
+        self._code = code
+        self._order: Literal["<", ">", "="] = "="
+
+    def __setstate__(self, state: tuple) -> None:
+        self._order = state[1] if state[1] in ("<", ">") else "="
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self._code).newbyteorder(self._order)
+
+
+class _Array:
+    """What stands for an array while a pickle is read: NumPy's own can be made of addresses and of any size."""
+
+    array: np.ndarray
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, dtype, is_fortran, data = state
+        self._fill(data, dtype, shape, "F" if is_fortran else "C")
+
+    def _fill(self, data: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Literal["C", "F"]) -> _Array:
+        self.array = np.frombuffer(data, dtype.dtype).reshape(shape, order=order)
+        return self
+
+
+def _reconstruct(kind: type, shape: tuple, code: bytes) -> _Array:
+    return _Array()
+
+
+def _from_buffer(data: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Literal["C", "F"]) -> _Array:
+    return _Array()._fill(data, dtype, shape, order)
+
+
+def _scalar(dtype: _Dtype, data: bytes) -> Any:
+    return np.frombuffer(data, dtype.dtype, 1)[0]
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode("latin1")  # as protocols before 3 write bytes
+
+
+ADMITTED = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Dtype, ("_codecs", "encode"): _encode} | {
+    (f"numpy.{core}.{module}", name): function
+    for core in ("core", "_core")
+    for module, name, function in (
+        ("multiarray", "scalar", _scalar),
+        ("multiarray", "_reconstruct", _reconstruct),
+        ("numeric", "_frombuffer", _from_buffer),
+    )
+}
+
+
+def _find_class(_: Any, module: str, name: str) -> Any:
+    if (module, name) not in ADMITTED:
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
+    return ADMITTED[module, name]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Arrays, numbers, text and built-in containers only."""
+
+    find_class = _find_class
+
+
+class _SlowUnpickler(pickle._Unpickler):
+    """The same in Python, where a number of a memo takes no memory for all numbers below."""
+
+    find_class = _find_class
+
+
+LARGE_MEMO = re.compile(rb"r...[^\0]", re.DOTALL)  # may be LONG_BINPUT with a number from 2^24 on, or data
+
+
+def _load(file: Any) -> Any:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        # A map reads no more than there is, a file takes memory for it.
+        return (_SlowUnpickler if LARGE_MEMO.search(mapped) else _Unpickler)(mapped).load()
+
+
+def _as_array(key: tuple, line: Any) -> np.ndarray:
+    if isinstance(line, _Array):
+        return np.atleast_1d(line.array)
+    if isinstance(line, (list, tuple)) and not all(isinstance(value, (int, float, str, np.generic)) for value in line):
+        raise ValueError(f"event {key}: a list of {type(line[0]).__name__}, not of ids")
+    return np.atleast_1d(np.asarray(line))
 
 
 def _open_pickle(path: str) -> NegativeFile:
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            content = _Unpickler(mapped).load()  # a map reads no more than there is, a file takes memory for it
+        with open(path, "rb") as file:
+            content = _load(file)
     except MemoryError:
         # Python asks for a bytearray's memory before it reads it: addresses alone, which nothing touches.
         raise ValueError(f"{path}: not a pickled dict of negatives: it holds a piece larger than memory") from None
@@ -151,7 +230,10 @@ def _open_pickle(path: str) -> NegativeFile:
     if not all(isinstance(key, tuple) and len(key) == 3 for key in content):
         key = next(key for key in content if not (isinstance(key, tuple) and len(key) == 3))
         raise ValueError(f"{path}: keys must be (source, destination, time), got {key!r}")
-    lines = [np.atleast_1d(np.asarray(line)) for line in content.values()]
+    try:
+        lines = [_as_array(key, line) for key, line in content.items()]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     size = len(lines[0])
     for key, line in zip(content, lines, strict=True):
         if line.shape != (size,) or size == 0:

@@ -34,9 +34,9 @@ class Negatives:
         """k."""
         return self.dst.shape[1]
 
-    def at(self, events: slice) -> Negatives:
-        """Return the negatives of some of the events, such as those of one step."""
-        return Negatives(self.dst[events], None if self.src is None else self.src[events])
+    def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
+        """Return the negatives of some of the events, such as those of one step; columns: some of each event's."""
+        return Negatives(self.dst[events, columns], None if self.src is None else self.src[events, columns])
 
 
 def no_negatives(count: int) -> Negatives:
@@ -62,9 +62,9 @@ class AllOthers:
         """k."""
         return len(self.members) - 1
 
-    def at(self, events: slice) -> Negatives:
-        """Return the negatives of some of the events."""
-        other = np.arange(self.per_event)
+    def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
+        """Return the negatives of some of the events; columns: some of each event's, and no others are made."""
+        other = np.arange(*columns.indices(self.per_event))
         return Negatives(self.members[other + (other >= self.place[events, None])])
 
 

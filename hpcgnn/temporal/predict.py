@@ -21,13 +21,12 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.session import Session
-from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.negative_file import OriginalIds
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
-from hpcgnn.temporal.splits import event_times
 
 
 def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
@@ -143,6 +142,7 @@ def embed_nodes(session: Session, nodes: Nodes) -> np.ndarray | None:
     ids = find_nodes(nodes.path, "node", nodes.node, nodes.type, session.partition, world)
     pieces = [np.empty((0, session.config.model.embed_dim), str(session.dtype).removeprefix("torch."))]
     for begin in range(0, len(nodes), size):
+        world.working("embed the nodes", begin)
         end = min(begin + size, len(nodes))
         own = np.arange(begin + world.rank, end, world.size)  # embedded as sources of events with themselves
         plan = query_plan(session, own, ids[own], ids[own], nodes.time[own], end - begin)
@@ -222,6 +222,7 @@ def score_pairs(session: Session, pairs: AskedPairs) -> np.ndarray:
     size = session.config.train.batch_size
     scores = np.zeros(len(pairs))
     for begin in range(0, len(pairs), size):
+        world.working("score the pairs", begin)
         end = min(begin + size, len(pairs))
         own = np.arange(begin + world.rank, end, world.size)
         plan = query_plan(session, own, src[own], dst[own], pairs.time[own], end - begin)

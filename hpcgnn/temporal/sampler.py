@@ -73,8 +73,8 @@ class TemporalSampler:
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         side, needs = self._side, self._needs
-        events, candidates = side.events(batches, negatives, step)
-        ids = [values[:, columns] for values in (candidates.dst, candidates.src) if values is not None]
+        events, candidates = side.events(batches, negatives, step, columns)
+        ids = [values for values in (candidates.dst, candidates.src) if values is not None]
         roots = side.lib.concatenate([events.src, events.dst, *(values.T.reshape(-1) for values in ids)])
         numbers = side.arange(negatives.per_event * len(ids)).reshape(len(ids), -1)[:, columns].reshape(-1)
         times = side.lib.tile(events.time, (2 + len(numbers),))

@@ -17,6 +17,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
+from hpcgnn.nn.own_class import check_parts
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, eval_negatives
@@ -70,6 +71,8 @@ def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dt
         model: Any = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
         if config.memory.staleness and not model.has_memory:
             raise ValueError(f"{type(model).__name__} has no node memory: leave memory.staleness 0")
+        if config.model.class_path:
+            check_parts(model, config.model.class_path)
     model = goal.extend(model)
     return model.to(device=graph.world.device, dtype=dtype)
 

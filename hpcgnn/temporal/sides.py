@@ -80,9 +80,11 @@ class HostSide:
         """Return 0 to count - 1, int64."""
         return np.arange(count)
 
-    def events(self, batches: Batches, negatives: Negatives | AllOthers, step: int) -> tuple[Events, Negatives]:
-        """Return this rank's events of a step, and their negatives."""
-        return batches.events.take(batches.at(step)), negatives.at(batches.at(step))
+    def events(
+        self, batches: Batches, negatives: Negatives | AllOthers, step: int, columns: slice
+    ) -> tuple[Events, Negatives]:
+        """Return this rank's events of a step, and some columns of their negatives."""
+        return batches.events.take(batches.at(step)), negatives.at(batches.at(step), columns)
 
     def route(self, ids: Array) -> tuple[Array, Route, Array]:
         """Collective. Plan the route: inverse [n] int32 into the unique ids (-1 for padding), the route to their rows,
@@ -167,22 +169,24 @@ class DeviceSide:
         """Return 0 to count - 1, int64."""
         return torch.arange(count, device=self._device)
 
-    def events(self, batches: Batches, negatives: Negatives | AllOthers, step: int) -> tuple[Events, Negatives]:
-        """Return this rank's events of a step, and their negatives: slices of those of a split and an epoch, which are
-        brought to the device once."""
+    def events(
+        self, batches: Batches, negatives: Negatives | AllOthers, step: int, columns: slice
+    ) -> tuple[Events, Negatives]:
+        """Return this rank's events of a step, and some columns of their negatives: slices of those of a split and an
+        epoch, which are brought to the device once."""
         if batches.name not in self._events or self._events[batches.name][0] is not batches:
             events, put = batches.events, self._put
-            columns = {name: put(values) for name, values in events.columns.items() if name == "label"}
-            resident = Events(put(events.row), put(events.src), put(events.dst), put(events.time), columns)
+            labels = {name: put(values) for name, values in events.columns.items() if name == "label"}
+            resident = Events(put(events.row), put(events.src), put(events.dst), put(events.time), labels)
             self._events[batches.name] = batches, resident
         rows = batches.at(step)
         own = self._events[batches.name][1].take(rows)
         if isinstance(negatives, AllOthers):
-            return own, Negatives(self._put(negatives.at(rows).dst))
+            return own, Negatives(self._put(negatives.at(rows, columns).dst))
         if self._negatives is None or self._negatives[0] is not negatives:
             src = None if negatives.src is None else self._put(negatives.src)
             self._negatives = negatives, Negatives(self._put(negatives.dst), src)
-        return own, self._negatives[1].at(rows)
+        return own, self._negatives[1].at(rows, columns)
 
     def _put(self, values: np.ndarray) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

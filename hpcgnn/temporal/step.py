@@ -22,14 +22,14 @@ from torch.nn.functional import cross_entropy
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.timers import Timers
-from hpcgnn.loop.step_graphs import StepTask
+from hpcgnn.loop.session import StepTask
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.task.collect import StepScores
+from hpcgnn.task.goal import StepScores
 from hpcgnn.task.labels import MISSING, Head, LabelScores
 from hpcgnn.task.links import LinkScores, binary_loss
 from hpcgnn.temporal.config import ModelConfig
-from hpcgnn.temporal.memory import NodeMemory
+from hpcgnn.temporal.memory import NEVER, NodeMemory
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.native_step import LinkStep, make_link_step
 from hpcgnn.temporal.plan import Announcement, Delivery, StepPlan, WritePlan
@@ -162,7 +162,7 @@ class TemporalTask(StepTask):
         with self._timers("compute"):
             memory = (update or self.model.update)(*rows)
         _, _, _, mailed, delivered = rows
-        last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, -1))
+        last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, NEVER))
         return Reading(memory, None, last, feature)
 
     def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:

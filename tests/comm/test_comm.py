@@ -15,7 +15,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route, narrow_rows
-from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe
+from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe, is_stuck
 from hpcgnn.comm.world import CommConfig, DistributedError, World, cuda_query
 from hpcgnn.graph.book import BlockOwnership, Book
 
@@ -303,6 +303,17 @@ def test_an_idle_rank_waits(comm, last):
         time.sleep(2)
         comm.Barrier()
         time.sleep(last if comm.rank == comm.size - 1 else 0)
+
+
+def test_ranks_wait_for_one_that_is_at_work():
+    """However long they have waited; not for one that does not answer, nor for idle ones."""
+    waits, works, idle = Where("val", 2, 8, 9.0), Where("write", 1, 7, 0.3), Where(IDLE, 1, 7, 0.3)
+    assert not is_stuck({0: waits, 1: works}, 0, 2, 5)
+    assert is_stuck({0: waits, 1: waits}, 0, 2, 5)
+    assert is_stuck({0: waits, 1: idle}, 0, 2, 5)
+    assert is_stuck({0: waits, 1: works}, 0, 3, 5)
+    assert not is_stuck({0: idle, 1: waits}, 0, 2, 5)
+    assert is_stuck({0: idle}, 0, 2, 5)
 
 
 def test_watchdog_message_names_the_late_rank():

@@ -28,6 +28,7 @@ NAMES = {
     "hpcgnn.sample.config": ("SamplingConfig",),
     "hpcgnn.sample.delivery": ("Mailing",),
     "hpcgnn.sample.graph_neighbors": ("NeighborSampler",),
+    "hpcgnn.static.rows": ("NodeRows",),
     "hpcgnn.store.book": ("Book",),
     "hpcgnn.store.features": ("FeatureConfig", "NodeRows"),
     "hpcgnn.store.files": ("FileFormatError", "book_path"),

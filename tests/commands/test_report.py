@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.loop import profile
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.profile import MOST_PAIRED
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.report import svg
 from hpcgnn.report.__main__ import main
@@ -88,6 +90,37 @@ def test_a_run_without_stages_and_a_cut_line(folder, tmp_path):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("name", ["metrics.jsonl", "stages.jsonl"])
+@pytest.mark.parametrize("damage", [b'{"time": "20', b"\xff\xfe", b"[1]", b'"epoch"', b"{}", b"\0" * 9])
+def test_damaged_lines_are_left_out(folder, capsys, name, damage):
+    """Any of them, with a warning each; the others are shown."""
+    lines = (folder / name).read_bytes().splitlines()
+    for number in range(len(lines) - 1):
+        (folder / name).write_bytes(b"\n".join([*lines[:number], damage, *lines[number + 1 :]]) + b"\n")
+        assert main([str(folder)]) == 0
+        assert f"warning: {folder / name}, line {number + 1}: " in capsys.readouterr().err
+    assert "Results" in (folder / "report.html").read_text()
+
+
+@pytest.mark.serial
+def test_stages_that_are_all_damaged(folder, capsys):
+    (folder / "stages.jsonl").write_bytes(b"\0" * 40 + b"\n")
+    assert main([str(folder)]) == 0
+    assert "stages.jsonl, line 1" in capsys.readouterr().err
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("ranks", [2, MOST_PAIRED + 1])
+def test_bytes_of_many_ranks_are_sums(folder, ranks):
+    """Beside a matrix of an earlier version."""
+    sums = times(63, 4, ranks) | {"sent_bytes": [5] * ranks}
+    write(folder / "stages.jsonl", [start(0, ranks), times(1, 0, ranks), sums])
+    assert read_run(folder).sent_bytes().tolist() == [1000 * (ranks - 1) + 5] * ranks
+    assert main([str(folder)]) == 0
+    assert "bytes sent by rank" in (folder / "report.html").read_text()
+
+
+@pytest.mark.serial
 def test_what_is_no_run(tmp_path, folder, capsys):
     assert main([str(tmp_path / "none")]) == 2
     assert "no metrics.jsonl there" in capsys.readouterr().err
@@ -126,11 +159,24 @@ def test_a_browser_shows_it(folder, tmp_path):
     assert picture.stat().st_size > 20_000
 
 
-def test_a_run_writes_its_stages(comm, mpi_tmp_path):
+@pytest.mark.serial
+def test_a_line_that_lacks_something_is_left_out(folder, capsys):
+    """Whatever character of it was changed: another key, no date, a number less."""
+    stages = (folder / "stages.jsonl").read_text()
+    changes = ["time", "seconds", "sent_bytes", "peak_mib", "hosts", "threads", "2026-01-02T", "100.0, ", "1000, 0"]
+    for change in changes:
+        (folder / "stages.jsonl").write_text(stages.replace(change, "?" * len(change) if "," not in change else "", 1))
+        assert main([str(folder)]) == 0, change
+        assert "warning: " in capsys.readouterr().err, change
+
+
+@pytest.mark.parametrize("paired", [32, 0])
+def test_a_run_writes_its_stages(comm, mpi_tmp_path, monkeypatch, paired):
     """Seconds of every rank, bytes by destination as the channels count them, memory; starts too."""
     graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
     parts, folder = make_parts(comm, graph, mpi_tmp_path / "parts"), mpi_tmp_path / "run"
-    on_rank_0(comm, folder.mkdir)
+    monkeypatch.setattr(profile, "MOST_PAIRED", paired)
+    on_rank_0(comm, lambda: (folder.mkdir(), (folder / "stages.jsonl").write_text('{"kind": "epo')) and None)
     session = open_session(comm, parts, make_config(train__epochs=2))
     log = RunLog(folder / "log", comm.rank)
     trainer = Trainer(session, folder, log, StopRequest())
@@ -140,15 +186,22 @@ def test_a_run_writes_its_stages(comm, mpi_tmp_path):
     trainer.close()
     if comm.rank:
         return
-    first, *epochs = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
+    torn, *lines = (folder / "stages.jsonl").read_text().splitlines()
+    assert torn == '{"kind": "epo'  # what an earlier start left stays a line of its own
+    first, *epochs = [json.loads(line) for line in lines]
+    assert [len(read_run(folder).times), len(read_run(folder).damaged)] == [2, 1]
     assert (first["kind"], first["ranks"], len(first["hosts"])) == ("start", comm.size, comm.size)
     assert [line["epoch"] for line in epochs] == [0, 1]
     assert all(len(values) == comm.size for line in epochs for values in line["seconds"].values())
     for line in epochs:
         assert min(line["seconds"]["epoch"]) >= max(line["seconds"]["compute"]) > 0
     counted = np.array([line["sent_bytes"] for line in epochs]).sum(axis=0)
-    assert (np.diag(counted) == 0).all()
-    assert (counted <= np.array(sent)).all()
+    if paired:
+        assert (np.diag(counted) == 0).all()
+        assert (counted <= np.array(sent)).all()
+    else:
+        assert counted.shape == (comm.size,)
+        assert (counted <= np.sum(sent, axis=1)).all()
     assert comm.size == 1 or counted.sum() > 0.5 * np.sum(sent)
     text = (folder / "log" / "rank-0.log").read_text()
     assert "computes" in text

@@ -62,6 +62,29 @@ def told_by_library(program: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
+    ("files", "start"),
+    [
+        ([], "--output.dir RUN --a 1"),
+        (["log/rank-0.log"], "put aside\n--output.dir RUN --a 1"),
+        (["checkpoints/step-1/manifest.json"], "--resume RUN"),
+        (["config.yaml", "metrics.jsonl"], "put aside\n--output.dir RUN --a 1"),
+        (["config.yaml", "lock.json"], "--resume RUN"),
+        (["log/rank-0.log", "lock.json"], "--output.dir RUN --a 1"),
+    ],
+)
+def test_a_folder_that_another_job_may_hold_stays_where_it_is(environment, tmp_path, files, start):
+    """The program finds out whether the job of a lock still runs."""
+    run = tmp_path / "run"
+    for name in files:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).touch()
+    program = 'launch() { shift; echo "$@"; }; say() { echo put aside; }; run_once "$RUN" train -- --a 1'
+    told = told_by_library(program, environment | {"RUN": str(run)})
+    assert told.strip() == start.replace("RUN", str(run))
+    assert run.exists() == bool(files and "put aside" not in start)
+
+
+@pytest.mark.parametrize(
     ("job", "folder", "seed"),
     [
         (PBS, "runs/gat-12-seed-3", "--train.seed 3 "),

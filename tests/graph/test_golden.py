@@ -225,7 +225,7 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
 def test_checkpoints(golden, name, kind, world, capsys):
     """State and progress as they were written; the run's best epoch is tested with the metrics that it had then."""
     run, parts = golden(name) / f"run-{kind}", golden(PRESENT) / kind
-    newest = checkpoint.find_sound(run / "checkpoints", world, print)
+    newest, _ = checkpoint.find_sound(run / "checkpoints", world, print)
     manifest = checkpoint.read_manifest(newest)
     state, _ = checkpoint.load_state(newest, manifest["graph"])
     assert digest(state.tensors) == STATES[name, kind]
@@ -265,11 +265,19 @@ def test_first_layouts_of_checkpoints_are_refused(golden, tmp_path, name, reader
 
 
 def test_weights_of_the_first_layouts_do_not_fit(golden, tmp_path, world):
-    """What is left of such a run between two epochs is refused by the names of its weights."""
+    """What is left of such a run between two epochs is refused by the layout of its best one, without that by the names
+    of its weights."""
     shutil.copytree(golden("31f5b35") / "run-temporal", tmp_path / "run")
     data = f"--data.path={golden(PRESENT) / 'temporal'}"
+    resume = ["--resume", str(tmp_path / "run"), data, "--train.epochs=2", "--comm.device=cpu"]
     with pytest.raises(DistributedError) as caught:
-        train.main(world, ["--resume", str(tmp_path / "run"), data, "--train.epochs=2", "--comm.device=cpu"])
+        train.main(world, resume)
+    assert_named(str(caught.value), tmp_path / "run", REFUSED["31f5b35"])
+    for folder in (tmp_path / "run" / "checkpoints").iterdir():
+        if folder.name != BETWEEN_EPOCHS:
+            shutil.rmtree(folder)
+    with pytest.raises(DistributedError) as caught:
+        train.main(world, resume)
     path = tmp_path / "run" / "checkpoints" / BETWEEN_EPOCHS
     for text in (f"{path}: the weights do not fit", "attention.key [2, 2, 10] where it has embedding.", "train anew"):
         assert text in str(caught.value)

@@ -15,9 +15,16 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 from data_tools.stage import main
 from data_tools.team import Ranks
 from data_tools.verify.command import verify
+from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.graph.stage import stage
+from hpcgnn.graph.stage import copy_checked, plan_stage, stage
+from hpcgnn.snapshots.graph import open_snapshot_partition
+
+SMALL = [
+    "--model.memory_dim=4", "--model.time_dim=4", "--model.embed_dim=4", "--train.batch_size=50", "--comm.threads=1",
+    "--comm.device=cpu",
+]  # fmt: skip
 
 
 def world_of(comm) -> World:
@@ -54,6 +61,18 @@ def losses_of(comm, parts, target):
         losses = [session.task.train(plan).detach().numpy().copy() for plan in plans]
     session.close()
     return session.world.reduce_array(np.array(losses))
+
+
+def test_snapshots_are_read_where_another_node_has_part_0(comm, mpi_tmp_path):
+    snapshots, local = snapshot_runs.make_parts(comm, mpi_tmp_path), mpi_tmp_path / str(comm.rank)
+    folder, staged_files = plan_stage(snapshots, str(local), 1, 2)
+    folder.mkdir(parents=True)
+    assert all(map(copy_checked, staged_files))
+    assert not files.part_path(folder, 0).exists()
+    here, there = (open_snapshot_partition(path, 1, 2) for path in (snapshots, folder))
+    assert there.series.keys() == here.series.keys()
+    assert all(np.array_equal(there.series[name], column) for name, column in here.series.items())
+    assert there.scales == here.scales
 
 
 def test_static_training_reads_what_was_staged(comm, parts, mpi_tmp_path):
@@ -98,6 +117,38 @@ def test_damage_and_lack_of_room_are_refused_on_all_ranks(comm, parts, mpi_tmp_p
     folder = staged_folder(comm, parts, target)
     assert not files.part_path(folder, 0).exists()
     assert not list(folder.glob(".*.tmp"))
+
+
+def test_other_jobs_do_without_the_disk_of_the_first_one(comm, mpi_tmp_path, capfd, monkeypatch):
+    """Evaluation stages only where it is told to; a resumed run where it can, unless the folder is given anew."""
+    on_rank_0(comm, lambda: bipartite(mpi_tmp_path / "graph.h5", num_events=300) and None)
+    parts = make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts", 8, "random")
+    run, disk, world = mpi_tmp_path / "run", mpi_tmp_path / "disk", world_of(comm)
+    first = [f"--data.path={parts}", f"--output.dir={run}", f"--data.stage_to={disk}/job1", "--train.epochs=1", *SMALL]
+    assert train.main(world, first) == 0
+    assert staged_folder(comm, parts, disk / "job1").exists()
+    comm.barrier()
+    on_rank_0(comm, lambda: (shutil.rmtree(disk), disk.touch()) and None)
+    capfd.readouterr()
+    comm.barrier()
+    assert evaluate.main(world, [str(run), "--comm.device=cpu", "--comm.threads=1"]) == 0
+    told = capfd.readouterr().out
+    there = [f"--data.stage_to={mpi_tmp_path}/here"]
+    assert evaluate.main(world, [str(run), "--comm.device=cpu", "--comm.threads=1", *there]) == 0
+    assert capfd.readouterr().out == told
+    assert staged_folder(comm, parts, mpi_tmp_path / "here").exists()
+    with pytest.raises(DistributedError, match="disk/job1"):
+        train.main(world, ["--resume", str(run), f"--data.stage_to={disk}/job1"])
+    assert train.main(world, ["--resume", str(run), "--train.epochs=2"]) == 0
+    told = capfd.readouterr().out
+    assert (f"nothing is staged to data.stage_to {disk}/job1" in told) == (comm.rank == 0)
+    monkeypatch.setenv("OWN_DISK", str(mpi_tmp_path / f"disk{comm.rank}"))
+    assert train.main(world, ["--resume", str(run), "--train.epochs=3", "--data.stage_to=$OWN_DISK/job2"]) == 0
+    assert staged_folder(comm, parts, mpi_tmp_path / f"disk{comm.rank}" / "job2").exists()
+    comm.barrier()
+    assert "stage_to: $OWN_DISK/job2" in (run / "config.yaml").read_text()
+    with pytest.raises(DistributedError, match="the environment has no such variable"):
+        train.main(world, ["--resume", str(run), "--data.stage_to=$NOBODYS"])
 
 
 def test_the_command_stages_the_parts_of_all_ranks(comm, parts, mpi_tmp_path, capsys):

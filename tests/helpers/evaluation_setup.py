@@ -10,12 +10,11 @@ from training_runs import make_parts, on_rank_0
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.temporal.batches import Batches, make_batches
+from hpcgnn.temporal.batches import Batches, Splits, make_batches, open_splits
 from hpcgnn.temporal.config import DataConfig
 from hpcgnn.temporal.eval_negatives import NegativeSource, eval_negatives
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negatives import negative_pool
-from hpcgnn.temporal.splits import Splits, open_splits
 
 
 def module_folder(comm, tmp_path_factory) -> Path:

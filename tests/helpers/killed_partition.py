@@ -53,7 +53,7 @@ def main(graph: str, folder: str, method: str, kills: str) -> int:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         notes = read_notes(place / NAME)
-        finished.append([stage for stage, value in notes.items() if value and stage != "set_id"])
+        finished.append([stage for stage, value in notes.items() if value and stage != "inputs_id"])
         complete = files.book_path(place).exists() and not (place / NAME).exists()
         if (hashes(place) if complete else finish(graph, place, method)) != wanted:
             print(f"another set after a kill behind the stages {finished[-1]}")

@@ -19,20 +19,25 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream
-from hpcgnn.task.collect import concatenate
+from hpcgnn.task.goal import concatenate
 from hpcgnn.temporal import session as sessions
 from hpcgnn.temporal.config import RunConfig
 
 ROW_SCALE = 1024  # column 0 of the event features is the event's row id divided by this: exact in float32
 
 
-def bipartite(path, num_events=700, num_users=40, num_items=15, ticks=10_000, edge_width=0, node_width=0, seed=3):
-    """Users and items with repeats; with few ``ticks`` many events share a time. Times start at 10^9."""
+START = 10**9  # of times
+
+
+def bipartite(
+    path, num_events=700, num_users=40, num_items=15, ticks=10_000, edge_width=0, node_width=0, seed=3, start=START
+):
+    """Users and items with repeats; with few ``ticks`` many events share a time. Times begin with ``start``."""
     rng = np.random.default_rng(seed)
     src = (num_users * rng.random(num_events) ** 2).astype(np.int64)
     dst = np.where(rng.random(num_events) < 0.6, src % num_items, rng.integers(0, num_items, num_events))
     nodes = {"user": _node_columns(rng, num_users, node_width), "item": _node_columns(rng, num_items, node_width)}
-    columns = _event_columns(rng, src, dst, ticks, edge_width)
+    columns = _event_columns(rng, src, dst, ticks, edge_width, start)
     return write_graph(path, nodes, {("user", "takes", "item"): columns})
 
 
@@ -50,8 +55,8 @@ def _node_columns(rng, count: int, width: int) -> dict:
     return columns | ({"feat": rng.standard_normal((count, width)).astype(np.float32)} if width else {})
 
 
-def _event_columns(rng, src, dst, ticks: int, width: int) -> dict:
-    columns = {"src": src, "dst": dst, "time": 10**9 + np.sort(rng.integers(0, ticks, len(src)))}
+def _event_columns(rng, src, dst, ticks: int, width: int, start: int = START) -> dict:
+    columns = {"src": src, "dst": dst, "time": start + np.sort(rng.integers(0, ticks, len(src)))}
     if width:
         columns["feat"] = rng.standard_normal((len(src), width)).astype(np.float32)
         columns["feat"][:, 0] = np.arange(len(src)) / ROW_SCALE

@@ -19,15 +19,16 @@ from hpcgnn.loop import launch as signals
 from hpcgnn.loop.checkpoint import Progress, State
 from hpcgnn.loop.checkpoint_writer import CheckpointWriter
 from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.logs import RunLog, read_lines
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.reopen import open_run
 from hpcgnn.train import _save_config
 
 
 @pytest.fixture
 def writer(comm, mpi_tmp_path):
     world = World(CommConfig(device="cpu", threads=1), comm)
-    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, world, Watchdog(world, 0))
+    found = CheckpointWriter(mpi_tmp_path / "checkpoints", "graph", 2, world, Watchdog(world, 0), {})
     yield found
     found.close()
 
@@ -39,9 +40,9 @@ def gate(comm, monkeypatch):
     if comm.rank < comm.size - 1:
         event.set()
 
-    def wait(path, tensors):
+    def wait(*arguments):
         assert event.wait(60)
-        return original(path, tensors)
+        return original(*arguments)
 
     monkeypatch.setattr(checkpoint_writer, "_write_file", wait)
     yield event
@@ -101,7 +102,7 @@ def test_a_rank_that_cannot_write(comm, writer, monkeypatch):
     add(writer, comm.rank, 1)
     writer.settle()
 
-    def fail(path, tensors):
+    def fail(path, *_):
         raise OSError(f"{path}: cannot write the checkpoint: No space left on device")
 
     if comm.rank == comm.size - 1:
@@ -121,16 +122,136 @@ def test_damage_is_found_and_passed_over(comm, writer):
         add(writer, comm.rank, step)
     writer.settle()
     one, two = comm.bcast(checkpoint.step_checkpoints(writer._folder))
-    assert checkpoint.find_sound(writer._folder, world, told.append) == two
+    assert checkpoint.find_sound(writer._folder, world, told.append) == (two, True)
     assert not told
     for path, name in ((two, f"memory-{comm.size - 1}.safetensors"), (one, "state.safetensors")):
         on_rank_0(comm, lambda path=path, name=name: flip(path / name))
         if path == two:
-            assert checkpoint.find_sound(writer._folder, world, told.append) == one
+            assert checkpoint.find_sound(writer._folder, world, told.append) == (one, True)
     assert told == [f"{two.name} is damaged and passed over: {two / name}: missing or damaged"
                     for name in [f"memory-{comm.size - 1}.safetensors"]]  # fmt: skip
-    with pytest.raises(DistributedError, match="none of 2 checkpoints is whole"):
+    with pytest.raises(DistributedError, match="none of 1 checkpoints is whole"):
         checkpoint.find_sound(writer._folder, world, told.append)
+    comm.barrier()
+
+
+def test_a_damaged_checkpoint_is_written_anew(comm, writer):
+    """It is none once it was passed over, so that it does not count among those to keep either."""
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    for step in (1, 2):
+        add(writer, comm.rank, step)
+    writer.settle()
+    comm.barrier()
+    one, two = comm.bcast(checkpoint.step_checkpoints(writer._folder))
+    on_rank_0(comm, lambda: flip(two / "state.safetensors"))
+    assert checkpoint.find_sound(writer._folder, world, print) == (one, True)
+    assert comm.bcast(steps(writer)) == [1]
+    add(writer, comm.rank, 2)
+    writer.settle()
+    comm.barrier()
+    assert comm.bcast(steps(writer)) == [1, 2]
+    assert checkpoint.find_sound(writer._folder, world, print) == (two, True)
+
+
+EPOCHS = 3
+
+
+@pytest.fixture
+def train(comm, mpi_tmp_path, monkeypatch):
+    """A function that starts a run, or resumes it, whose epochs have the validation metric that is given; it returns
+    the trainer and what was logged."""
+    graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+
+    def run(values, epochs=EPOCHS, resume=True):
+        def score(trainer, split, trained=None):
+            return {"ap": values[min(trainer.progress.epoch, len(values) - 1)], "auc": 0.5}
+
+        monkeypatch.setattr(Trainer, "_score", score)
+        folder, logged = mpi_tmp_path / "run", []
+        config = make_config(train__epochs=epochs, train__patience=0, train__log_every=1, data__path=str(parts))
+        on_rank_0(comm, lambda: folder.mkdir(exist_ok=True))
+        trainer = Trainer(
+            open_session(comm, parts, config), folder, lambda text, **_: logged.append(text), StopRequest()
+        )
+        try:
+            if resume:
+                trainer.resume()
+            _save_config(config, folder, trainer.world)
+            assert trainer.run() == 0
+        finally:
+            trainer.close()
+            comm.barrier()
+        return trainer, "\n".join(logged)
+
+    return run
+
+
+def read(folder):
+    """The lines of metrics.jsonl, without times."""
+    return [{k: v for k, v in line.items() if "second" not in k} for line in read_lines(folder / "metrics.jsonl")]
+
+
+def test_a_damaged_best_epoch_is_trained_anew(comm, train, mpi_tmp_path):
+    """From a step checkpoint before it; the run ends as it did."""
+    folder, values = mpi_tmp_path / "run", [0.1, 0.2, 0.3]
+    train(values, resume=False)
+    before, best = read(folder), folder / "checkpoints" / "best-00002"
+    weights = checkpoint.load_weights(best)
+    comm.barrier()
+    on_rank_0(comm, lambda: flip(best / "state.safetensors"))
+    trainer, logged = train(values)
+    assert "best-00002 is damaged" in logged
+    assert "is from before best-00002, which is trained anew" in logged
+    assert trainer.progress.best_epoch == 2
+    assert read(folder) == before
+    anew = checkpoint.load_weights(best)
+    assert all(torch.equal(weights[name], anew[name]) for name in weights)
+
+
+def test_a_damaged_best_epoch_that_cannot_be_trained_anew(comm, train, mpi_tmp_path):
+    """No checkpoint before it is left: later epochs decide, if there are any."""
+    folder, values = mpi_tmp_path / "run", [0.3, 0.2, 0.1, 0.05]
+    train(values, resume=False)
+    on_rank_0(comm, lambda: flip(folder / "checkpoints" / "best-00000" / "state.safetensors"))
+    with pytest.raises(DistributedError, match=r"best-00000: damaged, .* more --train\.epochs"):
+        train(values)
+    trainer, logged = train(values, epochs=EPOCHS + 1)
+    assert "best-00000 is lost: the best epoch is chosen among those to come" in logged
+    assert trainer.progress.best_epoch == 3
+    assert checkpoint.find_damage(folder / "checkpoints" / "best-00003", trainer.world) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no manifest"])
+def test_the_best_epoch_is_found_beside_a_damaged_checkpoint(comm, train, mpi_tmp_path, damage):
+    """Evaluation needs none of the newest one's files."""
+    train([0.3, 0.2, 0.1], resume=False)
+    checkpoints = mpi_tmp_path / "run" / "checkpoints"
+
+    def spoil():
+        newest = checkpoint.find_latest(checkpoints)
+        if damage == "cut":
+            (newest / "state.safetensors").write_bytes(b"")
+        elif damage == "flipped":
+            flip(newest / "state.safetensors")
+        else:
+            (newest / "manifest.json").write_text("{")
+
+    on_rank_0(comm, spoil)
+    assert checkpoint.find_best(checkpoints) == checkpoints / "best-00000"
+    comm.barrier()
+
+
+def test_evaluating_a_damaged_best_epoch(comm, train, mpi_tmp_path):
+    """Refused with the remedy."""
+    train([0.3, 0.2, 0.1], resume=False)
+    folder = mpi_tmp_path / "run"
+    on_rank_0(comm, lambda: flip(folder / "checkpoints" / "best-00000" / "state.safetensors"))
+    with (
+        pytest.raises(DistributedError, match=rf"missing or damaged; .* --resume {folder} makes a damaged"),
+        open_run(str(folder), "", CommConfig(device="cpu", threads=1), World(CommConfig(device="cpu"), comm)),
+    ):
+        pass
     comm.barrier()
 
 
@@ -205,5 +326,5 @@ def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path
 def test_a_rank_makes_the_folder_that_it_does_not_see(tmp_path):
     """A network file system may show what rank 0 has made later."""
     folder = tmp_path / "checkpoints" / "step-1"
-    (entry,) = checkpoint_writer._write_files(folder, {"memory-1.safetensors": {"state": torch.ones(2)}})
+    (entry,) = checkpoint_writer._write_files(folder, {"memory-1.safetensors": {"state": torch.ones(2)}}, {})
     checkpoint.check_files(folder, [entry])

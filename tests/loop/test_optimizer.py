@@ -18,7 +18,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.optimizer import FlatOptimizer, clip, learning_rate, squared_norm
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.task.collect import TrainScores
+from hpcgnn.task.goal import TrainScores
 from hpcgnn.task.links import LinkScores
 from hpcgnn.temporal.config import RunConfig
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,17 @@ class Runs:
             return self._run(ranks, at, ["--resume", folder, *more], check)
         first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={epochs}", *ARGUMENTS]
         return self._run(ranks, at, [*first, *more], check)
+
+    def begin(self, folder: Path, ranks: int, step: int) -> subprocess.Popen:
+        """A job whose rank 0 hangs before a step, once it is there."""
+        first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={EPOCHS}", *ARGUMENTS]
+        process = self._mpirun.popen(ranks, CHILD, "step", step + 1, 0, "hang", *first)
+        deadline = time.monotonic() + 300
+        while not (folder / "metrics.jsonl").exists() or len(read(folder)) < step:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return process
 
     def train(self, ranks: int, *arguments):
         """The plain command, with these arguments only."""
@@ -279,6 +292,39 @@ def test_resume_of_a_finished_run(runs, reference, finished):
     assert_same(finished, reference)
 
 
+def test_a_folder_that_a_job_trains_in(runs, reference, mpirun, tmp_path):
+    """Refused to a second one, which leaves it as it is; a killed job's is not, and goes on from its checkpoint."""
+    folder = tmp_path / "run"
+    process = runs.begin(folder, 2, 5)
+    lines = read(folder)
+    result = runs.train(2, f"--resume={folder}")
+    assert result.returncode == 2, result.stdout
+    assert f"error: {folder} is in use by process" in result.stderr
+    assert read(folder) == lines
+    assert process.poll() is None
+    mpirun.kill(process)
+    process.communicate()
+    assert (folder / "lock.json").exists()
+    result = runs.start(folder, 3, check=True)
+    assert f"{folder / 'lock.json'} was left behind by process" in result.stdout
+    assert "resumed from step-0000000003" in result.stdout
+    assert_same(folder, reference)
+    assert not (folder / "lock.json").exists()
+
+
+def test_a_refused_resume_leaves_the_run_as_it_is(runs, finished):
+    """It stays at its end."""
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.suffix != ".log"}
+
+    before = content()
+    assert finished / "finished" in before
+    for arguments in (["--train.lr=0.5"], [f"--data.path={finished}"]):
+        assert runs.train(1, f"--resume={finished}", *arguments).returncode == 2
+    assert content() == before
+
+
 def test_refusals(runs, reference, finished):
     """Another learning rate, a folder that holds a run, a folder that holds none, another graph."""
     before = (finished / "config.yaml").read_text()
@@ -293,6 +339,30 @@ def test_refusals(runs, reference, finished):
         assert all(word in message for word in words)
     assert (finished / "config.yaml").read_text() == before
     assert read(finished) == reference
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda text: text.replace("seed: 11", "seed: 12"), "train.seed (11 -> 12)"),
+        (lambda text: text.replace("dropout: 0.1", "dropout: 0.4"), "model.dropout (0.1 -> 0.4)"),
+        (lambda text: text[: text.index("train:")], "train.precision (float64 -> float32)"),
+    ],
+)
+def test_an_edited_configuration_is_refused(runs, finished, edit, named):
+    """It would be another run; the keys are named. Those that a resumed run may change are taken."""
+    path = finished / "config.yaml"
+    text, lines = path.read_text(), read(finished)
+    assert edit(text) != text
+    path.write_text(edit(text))
+    result = runs.train(1, f"--resume={finished}")
+    assert result.returncode == 2, result.stdout
+    assert f"error: {path} is not the configuration that step-" in result.stderr
+    assert named in result.stderr
+    assert "Traceback" not in result.stderr
+    assert read(finished) == lines
+    path.write_text(text.replace("log_seconds: 60.0", "log_seconds: 61.0").replace("keep: 2", "keep: 3"))
+    runs.start(finished, 1, check=True)
 
 
 def test_another_graph_is_refused(runs, finished, tmp_path):

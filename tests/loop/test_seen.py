@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import json
+import math
 import sys
 
 import pytest
@@ -16,11 +17,12 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop import records as step_progress
+from hpcgnn.loop import trainer as trainers
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog, read_lines
 from hpcgnn.loop.records import ERASE, StepProgress
 from hpcgnn.loop.settings import TrainConfig
-from hpcgnn.loop.trainer import Trainer
+from hpcgnn.loop.trainer import Trainer, headline
 from hpcgnn.temporal import session as sessions
 from hpcgnn.train import PROFILED, _parse
 
@@ -69,10 +71,10 @@ def test_lines_of_progress_while_a_split_is_scored(clock):
     told = []
     progress = StepProgress(TrainConfig(log_seconds=6), told.append, Terminal(True))
     progress.begin(0, 0, 0)
-    for plans in range(1, 30):
+    for steps in range(1, 30):
         clock[0] += 0.5
-        progress.scored("val", plans)
-    assert told == ["val: 12 batches scored, 2.0 a second", "val: 24 batches scored, 2.0 a second"]
+        progress.scored("val", steps)
+    assert told == ["val: 12 steps of scoring, 2.0 a second", "val: 24 steps of scoring, 2.0 a second"]
 
 
 @pytest.mark.serial
@@ -189,7 +191,7 @@ def test_run_that_is_looked_at_gives_the_same_answer(comm, parts, mpi_tmp_path, 
     log = (mpi_tmp_path / "seen" / "log" / f"rank-{comm.rank}.log").read_text()
     steps_an_epoch = sum(line["kind"] == "step" for line in plain) // 2
     assert log.count("steps/s") == (2 * steps_an_epoch if comm.rank == 0 else 0)
-    assert ("val: 1 batches scored" in log) == (comm.rank == 0)
+    assert ("val: 1 steps of scoring" in log) == (comm.rank == 0)
     assert ("profile of steps 3 to 5" in log) == (comm.rank == 0)
     assert ("epoch 1 [#" in capfd.readouterr().err) == (comm.rank == 0)
 
@@ -230,3 +232,32 @@ def test_tensorboard_that_is_missing_is_named(comm, parts, mpi_tmp_path, monkeyp
     with pytest.raises(DistributedError, match="pip install tensorboard, or") as caught:
         run(comm, parts, mpi_tmp_path / "run", tensorboard=True)
     assert caught.value.user_error
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [([math.nan, 0.5, math.nan, 0.4], 1), ([0.5, math.nan, 0.6, math.nan], 2), ([math.nan] * 4, 3)],
+)
+def test_an_epoch_without_the_metric_is_no_better_than_one_with_it(
+    comm, parts, mpi_tmp_path, monkeypatch, values, best
+):
+    """The newest one counts as best only as long as none has a number, and the log says so."""
+    scored = iter([*values, 0.1, 0.2])  # validation and test of the best epoch end the run
+    monkeypatch.setattr(trainers, "split_metrics", lambda *_: {"auc": 0.7, "ap": next(scored)})
+    lines = run(comm, parts, mpi_tmp_path / "run", epochs=4, monitor="ap", patience=0)
+    assert lines[-1]["kind"] == "test"
+    assert lines[-1]["epoch"] == best
+    log = (mpi_tmp_path / "run" / "log" / f"rank-{comm.rank}.log").read_text()
+    assert log.count("validation has no AP") == (comm.rank == 0 and math.isnan(values[0]))
+    assert log.count("val AP 0.5000, AUC 0.7000") == (comm.rank == 0 and best < 3)
+    assert "nan" not in log
+
+
+@pytest.mark.serial
+def test_a_headline_has_the_monitored_metric():
+    values = {"val_ap": 0.1, "val_auc": 0.2, "val_inductive_ap": 0.3, "val_inductive_auc": math.nan}
+    assert headline("val", values) == "val AP 0.1000, AUC 0.2000"
+    assert headline("val", values, "auc") == "val AUC 0.2000, AP 0.1000"
+    assert headline("val", values, "inductive_ap") == "val INDUCTIVE_AP 0.3000, AP 0.1000"
+    assert headline("val", values, "inductive_auc") == "val AP 0.1000, AUC 0.2000"
+    assert headline("test", values, "ap") == headline("val", {"val_ap": math.nan}) == ""

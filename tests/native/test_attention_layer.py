@@ -9,7 +9,7 @@ from hpcgnn import native
 from hpcgnn.native import AttentionPlan, Random
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.nn.time_encoding import TimeEncoding
-from hpcgnn.temporal.model.attention import TemporalAttentionLayer
+from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
 
 pytestmark = pytest.mark.serial
 

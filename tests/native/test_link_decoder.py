@@ -4,7 +4,7 @@ import pytest
 import torch
 from layer_checks import PRECISIONS, assert_alike, assert_same_nans, assert_same_on_any_threads, gradients, leaf
 
-from hpcgnn.nn.decoder import LinkDecoder
+from hpcgnn.task.links import LinkDecoder
 
 pytestmark = pytest.mark.serial
 

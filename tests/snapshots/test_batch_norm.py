@@ -127,7 +127,7 @@ def test_evaluation_knows_no_batch(comm, mpi_tmp_path, kind):
         session.loaders["val"] = session.loaders["train"].beside("val", session.loaders["val"].snapshots, size)
         scored = [split_metrics(session, "val", session.scores("val")) for _ in range(1 if kind == "roland" else 2)]
         found += scored
-        buffers = session.task.run_state()
+        buffers = checkpoint.buffers_of(session.model)
         assert len(buffers) >= 4
         assert all(len(set(comm.allgather(value.numpy().tobytes()))) == 1 for value in buffers.values())
         assert all((value != value.mean().round()).any() for name, value in buffers.items() if "variance" in name)
@@ -143,11 +143,11 @@ def test_the_best_checkpoint_has_its_own_statistics(comm, mpi_tmp_path):
     told = dict(lines(folder))["test"]
     session = open_session(comm, parts, config)
     load(session, checkpoint.find_best(folder / "checkpoints"))
-    best = {name: value.clone() for name, value in session.task.run_state().items() if "variance" in name}
+    best = {name: value.clone() for name, value in checkpoint.buffers_of(session.model).items() if "variance" in name}
     for split in ("val", "test"):
         metrics = split_metrics(session, split, session.scores(split))
         assert {f"{split}_{name}": value for name, value in metrics.items()}.items() <= told.items()
     load(session, checkpoint.find_latest(folder / "checkpoints"))
-    newest, last = session.task.run_state(), told["epoch"] == config.train.epochs - 1
+    newest, last = checkpoint.buffers_of(session.model), told["epoch"] == config.train.epochs - 1
     assert all(torch.equal(value, newest[name]) == last for name, value in best.items())
     session.close()

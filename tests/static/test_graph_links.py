@@ -95,6 +95,23 @@ def test_ranks_among_all_nodes_are_those_of_counting(comm, mpi_tmp_path, make, n
     assert found == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("make", "ranking"), [(facts, "filtered"), (shop, "full")])
+def test_ranks_of_scores_that_are_no_numbers(comm, mpi_tmp_path, make, ranking, value):
+    """Refused on all ranks, be it one rank's nodes: they would rank first."""
+    relation = {} if ranking == "filtered" else {"task__relation": BUYS}
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(eval__ranking=ranking, **relation))
+    last = session.model.last
+
+    def diverged(rows):
+        return torch.full_like(last(rows), value) if comm.rank == comm.size - 1 else last(rows)
+
+    session.model.last = diverged
+    with pytest.raises(DistributedError, match="a score is not finite"):
+        split_metrics(session, "val", session.scores("val"))
+
+
 def rank_of(scores: torch.Tensor, answer: int, known: np.ndarray) -> float:
     """Among all that are not known, a tie counts half."""
     others = np.setdiff1d(np.arange(len(scores)), np.append(known, answer))

@@ -19,7 +19,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.optimizer import learning_rate
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal import splits
+from hpcgnn.temporal import batches
 from hpcgnn.temporal.config import RunConfig
 
 TIMES = ("train_seconds", "events_per_second")
@@ -149,7 +149,7 @@ def test_one_group_that_cannot_read_its_parts(comm, parts, monkeypatch):
         raise OSError("part-0.h5: truncated")
 
     if comm.rank == comm.size - 1:
-        monkeypatch.setattr(splits, "open_partition", broken)
+        monkeypatch.setattr(batches, "open_partition", broken)
     with pytest.raises(DistributedError, match=f"truncated .*rank {comm.size - 1} of {comm.size}"):
         open_session(comm, parts, make_config(train__epochs=comm.size, train__epoch_parallel=comm.size))
 

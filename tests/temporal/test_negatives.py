@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -18,7 +21,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.directory import Directory
 from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.negative_file import open_negatives
-from hpcgnn.temporal.negatives import PairHistory
+from hpcgnn.temporal.negatives import AllOthers, PairHistory
 
 BATCH, ITEMS = 40, 15
 
@@ -248,6 +251,75 @@ def test_pickle_of_an_older_numpy(tmp_path):
     file = open_negatives(str(path))
     assert np.array_equal(file.read(0, 1), GOOD[:1])
     assert [column.tolist() for column in file.keys] == [[1], [2], [3]]
+
+
+def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
+    others = AllOthers(np.arange(1_000_001)[::-1].copy(), np.arange(50) * 7)
+    whole = others.at(slice(3, 9)).dst
+    assert all(np.array_equal(others.at(slice(3, 9), part).dst, whole[:, part])
+               for part in (slice(None), slice(0, 100), slice(40, 60), slice(999_900, 1_000_100)))  # fmt: skip
+    tracemalloc.start()
+    others.at(slice(0, 50), slice(500, 600))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("dtype", ["<i8", ">i4", "f8", "U5", "S3", "u1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_pickles_of_all_protocols_and_types(tmp_path, protocol, dtype, order):
+    lines = np.arange(24).astype(dtype).reshape(2, 12)
+    lines = np.asarray(lines, order=order)  # a line of columns is not contiguous
+    content = {(1, 2, 3): lines[0], (np.int32(1), np.int64(2), 4.0): lines[1]}
+    path = tmp_path / "negatives.pkl"
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    read = open_negatives(str(path)).read(0, 2)
+    assert read.astype(dtype).tolist() == lines.tolist()
+
+
+class Made:
+    """Pickles as a call of a function, whose result then gets a state."""
+
+    def __init__(self, function, *arguments, state=None):
+        self.content = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self):
+        return self.content
+
+
+OBJECTS = (1, (1,), np.dtype("O"), False, [1])
+HOSTILE = {
+    "addresses": Made(np.ndarray, (1,), np.dtype("O"), b"AAAAAAAA"),
+    "memory": Made(np.ndarray, (1 << 33,)),
+    "objects": np.array([[1], None], object),
+    "objects by state": Made(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=OBJECTS),
+    "a size beyond its data": Made(
+        np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=(1, (1 << 33,), np.dtype("i8"), False, b"1234")
+    ),
+    "fields": np.zeros(2, [("a", "i4"), ("b", "O")]),
+    "a scalar of objects": Made(np._core.multiarray.scalar, np.dtype("O"), b"AAAAAAAA"),
+    "lists in lists": [[1], [2]],
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_pickles_are_refused(tmp_path, case):
+    path = tmp_path / "negatives.pkl"
+    path.write_bytes(pickle.dumps({(1, 2, 3): HOSTILE[case]}))
+    command = "import sys; from hpcgnn.temporal.negative_file import open_negatives; open_negatives(sys.argv[1])"
+    limited = f"ulimit -v {6 << 20}; exec {sys.executable} -c '{command}' {path}"
+    result = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=200)
+    assert result.returncode == 1
+    assert f"ValueError: {path}: " in result.stderr
+
+
+def test_a_memo_of_a_large_number_takes_no_memory(tmp_path):
+    path = tmp_path / "negatives.pkl"
+    path.write_bytes(b"\x80\x02}(K\x01K\x02K\x03\x87r\xff\xff\xff\x3f]K\x05ar\xff\xff\xff\x1fu.")
+    tracemalloc.start()
+    assert open_negatives(str(path)).read(0, 1).tolist() == [[5]]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
 
 
 class Evil:

@@ -6,7 +6,7 @@ N nodes of all types numbered together, in the order of the types; P parts.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import pathlib
 import tempfile
@@ -18,12 +18,13 @@ from data_tools.partition.methods.metis_file import pair_slabs, write_metis
 from data_tools.partition.pair_graph import PairGraph
 from data_tools.partition.source import Source
 from data_tools.source.formats.npz_arrays import open_npy
+from hpcgnn.graph import files
 
 TOLERANCE = 0.03  # that KaMinPar is asked for
 
 
 def checked_parts(part: np.ndarray, num_nodes: int, num_parts: int, origin: str) -> np.ndarray:
-    """An assignment as [N] int32; ValueError unless it is one."""
+    """Return an assignment as [N] int32; ValueError unless it is one."""
     part = np.asarray(part)
     if part.shape != (num_nodes,) or part.dtype.kind not in "iu":
         raise ValueError(
@@ -38,8 +39,8 @@ def checked_parts(part: np.ndarray, num_nodes: int, num_parts: int, origin: str)
 
 
 def file_parts(source: Source, path: str | os.PathLike, num_parts: int) -> np.ndarray:
-    """Part per node [N] int32 from a text file with one part a line, as METIS and ParMETIS write it, an npy file, or an
-    npz file with one array per node type."""
+    """Read the part per node [N] int32 from a text file with one part a line, as METIS and ParMETIS write it, an npy
+    file, or an npz file with one array per node type."""
     path = pathlib.Path(path)
     if path.suffix == ".npz":
         return checked_parts(by_type(source, path), source.num_nodes, num_parts, str(path))
@@ -51,39 +52,48 @@ def file_parts(source: Source, path: str | os.PathLike, num_parts: int) -> np.nd
 
 
 def by_type(source: Source, path: pathlib.Path) -> np.ndarray:
-    """The arrays of an npz file, one a node type, joined."""
+    """Join the arrays of an npz file, one a node type."""
     with np.load(path) as arrays:
         expected = {node_type.name: (node_type.num_nodes,) for node_type in source.types}
-        found = {name: arrays[name].shape for name in arrays.files}
-        if found != expected:
-            raise ValueError(f"{path}: arrays {found}, expected one of every node type: {expected}")
+        shapes = {name: arrays[name].shape for name in arrays.files}
+        if shapes != expected:
+            raise ValueError(f"{path}: arrays {shapes}, expected one of every node type: {expected}")
         return np.concatenate([arrays[name] for name in expected])
 
 
 def load_partitioner(name: str) -> Callable:
-    """What a path such as ``package.module.MyPartitioner`` names: a function, or an object of a class without
+    """Import what a path such as ``package.module.MyPartitioner`` names: a function, or an object of a class without
     arguments. ValueError where there is none."""
     module, _, attribute = name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        partitioner = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"method={name}: no such class or function ({error})") from None
-    found = found() if isinstance(found, type) else found
-    if not callable(found):
+    partitioner = partitioner() if isinstance(partitioner, type) else partitioner
+    if not callable(partitioner):
         raise ValueError(f"method={name}: cannot be called; expected a class with __call__, or a function")
-    return found
+    return partitioner
+
+
+def code_hash(name: str) -> str | None:
+    """Compute the hash of the file that a partitioner of the user's is in, None where there is no file."""
+    try:
+        module = importlib.util.find_spec(name.rpartition(".")[0])
+    except (ImportError, AttributeError, ValueError):
+        return None  # `load_partitioner` says so when it is needed
+    return files.file_hash(module.origin) if module and module.origin and os.path.isfile(module.origin) else None
 
 
 def user_parts(name: str, graph: PairGraph, weights: dict[str, np.ndarray], num_parts: int, seed: int) -> np.ndarray:
-    """Part per node [N] int32 as the user's own partitioner wants it: called with the pair graph, the weights [N] int64
-    by constraint, the number of parts and the seed, it returns the part of every node."""
+    """Call the user's own partitioner with the pair graph, the weights [N] int64 by constraint, the number of parts and
+    the seed; it returns the part of every node [N] int32."""
     part = load_partitioner(name)(graph, weights, num_parts, seed)
     return checked_parts(part, graph.num_nodes, num_parts, name)
 
 
 def kaminpar_parts(graph: PairGraph, weight: np.ndarray, num_parts: int, seed: int, folder: pathlib.Path) -> np.ndarray:
-    """Part per node [N] int32 by KaMinPar on all cores, balanced by one weight [N]. With several threads its answer
-    differs from run to run."""
+    """Cut by KaMinPar on all cores, balanced by one weight [N]; returns the part per node [N] int32. With several
+    threads its answer differs from run to run."""
     try:
         import kaminpar
     except ImportError:

@@ -16,8 +16,8 @@ from data_tools.partition.weights import in_split
 
 
 def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options: StaticOptions) -> np.ndarray:
-    """Part per node [N] int32, balanced by weights [N, C]; nodes that seeds lie at stay in the parts [N] they are in.
-    ValueError without a split."""
+    """Compute the part per node [N] int32, balanced by weights [N, C]; nodes that seeds lie at stay in the parts [N]
+    they are in. ValueError without a split."""
     fixed = in_split(source, "train") if learnt_relation(source) is None else seed_nodes(source)
     access = np.empty((options.parts, source.num_nodes), np.float32)
     for index, row in access_by_part(source, part, range(options.parts), options.fanouts, options.batch_size):
@@ -42,33 +42,33 @@ class HotPlacement:
         np.add.at(self.loads, home[fixed], self.weights[fixed])
 
     def run(self) -> np.ndarray:
-        """Part per node [N] int32."""
+        """Place all nodes; returns the part per node [N] int32."""
         # A few heavy nodes would block what comes after them, so they choose first.
         self.place_one_by_one((self.part < 0) & (self.weights > self.limit / 2).any(axis=1))
         waiting = np.flatnonzero(self.part < 0)
         while len(waiting) and self.open.any():
-            wanted, lead = self.favourites(waiting)
+            favourite, lead = self.favourites(waiting)
             for goal in map(int, np.flatnonzero(self.open)):
-                chosen = np.flatnonzero(wanted == goal)
+                chosen = np.flatnonzero(favourite == goal)
                 self.accept(goal, waiting[chosen[np.argsort(-lead[chosen], kind="stable")]])
             waiting = waiting[self.part[waiting] < 0]
         self.place_one_by_one(self.part < 0)
         return self.part
 
     def favourites(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The open part [n] that reaches each node most likely (its home where none does better), and by how much more
-        than any other [n]."""
+        """Find the open part [n] that reaches each node most likely (its home where none does better), and by how much
+        more than any other [n]."""
         best = np.full(len(nodes), -1)
         first, second = np.full(len(nodes), -1.0, np.float32), np.full(len(nodes), -1.0, np.float32)
         for index in np.flatnonzero(self.open):
-            found = self.access[index, nodes]
-            better = (found > first) | ((found == first) & (self.home[nodes] == index))
-            second = np.where(better, first, np.maximum(second, found))
-            best[better], first[better] = index, found[better]
+            probability = self.access[index, nodes]
+            better = (probability > first) | ((probability == first) & (self.home[nodes] == index))
+            second = np.where(better, first, np.maximum(second, probability))
+            best[better], first[better] = index, probability[better]
         return best, first - second
 
     def accept(self, goal: int, nodes: np.ndarray) -> None:
-        """Part ``goal`` takes the first of its bidders [n]; if some do not fit, it is closed."""
+        """Give part ``goal`` the first of its bidders [n]; if any do not fit, it is closed."""
         added = np.cumsum(self.weights[nodes], axis=0)
         fits = ((self.loads[goal] + added <= self.limit) | (added == 0)).all(axis=1)
         count = int(fits.sum())  # loads only grow, so those that fit come first
@@ -78,7 +78,7 @@ class HotPlacement:
         self.open[goal] = count == len(nodes)
 
     def place_one_by_one(self, chosen: np.ndarray) -> None:
-        """Nodes (mask [N]) go where they are likeliest among the parts with room, else to the lightest part."""
+        """Place nodes (mask [N]) where they are likeliest among the parts with room, else in the lightest part."""
         for node in np.flatnonzero(chosen):
             loads = (self.loads + self.weights[node]) / self.limit
             fits = np.flatnonzero((loads <= 1).all(axis=1))

@@ -27,7 +27,7 @@ def metis_partition(
     seed: int = 0,
     objective: str = "cut",
 ) -> np.ndarray:
-    """Part per node [N] int32.
+    """Cut a graph by METIS; returns the part per node [N] int32.
 
     weights: [N, C] non-negative integers; every column with a positive sum is balanced to ``tolerance`` (max / mean).
     ``cut`` bisects recursively, so consecutive parts are neighbours; ``volume`` minimises the number of (node, foreign
@@ -66,5 +66,5 @@ def call_metis(arrays: list[np.ndarray], num_parts: int, tolerance: float, seed:
 
 
 def pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
-    """Address of an array's data."""
+    """Return the address of an array's data."""
     return None if array is None else ctypes.c_void_p(array.ctypes.data)

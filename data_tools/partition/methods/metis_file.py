@@ -22,7 +22,7 @@ Slab = tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def pair_slabs(graph: PairGraph) -> Iterator[Slab]:
-    """Runs of the nodes of a graph: (nodes [n], (indptr [n + 1], neighbour, tie))."""
+    """Yield runs of the nodes of a graph: (nodes [n], (indptr [n + 1], neighbour, tie))."""
     for first, stop in itertools.pairwise(run_starts(graph.indptr, LINE_ENTRIES).tolist()):
         own = slice(int(graph.indptr[first]), int(graph.indptr[stop]))
         indptr = graph.indptr[first : stop + 1] - own.start
@@ -30,7 +30,7 @@ def pair_slabs(graph: PairGraph) -> Iterator[Slab]:
 
 
 def row_slabs(graph: RowGraph) -> Iterator[Slab]:
-    """Runs of the nodes of a graph on disk, whose rows are the nodes: what `pair_slabs` yields."""
+    """Yield runs of the nodes of a graph on disk, whose rows are the nodes, as `pair_slabs` does."""
     for first, stop in itertools.pairwise(run_starts(graph.indptr, LINE_ENTRIES).tolist()):
         yield np.arange(first, stop), graph.slab(first, stop)
 

@@ -41,16 +41,16 @@ class Library:
 
 
 def find_library(path: str | None = None, bits: int = 64) -> str:
-    """Path of the library; ``path`` where it is given, else, of several, that whose integers have so many bits. Raises
-    ValueError when there is none."""
+    """Find the library: ``path`` if there is one, else, of several, the library whose integers have ``bits`` bits.
+    Raises ValueError when there is none."""
     if path is not None:
         if not os.path.isfile(path):
             raise ValueError(f"--parmetis {path}: no such file; {REMEDY}")
         return path
     for name in ("libparmetis.so", "libptscotchparmetisv3.so", "libptscotchparmetis.so"):
         for place in PLACES:
-            for found in sorted(glob.glob(os.path.join(place.format(bits=bits), name))):
-                return found
+            for library in sorted(glob.glob(os.path.join(place.format(bits=bits), name))):
+                return library
     raise ValueError(f"method parmetis: no ParMETIS library is found; {REMEDY}")
 
 
@@ -75,7 +75,7 @@ def load_library(path: str | None = None, bits: int = 64) -> Library:
 
 
 def metis_index(handle: ctypes.CDLL) -> np.dtype:
-    """The integers of METIS, by how much its function for default options writes: ParMETIS's are the same."""
+    """Find the integers of METIS by how much its function for default options writes: ParMETIS's are the same."""
     options = np.full(2 * NUM_OPTIONS, 7, np.int32)
     handle.METIS_SetDefaultOptions(ctypes.c_void_p(options.ctypes.data))
     return np.dtype(np.int64 if options[-1] != 7 else np.int32)
@@ -89,7 +89,8 @@ def parmetis_partition(
     weights: np.ndarray,
     seed: int,
 ) -> np.ndarray:
-    """Collective. Part [n] int32 of the nodes of this rank's block; ``graph`` and weights [n, C] are of the block.
+    """Collective. Cut by ParMETIS; returns the part [n] int32 of the nodes of this rank's block; ``graph`` and weights
+    [n, C] are of the block.
 
     Raises RuntimeError when the library reports a failure, ValueError for a graph that its integers cannot number.
     """
@@ -125,8 +126,8 @@ def parmetis_partition(
 
 
 def start_numbers(library: Library, seed: int) -> None:
-    """Start PT-Scotch's random numbers anew: they are the process's, go on from one call to the next, and heed no seed
-    among ParMETIS's options. Other libraries lack the function and need it not."""
+    """Start PT-Scotch's random numbers anew: they belong to the process, continue from one call to the next, and ignore
+    the seed among ParMETIS's options. Other libraries lack the function and need it not."""
     if hasattr(library.handle, "SCOTCH_randomSeed"):
         library.handle.SCOTCH_randomSeed(ctypes.c_int64(seed))
         library.handle.SCOTCH_randomReset()

@@ -23,12 +23,12 @@ LEAST_SHARE = 0.5  # means: of parts in the same run as such nodes
 
 
 def run_sizes(num_parts: int) -> list[int]:
-    """Numbers of ranks, 2, 4, ... and that of the parts, whose runs of parts should be even."""
+    """List the numbers of ranks, 2, 4, ... and that of the parts, whose runs of parts should be even."""
     return [*(1 << power for power in range(1, num_parts.bit_length()) if 1 << power < num_parts), num_parts]
 
 
 def part_distance(num_parts: int) -> np.ndarray:
-    """For every two parts [P, P] float64, for how many of `run_sizes` they lie at different ranks."""
+    """Count for every two parts [P, P] float64 at how many of `run_sizes` they lie at different ranks."""
     distance = np.zeros((num_parts, num_parts))
     for ranks in run_sizes(num_parts):
         rank = rank_of_parts(num_parts, ranks)
@@ -39,7 +39,7 @@ def part_distance(num_parts: int) -> np.ndarray:
 def load_limits(
     part: np.ndarray, weight: np.ndarray, giant: np.ndarray, num_parts: int, tolerance: float
 ) -> np.ndarray:
-    """Limits of the loads [P, C] float64 by constraint, for an assignment [N] of nodes with weights [N, C].
+    """Compute the limits of the loads [P, C] float64 by constraint, for an assignment [N] of nodes with weights [N, C].
 
     A part without a giant (mask [N]: nodes heavier than a mean part) may have ``tolerance`` times the mean; where there
     are giants, the others share what remains, and parts of the same runs as they are get less of it.
@@ -76,15 +76,15 @@ def spread_giants(part: np.ndarray, weight: np.ndarray, giants: np.ndarray, num_
     ranks = [rank_of_parts(num_parts, count) for count in run_sizes(num_parts)]
     held = [np.zeros((rank[-1] + 1, weight.shape[1])) for rank in ranks]
     for node in giants[np.argsort(-weight[giants].max(axis=1), kind="stable")]:
-        mine = np.where(weight[node] > 1, weight[node], 0.0)
+        node_weight = np.where(weight[node] > 1, weight[node], 0.0)
         surplus = np.zeros(num_parts)
         for rank, load in zip(ranks, held, strict=True):
-            allowed = np.maximum(tolerance * np.bincount(rank)[:, None], mine)
-            surplus += np.maximum(load + mine - allowed, 0)[rank].sum(axis=1)
+            allowed = np.maximum(tolerance * np.bincount(rank)[:, None], node_weight)
+            surplus += np.maximum(load + node_weight - allowed, 0)[rank].sum(axis=1)
         if surplus[part[node]] > surplus.min():
             part[node] = np.argmin(surplus)
         for rank, load in zip(ranks, held, strict=True):
-            load[rank[part[node]]] += mine
+            load[rank[part[node]]] += node_weight
 
 
 TARGET = 1.05  # what a part may have of the mean
@@ -96,8 +96,8 @@ STRICT_SWEEPS = 3  # that cut less and leave the balance as it is
 
 
 def rebalance(graph: PairGraph, part: np.ndarray, weights: np.ndarray, num_parts: int, near: bool = True) -> np.ndarray:
-    """Part per node [N] int32 with loads within TARGET of the mean, as far as single nodes and the constraints together
-    allow it.
+    """Even out an assignment: part per node [N] int32 with loads within TARGET of the mean, as far as single nodes and
+    the constraints together allow it.
 
     weights [N, C]. near: consecutive parts are neighbours and stay so: a tie costs more the fewer ranks can cut it.
     A node heavier than a mean part stays where it is, unless it shares the part with another.
@@ -119,11 +119,12 @@ def rebalance(graph: PairGraph, part: np.ndarray, weights: np.ndarray, num_parts
 
 
 def improve(problem: PartProblem, nodes: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Part per node [N] after nodes [n] have moved; the best of several rounds."""
+    """Move nodes [n] in several rounds; returns the part per node [N] of the best."""
     best, least = part, np.inf
     for _ in range(ROUNDS):
         part = part.copy()
-        loads = part_loads(problem, part)
+        loads = np.zeros_like(problem.limit)
+        np.add.at(loads, part, problem.weight)
         sweep(problem, nodes, part, loads)
         over = np.maximum(loads - problem.limit, 0)
         if over.sum() < least:
@@ -133,13 +134,6 @@ def improve(problem: PartProblem, nodes: np.ndarray, part: np.ndarray) -> np.nda
         emphasis = np.where(over.any(axis=0), 2.0, 1.0)
         problem = replace(problem, weight=problem.weight * emphasis, limit=problem.limit * emphasis)
     return best
-
-
-def part_loads(problem: PartProblem, part: np.ndarray) -> np.ndarray:
-    """Loads [P, C] of an assignment [N]."""
-    loads = np.zeros_like(problem.limit)
-    np.add.at(loads, part, problem.weight)
-    return loads
 
 
 def sweep(problem: PartProblem, nodes: np.ndarray, part: np.ndarray, loads: np.ndarray) -> None:

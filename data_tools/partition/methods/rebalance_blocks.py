@@ -41,7 +41,7 @@ class Ghosts:
         self._requested = requested - self.first
 
     def neighbor_parts(self, part: np.ndarray) -> np.ndarray:
-        """Collective. Part [A] of every adjacency entry's neighbour; part [n] of this rank's block."""
+        """Collective. Look up the part [A] of every adjacency entry's neighbour; part [n] of this rank's block."""
         return self.team.exchange(part[self._requested], self._num_requested)[0][self._place]
 
 
@@ -58,14 +58,14 @@ class BlockLoads:
     fixed: np.ndarray
 
     def of(self, team: Team, part: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Collective. Loads [P, C] float64 of part [n], from weights [n, C] int64."""
+        """Collective. Compute the loads [P, C] float64 of part [n], from weights [n, C] int64."""
         sums = np.zeros(self.limit.shape, np.int64)  # whole numbers: no order of adding changes them
         np.add.at(sums, part, weights)
         return team.sum(sums) * self.unit
 
 
 def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
-    """Collective. Part [n] int32 in which parts over their limits have given nodes away.
+    """Collective. Move nodes out of parts that are over their limits; returns the part [n] int32.
 
     weights [n, C]. Every rank proposes the moves that lessen the overload (the sum of the squares of what parts have
     above their limits) and cost the least: the cut, and a penalty on the overload that rises from round to round. Of
@@ -85,21 +85,21 @@ def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_
 
 
 def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> BlockLoads:
-    """Collective. TARGET times the mean for every part; of nodes heavier than a mean part their parts have all, and the
-    others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
+    """Collective. Allow every part TARGET times the mean; parts have all of their nodes that are heavier than a mean
+    part, and the others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
     giant = np.any(weights > means, axis=1)
-    found = team.everyone((part[giant], weights[giant] / means))
-    parts, shares = (np.concatenate(column) for column in zip(*found, strict=True))
+    giants_by_rank = team.everyone((part[giant], weights[giant] / means))
+    parts, shares = (np.concatenate(column) for column in zip(*giants_by_rank, strict=True))
     everyone = np.arange(len(parts))
     spread_giants(parts, shares, everyone, num_parts, TARGET)
-    first = sum(len(some) for some, _ in found[: team.rank])
+    first = sum(len(rank_parts) for rank_parts, _ in giants_by_rank[: team.rank])
     part[giant] = parts[first : first + np.count_nonzero(giant)]
     return BlockLoads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
 
 
 def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: BlockLoads) -> np.ndarray:
-    """Collective. Rounds of moves until no part has too much; part [n] changes in place. Returns the loads [P, C] of
-    weights [n, C]."""
+    """Collective. Move nodes in rounds until no part has too much; part [n] changes in place. Returns the loads [P, C]
+    of weights [n, C]."""
     shares, ties = weights * allowed.unit, int(ghosts.team.sum(np.array([ghosts.graph.weight.sum()]))[0])
     penalty = PENALTY * max(1, ties) / 2 / len(allowed.limit)
     loads = allowed.of(ghosts.team, part, weights)
@@ -112,20 +112,20 @@ def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: B
         moves = accept(moves, excess, penalty)
         if not len(moves) and number > LASTING:
             break
-        mine = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
-        part[moves["node"][mine] - ghosts.first] = moves["goal"][mine]
+        in_block = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
+        part[moves["node"][in_block] - ghosts.first] = moves["goal"][in_block]
         loads, penalty = allowed.of(ghosts.team, part, weights), penalty * RISE
     return loads
 
 
 def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.ndarray, allowed: BlockLoads) -> int:
-    """Collective. `swap_nodes` with the nodes of all ranks that weigh enough, found by every rank alike; part [n]
-    changes in place. Returns the number of exchanges."""
+    """Collective. Exchange nodes by `swap_nodes` among the nodes of all ranks that weigh enough, which every rank
+    computes alike; part [n] changes in place. Returns the number of exchanges."""
     shares = weights * allowed.unit
     coarse = np.flatnonzero(shares.max(axis=1, initial=0) > COARSE)
-    found = team.everyone((part[coarse], shares[coarse]))
-    parts, weights = (np.concatenate(column) for column in zip(*found, strict=True))
-    first = sum(len(some) for some, _ in found[: team.rank])
+    nodes_by_rank = team.everyone((part[coarse], shares[coarse]))
+    parts, weights = (np.concatenate(column) for column in zip(*nodes_by_rank, strict=True))
+    first = sum(len(rank_parts) for rank_parts, _ in nodes_by_rank[: team.rank])
     count = swap_nodes(parts, weights, loads.copy(), allowed.limit)
     part[coarse] = parts[first : first + len(coarse)]
     return count
@@ -134,8 +134,8 @@ def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.
 def whose_turn(
     ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, over: np.ndarray, fixed: np.ndarray, number: int
 ) -> np.ndarray:
-    """Collective. Nodes of this rank's block that may leave their part in a round, as it has too much (mask [P, C]) of
-    what they weigh; where they are many, every so many-th."""
+    """Collective. Choose the nodes of this rank's block that may leave their part in a round, as it has too much (mask
+    [P, C]) of what they weigh; where they are many, one in so many."""
     nodes = np.flatnonzero((over[part] & (shares > 0)).any(axis=1) & ~fixed)
     turns = max(1, int(ghosts.team.sum(np.array([len(nodes)]))[0]) // AT_ONCE)
     return nodes[(nodes + ghosts.first) % turns == number % turns]
@@ -144,49 +144,50 @@ def whose_turn(
 def propose(
     ghosts: Ghosts, part: np.ndarray, nodes: np.ndarray, shares: np.ndarray, excess: np.ndarray, penalty: float
 ) -> np.ndarray:
-    """Collective. The best moves of nodes of this rank's block, records sorted by cost and node: cost, loss (of cut),
-    node, heavy, goal, share [C]. shares [n, C]; excess [P, C]: loads less their limits."""
+    """Collective. Propose the best moves of nodes of this rank's block, records sorted by cost and node: cost, loss (of
+    cut), node, heavy, goal, share [C]. shares [n, C]; excess [P, C]: loads less their limits."""
     names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
     kinds = [*names, ("share", "f8", (shares.shape[1],))]
     around, num_parts = ghosts.neighbor_parts(part), len(excess)
-    found, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
+    proposals, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
     for start in range(0, len(nodes), max(1, CELLS // num_parts)):
-        some = nodes[start : start + max(1, CELLS // num_parts)]
-        ties, here = part_ties_of(ghosts.graph, around, some, num_parts), np.arange(len(some))
-        loss = ties[here, part[some]][:, None] - ties
-        change = added_overload(excess, shares[some], part[some])
+        chunk = nodes[start : start + max(1, CELLS // num_parts)]
+        ties, here = part_ties_of(ghosts.graph, around, chunk, num_parts), np.arange(len(chunk))
+        loss = ties[here, part[chunk]][:, None] - ties
+        change = added_overload(excess, shares[chunk], part[chunk])
         cost = loss + penalty * change
         cost[change >= 0] = 0
         # The lightest part is the best for all: some take another, or it would be full at once.
-        keys = splitmix64((some + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
+        keys = splitmix64((chunk + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
         preference = 0.5 + (keys >> np.uint64(40)) * 2.0**-25  # from 0.5 to 1, the same on any rank
         goal = np.argmin(np.minimum(cost, 0) * preference, axis=1)
-        moves = np.zeros(len(some), kinds)
-        moves["node"], moves["heavy"], moves["goal"] = some + ghosts.first, part[some], goal
-        moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[some]
-        found.append(moves[moves["cost"] < 0])
-    return best(np.concatenate(found))[:CANDIDATES]
+        moves = np.zeros(len(chunk), kinds)
+        moves["node"], moves["heavy"], moves["goal"] = chunk + ghosts.first, part[chunk], goal
+        moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[chunk]
+        proposals.append(moves[moves["cost"] < 0])
+    return best(np.concatenate(proposals))[:CANDIDATES]
 
 
 def added_overload(excess: np.ndarray, share: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """What moves of nodes [k] from part [k] to every part add to the overload [k, P]; excess [P, C], share [k, C]."""
+    """Compute what moves of nodes [k] from part [k] to every part add to the overload [k, P]; excess [P, C], share [k,
+    C]."""
     added = np.zeros((len(part), len(excess)))
     # By constraint: a product of matrices may round by its size.
-    for mine, over in zip(share.T, excess.T, strict=True):
+    for shares, over in zip(share.T, excess.T, strict=True):
         before = np.square(np.maximum(over, 0))
-        added += np.square(np.maximum(over + mine[:, None], 0)) - before
-        added += (np.square(np.maximum(over[part] - mine, 0)) - before[part])[:, None]
+        added += np.square(np.maximum(over + shares[:, None], 0)) - before
+        added += (np.square(np.maximum(over[part] - shares, 0)) - before[part])[:, None]
     added[np.arange(len(part)), part] = 0
     return added
 
 
 def best(moves: np.ndarray) -> np.ndarray:
-    """Moves in order of cost, then node."""
+    """Sort moves by cost, then node."""
     return moves[np.lexsort((moves["node"], moves["cost"]))]
 
 
 def accept(moves: np.ndarray, excess: np.ndarray, penalty: float) -> np.ndarray:
-    """The moves that are made: in order of their cost, those that lessen the overload by more than they cost."""
+    """Choose the moves that are made: in order of their cost, those that lessen the overload by more than they cost."""
     # Each rank's list ends with its best CANDIDATES: beyond those of all together the order would not be complete.
     moves = best(moves)[:CANDIDATES]
     excess, taken = excess.copy(), []
@@ -202,12 +203,12 @@ def accept(moves: np.ndarray, excess: np.ndarray, penalty: float) -> np.ndarray:
 
 
 def overload(excess: np.ndarray) -> float:
-    """The sum of the squares of what loads have above their limits: of those of excess [..., C] that are above 0."""
+    """Sum the squares of what loads have above their limits: of the values of excess [..., C] that are above 0."""
     return float(np.square(np.maximum(excess, 0)).sum())
 
 
 def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_parts: int) -> np.ndarray:
-    """Weight of the ties of nodes [k] of the block to every part [k, P]; around [A]: parts of neighbours."""
+    """Add up the weight of the ties of nodes [k] of the block to every part [k, P]; around [A]: parts of neighbours."""
     degrees = graph.degrees()[nodes]
     begin = np.repeat(graph.indptr[nodes] - (np.cumsum(degrees) - degrees), degrees)
     entries = begin + np.arange(degrees.sum())
@@ -217,7 +218,7 @@ def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_pa
 
 
 def order_blocks(ghosts: Ghosts, part: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
-    """Collective. Parts [n] renumbered so that consecutive ones are near."""
+    """Collective. Renumber parts [n] so that consecutive ones are near."""
     own = np.repeat(part, ghosts.graph.degrees())
     ties = part_ties(own, ghosts.neighbor_parts(part), ghosts.graph.weight, num_parts)
     return new_numbers(ghosts.team.sum(ties), seed)[part]

@@ -43,15 +43,9 @@ class Slab:
     own: np.ndarray  # [stop - first]
     adjacency: Adjacency
 
-    def set_parts(self, begin: int, part: np.ndarray) -> None:
-        """Parts of the rows from ``begin`` on, which another rank has assigned."""
-        if self.rows is not None:
-            low, high = np.searchsorted(self.rows, [begin, begin + len(part)])
-            self.part[low:high] = part[self.rows[low:high] - begin]
-
 
 def open_slab(graph: RowGraph, number: int, part: np.ndarray) -> Slab:
-    """Collective. This rank's slab in a round; part [m] of its rows, which the slab of one process shares."""
+    """Collective. Open this rank's slab in a round; part [m] of its rows, which the slab of one process shares."""
     slabs, starts = graph.slabs, graph.slabs.local_starts
     first, stop = (int(starts[min(number + side, len(starts) - 1)]) for side in (0, 1))
     indptr, neighbor, tie = graph.slab(first, stop)
@@ -73,8 +67,8 @@ class NodeStream:
     loads: PartLoads
 
     def run(self, kernel: Callable, step: int = 1) -> int:
-        """Collective. One pass over all rows by a kernel of `native_parts`, step -1: the last first; returns the sum of
-        what it returned, which may be nothing."""
+        """Collective. Pass over all rows once by a kernel of `native_parts`, step -1: the last first; returns the sum
+        of what the kernel returned, which may be nothing."""
         slabs, total = self.graph.slabs, 0
         size = slabs.team.size
         for number in range(slabs.num_rounds)[::step]:
@@ -86,7 +80,8 @@ class NodeStream:
         return total
 
     def take_turn(self, kernel: Callable, slab: Slab, rank: int, begin: int) -> int:
-        """Collective. One rank assigns the rows of its slab, from ``begin`` on, and sends their parts to the others."""
+        """Collective. Let one rank assign the rows of its slab, from ``begin`` on, and send their parts to the
+        others."""
         team, result = self.graph.slabs.team, None
         if team.rank == rank:
             nodes = StreamNodes(slab.own, self.weights[slab.first : slab.stop], slab.adjacency)
@@ -95,12 +90,15 @@ class NodeStream:
             result = self.part[slab.first : slab.stop], self.loads.loads, moves
         part, loads, moves = team.broadcast(result, rank)
         self.loads.loads[:] = loads
-        slab.set_parts(begin, part)
+        if slab.rows is not None:
+            low, high = np.searchsorted(slab.rows, [begin, begin + len(part)])
+            slab.part[low:high] = part[slab.rows[low:high] - begin]
         return moves
 
 
 def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, passes: int) -> np.ndarray:
-    """Collective. Part [m] int32 of this rank's rows; rule: ldg or fennel; weights [m, C] int64.
+    """Collective. Assign the rows by a rule, ldg or fennel; returns the part [m] int32 of this rank's rows; weights [m,
+    C] int64.
 
     Every pass but the first knows where the one before put the nodes that are still to come. At last, nodes leave the
     parts that are over LIMIT. The same on any number of ranks.
@@ -126,7 +124,7 @@ def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, pass
 
 
 def ties_of_parts(graph: RowGraph, part: np.ndarray, num_parts: int) -> np.ndarray:
-    """Collective. Weight [P, P] of the ties between parts; part [m] of this rank's rows."""
+    """Collective. Add up the weight [P, P] of the ties between parts; part [m] of this rank's rows."""
     ties = np.zeros((num_parts, num_parts), np.int64)
     for number in range(graph.slabs.num_rounds):
         slab = open_slab(graph, number, part)

@@ -24,11 +24,11 @@ def swap_nodes(part: np.ndarray, weight: np.ndarray, loads: np.ndarray, limit: n
         heavy, column = map(int, np.unravel_index(np.argmax(over), over.shape))
         if over[heavy, column] <= 0:
             break
-        found = best_exchange(part, weight, loads, limit, coarse, heavy, column)
-        if found is None:
+        pair = best_exchange(part, weight, loads, limit, coarse, heavy, column)
+        if pair is None:
             hopeless[heavy, column] = True
         else:
-            exchange(part, weight, loads, *found)
+            exchange(part, weight, loads, *pair)
             hopeless[:] = False
             exchanged += 1
         steps -= 1
@@ -44,10 +44,10 @@ def best_exchange(
     heavy: int,
     column: int,
 ) -> tuple[int, int] | None:
-    """The node of part ``heavy`` and the one of another part whose exchange lowers the squared excesses most, or none;
-    coarse [n]: the nodes looked at."""
-    mine = np.flatnonzero(part[coarse] == heavy)
-    own = coarse[mine[np.argsort(-weight[coarse[mine], column], kind="stable")[:TRIED]]]
+    """Find the node of part ``heavy`` and the one of another part whose exchange lowers the squared excesses most, or
+    none; coarse [n]: the nodes looked at."""
+    in_heavy = np.flatnonzero(part[coarse] == heavy)
+    own = coarse[in_heavy[np.argsort(-weight[coarse[in_heavy], column], kind="stable")[:TRIED]]]
     others = coarse[part[coarse] != heavy]
     before = square_over(loads, limit)
     best, least = None, -1e-9
@@ -63,7 +63,7 @@ def best_exchange(
 
 
 def square_over(loads: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Squared excess over the limits, summed over the constraints [..., C]."""
+    """Sum the squared excess over the limits over the constraints [..., C]."""
     return (np.maximum(loads - limit, 0) ** 2).sum(axis=-1)
 
 

@@ -121,7 +121,8 @@ class ArraysTable:
                     forget(array)
 
     def array(self, reference: str) -> np.ndarray:
-        """One array, its index applied. Raises FileFormatError naming the arrays of the file when it is missing."""
+        """Read one array, its index applied. Raises FileFormatError naming the arrays of the file when it is
+        missing."""
         match = REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
         if match is None:
             raise FileFormatError(f"{self.name}: {reference!r} is not an array of it; it has {', '.join(self._names)}")
@@ -180,7 +181,7 @@ class SparseRows:
             raise FileFormatError(f"{file}: data, indices, indptr and shape do not make a CSR matrix of shape {shape}")
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Some rows as a dense matrix; entries stored twice are added, as in SciPy."""
+        """Make some rows a dense matrix; entries stored twice are added, as in SciPy."""
         indptr = self._indptr[rows.start : rows.stop + 1]
         dense = np.zeros((len(indptr) - 1, self.shape[1]), self.dtype)
         low, high = indptr[0], indptr[-1]

@@ -69,7 +69,7 @@ def open_npy(path: str | os.PathLike) -> np.ndarray:
 
 
 def is_mapped(info: zipfile.ZipInfo) -> bool:
-    """Whether an array is large and not compressed."""
+    """Say whether an array is large and not compressed."""
     return info.compress_type == zipfile.ZIP_STORED and info.file_size >= MAPPED_BYTES
 
 

@@ -21,7 +21,8 @@ BLOCK_BYTES = 4 << 20
 
 @contextlib.contextmanager
 def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[IO[bytes]]:
-    """The decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the name's).
+    """Open the decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the
+    name's).
 
     With ``member`` the file is an archive, .tar (compressed or not) or .zip, and the path of one member ends so.
     Raises FileFormatError for a missing or damaged file, also while the caller reads.
@@ -37,7 +38,7 @@ def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | Non
 
 
 def _open(stack: contextlib.ExitStack, path: pathlib.Path, suffix: str, member: str | None) -> IO[bytes]:
-    """A stream that ``stack`` closes."""
+    """Open a stream that ``stack`` closes."""
     if suffix == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(path))
         file = stack.enter_context(archive.open(find_member(path, member, archive.namelist())))
@@ -51,7 +52,7 @@ def _open(stack: contextlib.ExitStack, path: pathlib.Path, suffix: str, member: 
 
 
 def find_member(path: pathlib.Path, member: str | None, names: list[str]) -> str:
-    """The one name in an archive that is, or ends with, the path ``member``; None: the name of its only file."""
+    """Find the one name in an archive that is, or ends with, the path ``member``; None: the name of its only file."""
     if member is None:
         names = [name for name in names if not name.endswith("/")]
         if len(names) != 1:
@@ -82,7 +83,7 @@ class TextSource:
         return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
 
     def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """The decompressed bytes, as `open_binary` gives them."""
+        """Open the decompressed bytes, as `open_binary` gives them."""
         return open_binary(self.path, member=self.member)
 
 
@@ -108,7 +109,7 @@ class CleanText(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes (all that is left when negative); empty at the end."""
+        """Read at most ``size`` bytes (all that is left when negative); empty at the end."""
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
         while self._offset == len(self._buffer):
@@ -121,7 +122,7 @@ class CleanText(io.RawIOBase):
         return piece
 
     def peek_line(self) -> bytes:
-        """The next line without its newline, left in the stream; empty at the end."""
+        """Return the next line without its newline, left in the stream; empty at the end."""
         line = self.next_line()
         if line:
             self._offset -= len(line) + 1
@@ -139,14 +140,14 @@ class CleanText(io.RawIOBase):
         return line
 
     def blocks(self) -> Iterator[bytes]:
-        """All that is left, in blocks of whole lines, each line ending in a newline."""
+        """Yield all that is left, in blocks of whole lines, each line ending in a newline."""
         if self._offset < len(self._buffer):
             yield self._buffer[self._offset :]
         self._buffer, self._offset = b"", 0
         yield from self._blocks
 
     def _clean_blocks(self, raw: IO[bytes]) -> Iterator[bytes]:
-        """Non-empty cleaned blocks of whole lines."""
+        """Yield non-empty cleaned blocks of whole lines."""
         rest = b""
         first = True
         while block := raw.read(BLOCK_BYTES):

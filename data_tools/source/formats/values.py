@@ -181,7 +181,7 @@ def text_to_numbers(column: pa.Array, place: Place, fill: float | None, expected
 
 
 def is_number(text: str | None) -> bool:
-    """Whether Arrow reads a text, trimmed, as a number."""
+    """Say whether Arrow reads a text, trimmed, as a number."""
     try:
         pc.utf8_trim_whitespace(pa.array([text], pa.string())).cast(pa.float64())
     except pa.ArrowInvalid:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from hpcgnn.nn.linear import linear
-from hpcgnn.nn.own_class import own_class
+from hpcgnn.nn.own_class import check_parts, own_class
 from hpcgnn.nn.step_key import StepKey
 from hpcgnn.static.config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
@@ -55,7 +55,9 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
     """Make the configured model; a class of the user's own as Class(config, sizes). Raises ValueError for parts that do
     not go together with the graph."""
     if config.class_path:
-        return own_class(config.class_path)(config, sizes)
+        model = own_class(config.class_path)(config, sizes)
+        check_parts(model, config.class_path)
+        return model
     if config.kind in ("gcn", "gat") and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
         raise ValueError(
             f"model.kind {config.kind} is for graphs of one node type and one relation, this one has "

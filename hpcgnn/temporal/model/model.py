@@ -16,11 +16,12 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native import Random
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.nn.decoder import LinkDecoder
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.task.links import LinkDecoder
 from hpcgnn.temporal.config import MemoryConfig, ModelConfig
+from hpcgnn.temporal.memory import newest_mail
 from hpcgnn.temporal.model.embedding import AttentionEmbedding, IdentityEmbedding, MixerEmbedding, TimeProjection
 from hpcgnn.temporal.model.updater import UPDATERS, MessageMLP, TransformerUpdater
 from hpcgnn.temporal.plan import Query
@@ -140,8 +141,8 @@ class TemporalModel(nn.Module):
         if self.memory_config.updater != "transformer":
             return self.updater(state, mail[:, 0], mailed[:, 0] - updated, delivered > 0)
         count = delivered.clamp(max=self.mailbox_slots)
-        newest = mailed.max(dim=1, keepdim=True).values
-        return self.updater(state, mail, (newest - mailed).clamp(min=0), count)
+        age = newest_mail(mailed, delivered).unsqueeze(1) - mailed
+        return self.updater(state, mail, age.clamp(min=0), count)  # the updater leaves out empty slots
 
     def base(self, memory: torch.Tensor, feature: torch.Tensor | None) -> torch.Tensor:
         """Form the rows of the unique nodes below the first layer, [U, .]: memory, plus node features brought to its

@@ -16,7 +16,7 @@ from hpcgnn.native.attention_layer import AttentionCall, AttentionPass
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss
 from hpcgnn.native.recurrent import RecurrentPass
-from hpcgnn.nn.decoder import LinkDecoder
+from hpcgnn.task.links import LinkDecoder
 from hpcgnn.temporal.model.embedding import AttentionEmbedding
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.updater import RecurrentUpdater

@@ -9,11 +9,14 @@ import pytest
 from places import HELPERS
 from random_graphs import random_graph, random_static
 
+from data_tools.partition import assignment, journal, memory, partition_set
 from data_tools.partition import csc as part_csc
-from data_tools.partition import journal, memory, partition_set
 from data_tools.partition import static as part_static
 from data_tools.partition.assignment import METHODS
 from data_tools.partition.command import partition
+from data_tools.partition.options import Options
+from data_tools.team import Team
+from data_tools.verify.command import verify
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
@@ -50,7 +53,7 @@ STOPS = [
     (partition_set, "number_nodes"),
     (partition_set, "clear_folder"),
     (part_static, "write_node_columns"),
-    (part_csc.Targets, "sort"),
+    (part_csc.CscTargets, "sort"),
     (part_static, "carry_attributes"),
     (partition_set, "write_book"),
     (journal.Journal, "finish"),
@@ -134,7 +137,56 @@ def test_another_graph_starts_anew(tmp_path, monkeypatch):
 def test_a_damaged_journal_is_none(tmp_path, monkeypatch):
     graph = random_static(tmp_path / "g.h5", 3)
     interrupted(graph, tmp_path / "p", monkeypatch, parts=6, method="random")
-    (tmp_path / "p" / journal.NAME).write_bytes(b'{"set_id"')
+    (tmp_path / "p" / journal.NAME).write_bytes(b'{"inputs_id"')
     partition(graph, tmp_path / "p", 6, "random")
     partition(graph, tmp_path / "whole", 6, "random")
     assert hashes(tmp_path / "p") == hashes(tmp_path / "whole")
+
+
+PARTITIONER = """
+import numpy as np
+
+def parts(graph, weights, num_parts, seed):
+    return (np.arange(graph.num_nodes) + {shift}) % num_parts
+"""
+
+
+def test_a_partitioner_that_was_edited_is_called_again(tmp_path, monkeypatch):
+    """Its older assignment, and the parts made from it, are not taken over."""
+    graph = random_static(tmp_path / "g.h5", 3)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for shift, run in ((0, interrupted), (1, None)):
+        (tmp_path / "shifted.py").write_text(PARTITIONER.format(shift=shift))
+        sys.modules.pop("shifted", None)
+        options = {"parts": 5, "method": "shifted.parts"}
+        run(graph, tmp_path / "p", monkeypatch, **options) if run else partition(graph, tmp_path / "p", **options)
+    partition(graph, tmp_path / "whole", **options)
+    assert hashes(tmp_path / "p") == hashes(tmp_path / "whole")
+    sys.modules.pop("shifted")
+
+
+def set_id(folder):
+    """The identity of a set."""
+    with h5py.File(files.book_path(folder)) as book:
+        return book.attrs["set_id"]
+
+
+def test_parts_of_a_lost_assignment_are_not_mixed_with_another_one(tmp_path, monkeypatch):
+    """Of a method whose answer varies, such as KaMinPar on several threads; and two assignments make two sets."""
+    graph, calls, random_parts = random_static(tmp_path / "g.h5", 3), [], METHODS["random"]
+    varying = lambda job: calls.append(0) or (random_parts(job) + len(calls)) % 5  # noqa: E731
+    monkeypatch.setitem(METHODS, "random", varying)
+    monkeypatch.setattr(memory, "PARTS_AT_ONCE", 2)
+    interrupted(graph, tmp_path / "p", monkeypatch, parts=5, method="random")
+    (tmp_path / "p" / journal.ASSIGNMENT).unlink()
+    files.part_path(tmp_path / "p", 3).unlink()
+    partition(graph, tmp_path / "p", 5, "random")
+    assert verify(tmp_path / "p", graph) == []
+    partition(graph, tmp_path / "other", 5, "random")
+    assert set_id(tmp_path / "p") != set_id(tmp_path / "other")
+
+
+@pytest.mark.parametrize(("method", "fact"), [("parmetis", "ranks"), ("kaminpar", "threads"), ("metis", None)])
+def test_what_an_assignment_depends_on_besides_the_options(method, fact):
+    assert list(assignment.surroundings(Options(method=method), Team())) == ([fact] if fact else [])

@@ -137,7 +137,7 @@ def test_one_process_goes_on_where_ranks_stopped_and_the_other_way_round(team, m
     interrupted(monkeypatch, shared_set, team, graph, one, method="random")
     if team.rank == 0:
         partition(graph, mpi_tmp_path / "whole", PARTS, "random")
-        journal = Journal(Team(), one, read_notes(one / NAME)["set_id"], "")
+        journal = Journal(Team(), one, read_notes(one / NAME)["inputs_id"], "")
         assert journal.assignment(NodeBlocks.even(Team(), 3)).dtype == np.int32
         partition(graph, one, PARTS, "random")
         with monkeypatch.context() as patch:
