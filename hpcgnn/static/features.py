@@ -53,7 +53,8 @@ class Fetch:
 class NodeRows:
     """Tables of one node type [n, ...] by name, and copies of remote rows. Collective to create, to plan and to fetch.
 
-    num_copies: C. remote, hits: remote rows planned so far, and those of them that were copied.
+    num_copies: C. wire: dtype that floating rows travel in, to which all are rounded, or None. remote, hits: remote
+    rows planned so far, and those of them that were copied.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class NodeRows:
     ):  # fmt: skip
         """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
         travel in, None: their own."""
-        self._ownership, self._rank, self.tables, self._wire = ownership, channel.rank, tables, wire
+        self._ownership, self._rank, self.tables, self.wire = ownership, channel.rank, tables, wire
         self.hits = self.remote = 0
         self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._counting = threading.Lock()  # several threads may plan
@@ -128,11 +129,11 @@ class NodeRows:
     def _pull(self, route: Route, table: Table) -> torch.Tensor:
         """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``, and those that need not travel
         are rounded as well, so that the answer does not depend on the number of ranks."""
-        narrow = self._wire is not None and table.dtype.is_floating_point
+        narrow = self.wire is not None and table.dtype.is_floating_point
         if not narrow and not isinstance(table, GatheredTable):
             return route.pull(table)[0]
         rows = gather(table, route.served)
-        return route.pull_served(rows.to(self._wire) if narrow else rows)[0].to(table.dtype)
+        return route.pull_served(rows.to(self.wire) if narrow else rows)[0].to(table.dtype)
 
 
 def presample(input_ids: InputIds, num_steps: int, partition: GraphPartition, world: World) -> tuple[Ranking, ...]:

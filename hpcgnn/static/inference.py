@@ -23,12 +23,11 @@ from hpcgnn.static.features import FEATURE
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 
+NO_LAYER = -1  # of models without layers, whose input rows lie in files
+
 
 def go_on() -> None:
     """Do nothing between two chunks."""
-
-
-NO_LAYER = -1  # of models without layers, whose input rows lie in files
 
 
 @torch.no_grad()

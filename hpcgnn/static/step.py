@@ -91,7 +91,7 @@ class GraphTask(StepTask):
                 table = rows.tables.get(FEATURE)
                 if table is None:
                     features.append(None)
-                elif fetch.route.channel.size == 1 and not isinstance(table, GatheredTable):
+                elif fetch.route.channel.size == 1 and rows.wire is None and not isinstance(table, GatheredTable):
                     features.append(IndexedRows(table, fetch.route.requests))  # read where they lie
                 else:
                     features.append(rows.fetch(fetch, FEATURE))

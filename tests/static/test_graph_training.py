@@ -120,6 +120,8 @@ PLAIN = {
     "labor": {"sampling__mode": "labor"},
     "weighted": {"sampling__mode": "weighted"},
     "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
+    "narrow": {"features__wire": "float16"},
+    "narrow copies": {"features__wire": "bfloat16", "features__cache_ratio": 0.2},
 }
 
 
