@@ -29,7 +29,7 @@ def test_routes_made_for_a_step_are_let_go(comm, mpi_tmp_path):
         with session.plans("train", 0) as plans:
             for plan in plans:
                 session.task.train(plan)
-        held[routes] = len(session.loaders["train"].planner._kept)
+        held[routes] = len(session.loaders["train"].planner._built)
     assert held["fresh"] == 0
     assert held["kept"] > 2
 

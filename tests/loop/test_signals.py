@@ -18,9 +18,17 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def heeded():
+    """Interrupts are heeded, as in a command that no shell started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_remembered(number):
+def test_a_signal_is_remembered(heeded, number):
     """Also for other threads; the old handler is back afterwards."""
     before, seen = signal.getsignal(number), []
     with StopRequest() as stop:
@@ -36,7 +44,7 @@ def test_a_signal_is_remembered(number):
 
 
 @pytest.mark.serial
-def test_a_second_interrupt_is_not_waited_for():
+def test_a_second_interrupt_is_not_waited_for(heeded):
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.requested

@@ -18,4 +18,5 @@ def test_memory_of_large_tensors_is_used_again(dtype):
     assert other.data_ptr() != address
     del large
     if dtype.is_floating_point:
-        assert empty_rows(like, 5000, 100).data_ptr() == address
+        again = [empty_rows(like, 5000, 100) for _ in range(20)]  # other tests may have left memory of that size
+        assert address in [rows.data_ptr() for rows in again]

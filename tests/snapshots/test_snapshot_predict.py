@@ -85,7 +85,7 @@ def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
         assert all(other[f"{split}_{name}"] == pytest.approx(one[f"{split}_{name}"]) for name in ("mse", "mae", "rmse"))
         assert other[f"{split}_rmse_units"] == pytest.approx(70 * one[f"{split}_rmse"], rel=1e-9)
     assert "test_mae_units" not in one
-    assert f"MAE_UNITS {other['test_mae_units']:.4f}" in log
+    assert f"test RMSE_UNITS {other['test_rmse_units']:.4f}" in log
 
 
 def test_more_snapshots_than_there_are_is_refused(comm, mpi_tmp_path):
