@@ -170,7 +170,7 @@ def test_nodes_of_ones_choice(comm, typed_parts):
         batches = list(NeighborLoader(graph, ("author", given), FANOUTS, 8))
         expected = everyone[True] if is_list else np.arange(0, 70, 3)
         for number, batch in enumerate(batches):
-            assert np.array_equal(everyone[is_list][batch.input_id], batch.seeds)
+            assert np.array_equal(everyone[is_list][np.asarray(batch.input_id)], np.asarray(batch.seeds))
             seeds = np.concatenate(comm.allgather(batch.seeds.numpy()))
             assert set(seeds) == set(expected[8 * number : 8 * (number + 1)])
             if comm.size == 1:

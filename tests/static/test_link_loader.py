@@ -65,7 +65,7 @@ def test_places_among_the_edges_that_were_given(comm, mpi_tmp_path, kind):
     given = own % 3 == 0 if kind == "mask" else listed
     everyone = np.concatenate(comm.allgather(own[given] if kind == "mask" else listed))
     for number, batch in enumerate(LinkNeighborLoader(graph, (FRIENDS, given), FANOUTS, 16)):
-        assert np.array_equal(everyone[batch.input_id], batch.row)
+        assert np.array_equal(everyone[batch.input_id.numpy()], batch.row.numpy())
         rows = np.concatenate(comm.allgather(batch.row.numpy()))
         expected = np.sort(everyone) if kind == "mask" else everyone
         assert set(rows) == set(expected[16 * number : 16 * (number + 1)])
