@@ -185,10 +185,8 @@ def test_one_rank_that_was_killed_leaves_nothing_that_looks_complete(mpirun, tmp
     took, moments = float(mpirun(2, str(KILLED), "0", *whole).stdout.split()[-1]), random.Random(2)
     for kill in range(5):
         seconds = moments.uniform(kill, kill + 1) * 0.9 * took / 5
-        ended = mpirun(2, str(KILLED), f"{seconds},{kill % 2}", *arguments, check=False).returncode
-        if ended or not files.book_path(tmp_path / "p").exists():
-            finished = files.book_path(tmp_path / "p").exists()
-            assert not finished or hashes(tmp_path / "p").items() >= hashes(tmp_path / "whole").items()
+        mpirun(2, str(KILLED), f"{seconds},{kill % 2}", *arguments, check=False)
+        if not files.book_path(tmp_path / "p").exists():
             mpirun(1 + kill % 2, str(KILLED), "0", *arguments)
         assert hashes(tmp_path / "p") == hashes(tmp_path / "whole")
         shutil.rmtree(tmp_path / "p")
