@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from random_graphs import random_static
@@ -16,36 +17,7 @@ from data_tools.synthesize import main as synthesize
 from data_tools.verify.command import verify
 from hpcgnn.graph import files
 
-# Partitions where no file may grow beyond a size: `bytes folder arguments`; several sizes, comma separated, one after
-# the other. Ends with the exit code of the last one.
-LIMITED = """
-import resource
-import shutil
-import sys
-
-from data_tools.partition.command import main
-from data_tools.team import Team, run_team
-
-
-def limited(team: Team, sizes: list[int], graph: str, folder: str, *arguments: str) -> int:
-    for index, size in enumerate(sizes):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-        try:
-            code = main([graph, folder, *arguments], team)
-        except (OSError, ValueError) as error:
-            if index == len(sizes) - 1:
-                raise
-            print(f"{size}: {error}")
-        else:
-            print(f"{size}: exit code {code}")
-        if index < len(sizes) - 1 and team.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-    return code
-
-
-limits, *rest = sys.argv[1:]
-sys.exit(run_team(lambda team: limited(team, [int(size) for size in limits.split(",")], *rest)))
-"""
+PROGRAM = Path(__file__).parent.with_name("full_disk.py")
 KINDS = {
     "temporal": ["--events=20000", "--features=8"],
     "static": ["--static", "--nodes=1500", "--edges=60000", "--features=20"],
@@ -79,7 +51,7 @@ def test_a_file_that_cannot_grow_ends_the_run_in_one_line(graph, tmp_path):
     """With every size the error comes from another place; the program ends as usual, and later it resumes."""
     folder, sizes = tmp_path / "p", sizes_of(graph, tmp_path / "whole", 10)
     limits = ",".join(map(str, sizes))
-    command = [sys.executable, "-c", LIMITED, limits, str(graph), str(folder), *OPTIONS]
+    command = [sys.executable, str(PROGRAM), limits, str(graph), str(folder), *OPTIONS]
     result = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert result.returncode == 1, result.stderr
     (line,) = result.stderr.splitlines()
@@ -97,7 +69,7 @@ def test_a_file_that_cannot_grow_ends_the_run_in_one_line(graph, tmp_path):
 def test_ranks_end_together_where_a_file_cannot_grow(graph, tmp_path, mpirun):
     """Whether the rank that fails writes parts, or scratch files by itself."""
     for size in sizes_of(graph, tmp_path / "whole", 4):
-        result = mpirun(2, "-c", LIMITED, str(size), str(graph), str(tmp_path / "p"), *OPTIONS, check=False)
+        result = mpirun(2, str(PROGRAM), str(size), str(graph), str(tmp_path / "p"), *OPTIONS, check=False)
         assert result.returncode not in (0, 139), result.stderr
         assert "File too large; make room there" in result.stderr
         assert "Traceback" not in result.stderr
