@@ -26,7 +26,7 @@ from data_tools.source.graph_writer import Summary, write_graph
 from data_tools.source.reader import read_edges, read_nodes
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_sorting
-from hpcgnn.graph.files import naming_disk
+from hpcgnn.graph.durable import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8

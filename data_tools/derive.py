@@ -28,7 +28,7 @@ from data_tools.cli import run_alone, with_exit_code
 from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import create_table, find_table, integer_column, rewriting, write_column
 from data_tools.source.spool import Spool
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 from hpcgnn.graph.files import FileFormatError
 
 SLAB_ROWS = 1 << 20
@@ -94,7 +94,7 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: DeriveOp
         is_hub = np.bincount(pairs.user, minlength=pairs.num_users) > options.max_degree
         chosen, left_out = ~is_hub[pairs.user], int(is_hub.sum())
         used = replace(pairs, user=pairs.user[chosen], item=pairs.item[chosen])
-    with files.naming_disk(folder), tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
+    with durable.naming_disk(folder), tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
         spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
         for slab in common_neighbours(used, options.threshold, PRODUCTS):
             for name, values in zip(spools, slab, strict=True):

@@ -24,7 +24,7 @@ from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import node_weights
 from data_tools.source.checks import validate
 from data_tools.team import Team
-from hpcgnn.graph import files
+from hpcgnn.graph import durable
 
 SPOOL_BYTES = 256 << 20
 
@@ -42,7 +42,7 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
         blocks = NodeBlocks.even(Team(), source.num_nodes)
         graph = build_row_graph(source, blocks, output.parent, SPOOL_BYTES, by_degree=False)
         weights = node_weights(source, options.balance or ("nodes",), graph.degrees(), blocks)
-        temporary = output.with_name(files.temporary_name(output.name))
+        temporary = output.with_name(durable.temporary_name(output.name))
         num_pairs = int(graph.indptr[-1]) // 2
         write_metis(temporary, num_pairs, row_slabs(graph), np.stack(list(weights.values()), axis=1))
         temporary.replace(output)

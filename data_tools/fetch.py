@@ -28,7 +28,8 @@ from data_tools.cli import run_alone, with_exit_code
 from data_tools.source.formats.text_stream import open_binary
 from data_tools.source.schema import build, items
 from hpcgnn.graph.decode import decode_yaml
-from hpcgnn.graph.files import FileFormatError, commit
+from hpcgnn.graph.durable import commit
+from hpcgnn.graph.files import FileFormatError
 
 CATALOG = pathlib.Path(__file__).parent / "catalog.yaml"
 BLOCK_BYTES = 1 << 20

@@ -17,7 +17,7 @@ import jsonargparse
 import yaml
 
 from hpcgnn.choices import check_choice
-from hpcgnn.graph import files
+from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
@@ -110,7 +110,7 @@ def save(config: Sections, extra: dict[str, Any], path: Path) -> None:
     lines = [f"# {key}: {value}" for key, value in extra.items()]
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("\n".join(lines) + "\n" + yaml.safe_dump(config.to_dict(), sort_keys=False))
-    files.commit(temporary, path)
+    durable.commit(temporary, path)
 
 
 def load(path: str | os.PathLike) -> Any:

@@ -221,6 +221,18 @@ def convert(tmp_path):
         file.close()
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MiB; skips who may mount none."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs permission to mount a small tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 @pytest.fixture(scope="session")
 def comm():
     """A communicator of all ranks for the tests' own messages. Collective."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from data_tools.cli import with_exit_code
 from data_tools.export.formats import FORMATS
 from data_tools.export.tables import graph_tables, part_tables
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 from hpcgnn.graph.files import FileFormatError
 
 
@@ -27,10 +27,10 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise FileFormatError(f"{output}: exists and is not an empty folder")
     output.parent.mkdir(parents=True, exist_ok=True)
-    folder = output.with_name(f".{files.temporary_name(output.name)}")
+    folder = output.with_name(f".{durable.temporary_name(output.name)}")
     folder.mkdir()
     try:
-        with files.naming_disk(output):
+        with durable.naming_disk(output):
             if source.is_dir():
                 if part is None:
                     raise FileFormatError(

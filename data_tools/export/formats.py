@@ -16,7 +16,8 @@ import yaml
 
 from data_tools.export.tables import Column, ExportTable, Tables
 from data_tools.source.file_spec import Dtype
-from hpcgnn.graph.files import OutputFile, row_bytes, slabs, split_relation
+from hpcgnn.graph.durable import OutputFile
+from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18
 PYG_NAMES = {"feat": "x", "label": "y"}

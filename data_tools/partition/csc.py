@@ -21,7 +21,7 @@ from data_tools.partition import source as partition_source
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.source import Source, SourceRelation
 from data_tools.partition.temporal import PartGroup, shape_of
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def write_csc(
     targets = CscTargets(group, owners.offsets, indptr, starts)
     targets.write_indptr(path)
     folder = pathlib.Path(group.files[0].filename).parent
-    with files.naming_disk(folder), tempfile.TemporaryFile(dir=folder) as keys:
+    with durable.naming_disk(folder), tempfile.TemporaryFile(dir=folder) as keys:
         targets.spool_owners(owners, keys)
         for column in columns:
             targets.scatter(owners, path, column)
@@ -160,7 +160,7 @@ class CscTargets:
         for start, length, moves in self.pieces(owners, 8):
             owner = owners.read(start, start + length)
             for _, begin, rows in moves:
-                files.write_at(keys.fileno(), owner[rows], 8 * begin)
+                durable.write_at(keys.fileno(), owner[rows], 8 * begin)
 
     def scatter(self, owners: Owners, path: str, column: Column) -> None:
         """Create a column in every file and fill its buckets, in the order of the rows within each."""

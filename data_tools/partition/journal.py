@@ -16,7 +16,7 @@ import numpy as np
 
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.team import Team
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 
 NAME, ASSIGNMENT = "partition.json", "partition.npy"
 
@@ -43,7 +43,7 @@ class Journal:
     def note(self, stage: str, value: Any = True) -> None:
         """Collective. Note, durably, that a stage is finished; the value is the same on all ranks."""
         self._notes[stage] = value
-        with self.team.together("note a finished stage"), files.naming_disk(self.folder):
+        with self.team.together("note a finished stage"), durable.naming_disk(self.folder):
             if self.team.rank == 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_file(self.folder / NAME, json.dumps(self._notes, sort_keys=True).encode())
@@ -72,15 +72,15 @@ class Journal:
             counts = np.zeros(self.team.size, np.int64)
             counts[0] = len(part) * (self.team.rank == rank)
             rows = self.team.exchange(part[: counts[0]], counts)[0]
-            with self.team.together("keep the assignment"), files.naming_disk(self.folder):
+            with self.team.together("keep the assignment"), durable.naming_disk(self.folder):
                 if self.team.rank == 0:
                     with open(temporary, "ab" if rank else "wb") as file:
                         if rank == 0:
                             np.lib.format.write_array_header_1_0(file, header)
                         file.write(rows.tobytes())
-        with self.team.together("keep the assignment"), files.naming_disk(self.folder):
+        with self.team.together("keep the assignment"), durable.naming_disk(self.folder):
             if self.team.rank == 0:
-                files.commit(temporary, path)
+                durable.commit(temporary, path)
                 digest = files.file_hash(path)
         digest = self.team.broadcast(digest)
         if self.get("assignment") not in (None, digest):
@@ -128,4 +128,4 @@ def write_file(path: pathlib.Path, content: bytes) -> None:
     """Replace a file durably."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(content)
-    files.commit(temporary, path)
+    durable.commit(temporary, path)

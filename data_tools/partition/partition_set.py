@@ -30,7 +30,7 @@ from data_tools.partition.shuffle import shuffle
 from data_tools.partition.source import Source, endpoint_slabs
 from data_tools.partition.weights import columns_of
 from data_tools.source.checks import validate
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 
 
 def make_inputs_id(source_hash: str, options: Options, surroundings: dict[str, Any]) -> str:
@@ -60,7 +60,7 @@ def write_set(journal: Journal, job: Job) -> dict:
     if loads is not None or team.sum(np.array([len(hashes)]))[0] < options.parts:
         with contextlib.ExitStack() as stack:
             both_ends = source.kind == "temporal" or bool(getattr(options, "out_edges", False))
-            with files.naming_disk(tempfile.gettempdir()):
+            with durable.naming_disk(tempfile.gettempdir()):
                 rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
             if loads is not None:
                 journal.note("quality", measure(Measured(team, rows, layout, own), loads))

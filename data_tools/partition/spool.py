@@ -25,7 +25,7 @@ from data_tools.partition.csc import stable_order
 from data_tools.partition.pair_graph import snapshots_of, stays
 from data_tools.partition.source import Source, endpoint_slabs
 from data_tools.team import Team
-from hpcgnn.graph import files
+from hpcgnn.graph import durable
 
 Adjacency = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr [k + 1], neighbour, tie
 
@@ -130,7 +130,7 @@ def read_run(file: IO[bytes], dtype: np.dtype, begin: int, end: int) -> np.ndarr
 
 def write_run(file: IO[bytes], values: np.ndarray, begin: int) -> None:
     """Put values at place ``begin`` of a file."""
-    files.write_at(file.fileno(), np.ascontiguousarray(values), begin * values.itemsize)
+    durable.write_at(file.fileno(), np.ascontiguousarray(values), begin * values.itemsize)
 
 
 def entry_dtype(source: Source) -> np.dtype:
@@ -168,7 +168,7 @@ def build_row_graph(
         row, slabs = np.arange(len(entries)), RowSlabs(team, run_starts(np.r_[0, np.cumsum(entries)], limit))
     indptr = np.r_[0, np.cumsum(entries)]
     del entries
-    with files.naming_disk(folder or tempfile.gettempdir()), tempfile.TemporaryFile(dir=folder) as spool:
+    with durable.naming_disk(folder or tempfile.gettempdir()), tempfile.TemporaryFile(dir=folder) as spool:
         deal_entries(source, slabs, blocks, row, indptr, spool)
         give_back_freed_memory()  # sorting a slab takes most
         return merge_slabs(source, slabs, row, indptr, spool, folder)

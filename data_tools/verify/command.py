@@ -24,7 +24,7 @@ from data_tools.verify.rows import compare_edges, compare_nodes
 from data_tools.verify.snapshots import check_snapshot_facts, check_snapshot_part, measured_snapshots
 from data_tools.verify.static import check_static_part, further_layouts
 from data_tools.verify.temporal import Layout, check_part, layout_of, part_layouts
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 
 OWN_COLUMNS = {
     "temporal": {"nodes": ("row",), "edges": ("row", "src", "dst")},
@@ -53,7 +53,7 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
             (fine,) = each(team, findings, [view], lambda item, problems: check_source(item, source, problems))
             if not fine:
                 return findings.lines
-        with files.naming_disk(tempfile.gettempdir()):
+        with durable.naming_disk(tempfile.gettempdir()):
             check_content(team, view, source, findings)
     return findings.lines
 

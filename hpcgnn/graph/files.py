@@ -62,20 +62,17 @@ partition set, a folder; every file carries the same ``set_id``::
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import glob
 import hashlib
 import math
 import os
 import pathlib
-import secrets
 from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
 
 from hpcgnn import __version__
+from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_json
 
 VERSION = 1
@@ -93,7 +90,6 @@ MOST_SNAPSHOTS = 1 << 24
 DAMAGE = (
     OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, OverflowError, MemoryError
 )  # fmt: skip
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk answers that takes no more
 PARTITION = "python -m data_tools.partition"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
@@ -172,7 +168,7 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
     except (FileFormatError, *keep):  # type: ignore[misc]
         raise
     except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno in FULL:  # of a file that the block writes
+        if isinstance(error, OSError) and error.errno in durable.FULL:  # of a file that the block writes
             raise
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
 
@@ -219,87 +215,6 @@ def check_format(file: h5py.File, expected: str) -> None:
         )
 
 
-class OutputFile:
-    """A file that HDF5 writes, through h5py's driver for file objects. A write that fails is kept as ``error`` and
-    seems to succeed: HDF5 forgets an error when the dataset was let go, and a file that cannot be closed makes it
-    crash."""
-
-    def __init__(self, path: str | os.PathLike):
-        self.path, self.is_quiet, self._place = os.fspath(path), False, 0
-        self.error: OSError | None = None
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with contextlib.suppress(OSError):  # where files cannot be locked, what a killed writer leaves stays
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a place."""
-        self._place = place + (os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0)
-        return self._place
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._place
-
-    def write(self, content) -> int:
-        """Write bytes, unless a write has failed."""
-        if self.error is None:
-            with self._keeping_errors():
-                write_at(self._descriptor, content, self._place)
-        self._place += memoryview(content).nbytes
-        return memoryview(content).nbytes
-
-    def readinto(self, buffer) -> int:
-        """Read bytes; those behind the end are zeros."""
-        view, count = memoryview(buffer).cast("B"), 0
-        while count < len(view) and (read := os.preadv(self._descriptor, [view[count:]], self._place + count)):
-            count += read
-        view[count:] = bytes(len(view) - count)
-        self._place += len(view)
-        return len(view)
-
-    def truncate(self, size: int) -> None:
-        """Set the size."""
-        with self._keeping_errors():
-            os.ftruncate(self._descriptor, size)
-
-    def flush(self) -> None:
-        """Raise the error of a write, unless the file is being closed."""
-        if self.error is not None and not self.is_quiet:
-            raise self.error
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-    @contextlib.contextmanager
-    def _keeping_errors(self) -> Iterator[None]:
-        try:
-            with naming_disk(self.path):
-                yield
-        except OSError as error:
-            self.error = self.error or error
-
-
-def write_at(descriptor: int, content, place: int) -> None:
-    """Write all the bytes of an object at a place of a file; a disk that is nearly full may take some of them only."""
-    view = memoryview(content).cast("B")
-    while view:
-        count = os.pwrite(descriptor, view, place)
-        view, place = view[count:], place + count
-
-
-@contextlib.contextmanager
-def naming_disk(path: str | os.PathLike) -> Iterator[None]:
-    """Name a file or folder, and the remedy, in what the block raises about a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL or error.filename is not None:
-            raise
-        message = f"{error.strerror}; make room there, or choose another place, and start again"
-        raise OSError(error.errno, message, os.fspath(path)) from None
-
-
 @contextlib.contextmanager
 def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator[h5py.File]:
     """Write an HDF5 file under a temporary name; fsync and rename it when the block ends without an exception. Several
@@ -310,9 +225,9 @@ def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    temporary = path.with_name(temporary_name(path.name))
-    output = OutputFile(temporary)
+    durable.remove_leftovers(path)
+    temporary = path.with_name(durable.temporary_name(path.name))
+    output = durable.OutputFile(temporary)
     try:
         with contextlib.closing(output):
             options = {"driver": "fileobj", "fileobj": output}
@@ -330,49 +245,16 @@ def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator
                     output.is_quiet = True
         if output.error is not None:
             raise output.error
-        with naming_disk(path):
+        with durable.naming_disk(path):
             if file_format == BOOK:
                 seal(temporary)
-            commit(temporary, path)
+            durable.commit(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         if output.error is None or error is output.error:
             raise
         raise output.error from None  # what HDF5 raised follows from it
-
-
-def temporary_name(name: str) -> str:
-    """Make a name, another one each time, for a file or folder that is to be renamed to ``name``."""
-    stem, dot, suffix = name.rpartition(".")
-    return f"{stem}.{secrets.token_hex(4)}{dot}{suffix}.tmp" if stem else f"{name}.{secrets.token_hex(4)}.tmp"
-
-
-def remove_leftovers(path: pathlib.Path) -> None:
-    """Remove the temporary files of ``path`` whose writers were killed: nobody locks them."""
-    for leftover in path.parent.glob(f"{glob.escape(path.stem)}.{'[0-9a-f]' * 8}{glob.escape(path.suffix)}.tmp"):
-        with contextlib.suppress(OSError), open(leftover, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            leftover.unlink()
-
-
-def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
-    """fsync a finished temporary file and rename it to its final name, durably."""
-    fsync(temporary)
-    os.replace(temporary, path)
-    fsync(pathlib.Path(path).parent)
-
-
-def fsync(path: str | os.PathLike) -> None:
-    """fsync one file or folder; file systems that cannot sync a folder are let off."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def file_hash(path: str | os.PathLike, first: int = 0, working: Callable[..., None] | None = None) -> str:

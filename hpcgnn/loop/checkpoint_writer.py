@@ -22,7 +22,7 @@ from hpcgnn import __version__
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import (
@@ -150,7 +150,7 @@ def _write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str
     try:
         downloaded = {name: download(tensor) for name, tensor in tensors.items()}
         save_file(downloaded, path, metadata if path.name == STATE else None)
-        files.fsync(path)
+        durable.fsync(path)
     except SafetensorError as error:
         raise OSError(f"{path}: cannot write the checkpoint: {error}") from error
     except OSError as error:
@@ -165,8 +165,8 @@ def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: P
     }  # fmt: skip
     temporary = target / f"{MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1))
-    files.commit(temporary, target / MANIFEST)
-    files.fsync(target.parent)
+    durable.commit(temporary, target / MANIFEST)
+    durable.fsync(target.parent)
 
 
 def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph import files
+from hpcgnn.graph import durable
 
 SLAB = 1 << 16
 
@@ -47,7 +47,7 @@ def write_nodes(path: str, nodes: NodeColumns, world: World) -> None:
     (_write_npz if path.endswith(".npz") else _write_csv)(temporary, nodes, world)
     with together(world, f"write {path}"):
         if world.rank == 0:
-            files.commit(temporary, Path(path))
+            durable.commit(temporary, Path(path))
 
 
 def _write_csv(path: Path, nodes: NodeColumns, world: World) -> None:

@@ -18,7 +18,7 @@ from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.session import Session
 from hpcgnn.temporal.batches import Batches, event_times
@@ -168,7 +168,7 @@ def write_embeddings(path: str, nodes: Nodes, embedding: np.ndarray) -> None:
             writer.writerow([*columns, *(f"embedding_{number}" for number in range(embedding.shape[1]))])
             rows = zip(*columns.values(), strict=True)
             writer.writerows([*row, *map(str, vector)] for row, vector in zip(rows, embedding, strict=True))
-    files.commit(temporary, Path(path))
+    durable.commit(temporary, Path(path))
 
 
 def _array(values: list) -> np.ndarray:
@@ -209,7 +209,7 @@ def write_scores(path: str, pairs: AskedPairs, scores: np.ndarray) -> None:
         writer = csv.writer(file)
         writer.writerow(["src", "dst", "time", "score"])
         writer.writerows(zip(pairs.src, pairs.dst, pairs.time.tolist(), map(repr, scores.tolist()), strict=True))
-    files.commit(temporary, path)
+    durable.commit(temporary, path)
 
 
 def score_pairs(session: Session, pairs: AskedPairs) -> np.ndarray:

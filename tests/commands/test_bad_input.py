@@ -239,18 +239,6 @@ def test_output_folder_that_cannot_be(jobs, good, tmp_path):
 # -------------------------------------------------------------------------------------------------- full disk
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 3 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs permission to mount a small tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_full_disk(jobs, good, small_disk):
     """A checkpoint that does not fit: exit code 1, the file named, the older one whole; later it goes on from there."""
     run = small_disk / "run"

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 
 pytestmark = pytest.mark.serial
 
@@ -31,7 +31,7 @@ def test_writers_of_one_file_do_not_meet(tmp_path):
 @pytest.mark.parametrize("name", ["g.h5", "two.dots.h5", "[a]", ".hidden"])
 def test_leftovers_of_a_killed_writer_are_removed(tmp_path, name):
     """Those of one that is at work, and of other files, stay."""
-    path, other = tmp_path / name, tmp_path / files.temporary_name("x" + name)
+    path, other = tmp_path / name, tmp_path / durable.temporary_name("x" + name)
     code = (
         "import os, sys; from hpcgnn.graph import files\n"
         "with files.writing(sys.argv[1], files.GRAPH): os.kill(os.getpid(), 9)"

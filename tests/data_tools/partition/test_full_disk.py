@@ -76,18 +76,6 @@ def test_ranks_end_together_where_a_file_cannot_grow(graph, tmp_path, mpirun):
         assert holds_no_set(tmp_path / "p")
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs permission to mount a small tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.launcher
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_full_disk_ends_the_run_and_keeps_what_is_finished(small_disk, tmp_path, mpirun, ranks):
