@@ -50,7 +50,7 @@ class Channel:
     """
 
     def __init__(self, comm: MPI.Comm, polite: bool = False, direct: bool = False, max_bytes: int = MAX_BYTES):
-        self.mpi = self._comm = comm.Dup()
+        self.mpi = comm.Dup()
         self.rank, self.size = comm.rank, comm.size
         self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
         self.sent_to = np.zeros(self.size, np.int64)  # bytes by destination
@@ -62,14 +62,14 @@ class Channel:
 
     def close(self) -> None:
         """Collective. Free the communicator."""
-        self._comm.Free()
+        self.mpi.Free()
 
     def counts(self, send: np.ndarray) -> np.ndarray:
         """Collective. Send every rank its row count [R]; returns the counts [R] that other ranks sent."""
         if self.size == 1:
             return send.copy()
         send, receive = np.ascontiguousarray(send, np.int64), np.empty(self.size, np.int64)
-        self._wait(self._comm.Ialltoall(send, receive))
+        self._wait(self.mpi.Ialltoall(send, receive))
         return receive
 
     def rows(self, rows: torch.Tensor, send_counts: np.ndarray, receive_counts: np.ndarray) -> torch.Tensor:
@@ -151,14 +151,14 @@ class Channel:
     def _alltoallv(self, transfer: Transfer, rows, out, send, receive) -> None:
         largest = np.iinfo(np.int32).max
         if max(send[1].max(initial=0), receive[1].max(initial=0)) <= largest:
-            request = self._comm.Ialltoallv([_memory(rows), send, MPI.BYTE], [_memory(out), receive, MPI.BYTE])
+            request = self.mpi.Ialltoallv([_memory(rows), send, MPI.BYTE], [_memory(out), receive, MPI.BYTE])
             transfer.requests.append(request)
             return
         # Displacements beyond an int: pack what the collective carries (at most max_bytes) and unpack it afterwards.
         packed = torch.cat([_piece(rows, start, count) for count, start in zip(*send, strict=True)])
         received = torch.empty(int(receive[0].sum()), dtype=torch.uint8, device=out.device)
         starts = _starts(receive[0])
-        request = self._comm.Ialltoallv(
+        request = self.mpi.Ialltoallv(
             [_memory(packed), (send[0], _starts(send[0])), MPI.BYTE],
             [_memory(received), (receive[0], starts), MPI.BYTE],
         )
@@ -173,8 +173,8 @@ class Channel:
 
     def _remainder(self, transfer: Transfer, rows, out, send, receive, limit: int) -> None:
         for (counts, starts), tensor, post in (
-            (receive, out, self._comm.Irecv),
-            (send, rows, self._comm.Isend),
+            (receive, out, self.mpi.Irecv),
+            (send, rows, self.mpi.Isend),
         ):
             for peer in np.flatnonzero(counts > limit).tolist():
                 for begin in range(limit, int(counts[peer]), self.max_bytes):

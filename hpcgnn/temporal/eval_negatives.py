@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
@@ -99,9 +99,7 @@ def _send_home(
 ) -> None:
     """Collective. Put lines [m, k] into the homes' tables at places [m]."""
     owner, local = homes.locate(places)
-    order = np.argsort(owner, kind="stable")
-    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-    received = channel.array(np.column_stack([local, lines])[order], send, channel.counts(send))
+    (received,) = exchange_columns([np.column_stack([local, lines])], owner, channel)
     table[received[:, 0]] = received[:, 1:]
 
 
@@ -144,10 +142,7 @@ def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, w
 def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition, channel: Channel) -> np.ndarray:
     """Collective. Find the rows of the split's events with the keys [m, 4] (global src and dst, time, line) that rank 0
     brings, and their lines: [events, 2] on rank 0, nothing elsewhere. The owners of the sources look."""
-    owner, _ = partition.book.locate(keys[:, 0])
-    order = np.argsort(owner, kind="stable")
-    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-    keys = channel.array(keys[order], send, channel.counts(send))
+    (keys,) = exchange_columns([keys], partition.book.locate(keys[:, 0])[0], channel)
     events = partition.events
     events = events.take(np.flatnonzero((events.row >= begin) & (events.row < end)))
     triples = np.concatenate([keys[:, :3], np.column_stack([events.src, events.dst, events.time])])
@@ -156,9 +151,8 @@ def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition,
     line_of[inverse[: len(keys)]] = keys[:, 3]
     line = line_of[inverse[len(keys) :]]
     matches = np.column_stack([events.row, line])[line >= 0]
-    send = np.zeros(channel.size, np.int64)
-    send[0] = len(matches)
-    return channel.array(matches, send, channel.counts(send))
+    (collected,) = exchange_columns([matches], np.zeros(len(matches), np.int64), channel)
+    return collected
 
 
 ROUNDS = 8  # how often a pair of the batch is drawn again

@@ -37,7 +37,12 @@ SMALL_NODES = ["--train.epochs=12", "--train.batch_size=50", "--train.lr=0.01", 
 SMALL_LINKS = ["--train.epochs=12", "--train.eval_every=3", "--model.hidden=32", "--comm.threads=1"]
 SMALL_SNAPSHOTS = ["--train.epochs=30", "--model.hidden=32", "--comm.threads=1"]
 BELOW_EDGEBANK = ["apan", "tgat"]
-CHANGES = {"dysat": ["--sampling.window=3000"]}
+# Features of the test's graph are as often negative as not: they are no bags of words, whose sums normalize is for. An
+# epoch of a whole graph is one step.
+UNSUMMED = "--features.normalize=false"
+CHANGES = {
+    "dysat": ["--sampling.window=3000"], "gcn": [UNSUMMED], "gcn_full": [UNSUMMED, "--train.epochs=60"],
+}  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline=time_window"],
                ["edgebank"]]  # fmt: skip

@@ -431,8 +431,8 @@ def test_a_closed_session_has_no_communicators(comm, mpi_tmp_path):
     trainer.close()
     session.close()
     left = [
-        session.graph.channel._comm,
-        *(channel._comm for channel in session.loaders["train"].channels()),
+        session.graph.channel.mpi,
+        *(channel.mpi for channel in session.loaders["train"].channels()),
         trainer.optimizer._sum._comm,
     ]
     assert left == [MPI.COMM_NULL] * 3
