@@ -271,6 +271,7 @@ def test_pickle_of_an_older_numpy(tmp_path):
     assert [column.tolist() for column in file.keys] == [[1], [2], [3]]
 
 
+@pytest.mark.serial
 def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
     others = AllOthers(np.arange(1_000_001)[::-1].copy(), np.arange(50) * 7)
     whole = others.at(slice(3, 9)).dst
@@ -282,6 +283,7 @@ def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
     tracemalloc.stop()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("dtype", ["<i8", ">i4", "f8", "U5", "S3", "u1"])
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -320,6 +322,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_pickles_are_refused(tmp_path, case):
     path = tmp_path / "negatives.pkl"
@@ -331,6 +334,7 @@ def test_hostile_pickles_are_refused(tmp_path, case):
     assert f"ValueError: {path}: " in result.stderr
 
 
+@pytest.mark.serial
 def test_a_memo_of_a_large_number_takes_no_memory(tmp_path):
     path = tmp_path / "negatives.pkl"
     path.write_bytes(b"\x80\x02}(K\x01K\x02K\x03\x87r\xff\xff\xff\x3f]K\x05ar\xff\xff\xff\x1fu.")
