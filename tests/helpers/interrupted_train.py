@@ -16,7 +16,7 @@ from unittest import mock
 
 from hpcgnn import train
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.graph import files
+from hpcgnn.graph import durable
 from hpcgnn.loop import checkpoint_writer, launch
 from hpcgnn.loop.logs import MetricsFile
 from hpcgnn.loop.trainer import Trainer
@@ -35,7 +35,7 @@ POINTS = {
     "checkpoint": (checkpoint_writer.CheckpointWriter, "add"),
     "file": (checkpoint_writer, "_write_file"),
     "manifest": (checkpoint_writer, "_write_manifest"),
-    "rename": (files, "commit"),
+    "rename": (durable, "commit"),
     "prune": (checkpoint_writer, "prune"),
     "folder removal": (checkpoint_writer.shutil, "rmtree"),
     "metrics": (MetricsFile, "write"),
