@@ -156,13 +156,15 @@ def _hardware(world: World) -> list[str]:
 
 def self_check(world: World) -> list[str]:
     """Collective. List the problems of all ranks: a random number that is known, the attention layer against plain
-    torch, rows pulled along a route."""
+    torch, kernels of a GPU against the host's, rows pulled along a route."""
     problems = []
     word = native.random_integers(native.Random(0, 0), np.zeros(1, np.int64), 1, (1 << 32) - 1)[0, 0]
     if word != (0x6627E8D5 * ((1 << 32) - 1)) >> 32:
         problems.append("Philox does not give its known answer")
     if not _layer_agrees():
         problems.append("the attention layer differs from plain torch")
+    if world.device.type == "cuda" and not _device_agrees(world.device):
+        problems.append(f"kernels of {world.device} differ from the host's")
     ownership = BlockOwnership.even(10 * world.size, world.size)
     ids = np.random.default_rng(world.rank).permutation(10 * world.size)
     rows = torch.arange(10) + 10 * world.rank
@@ -185,6 +187,18 @@ def _layer_agrees() -> bool:
     node, edge = torch.randn(unique, width), torch.empty(0, 0)
     fused = layer.embed(node, root, _transpose(root.int(), unique), edge, plan)
     return torch.allclose(fused, layer(node, node[root], edge, plan), atol=1e-5)
+
+
+def _device_agrees(device: torch.device) -> bool:
+    """Say whether a device gathers rows and sums lists of them as the host does, bit for bit."""
+    rows, index = torch.randn(50, 7), torch.arange(120) * 7 % 50
+    gathered, summed = [], []
+    for place in (torch.device("cpu"), device):
+        on_place = rows.to(place), index.to(place)
+        lists = native.EdgeLists(torch.tensor([0, 0, 64, 120], device=place), on_place[1], len(rows))
+        gathered.append(native.gather_rows(*on_place).cpu())
+        summed.append(native.segment_sum(on_place[0], lists).cpu())
+    return torch.equal(*gathered) and torch.equal(*summed)
 
 
 def _transpose(index: torch.Tensor, targets: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -198,6 +198,16 @@ def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Cha
     return [channel.array(column[order], send, receive) for column in columns]
 
 
+def check_backward(rows: torch.Tensor, channel_size: int) -> None:
+    """Raise ValueError where the backward pass of rows would call MPI from a thread that MPI takes no calls from:
+    PyTorch runs that of a device's tensors in a thread of its own."""
+    if rows.is_cuda and channel_size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise ValueError(
+            "rows of other ranks are part of a model on a GPU, whose backward pass calls MPI from another thread, and "
+            "this MPI takes calls from one thread only: use one that grants MPI_THREAD_MULTIPLE, or --comm.device=cpu"
+        )
+
+
 def _starts(counts: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(counts)[:-1]))
 

@@ -130,12 +130,33 @@ def _backend(world: World, own_gpus: bool) -> str:
     return backend
 
 
+def _own_address(world: World) -> str:
+    """Return a name of this machine that the other ranks can connect to."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        if world.local_size < world.job.size:
+            raise ValueError(
+                f"the name of this machine, {name}, has no address ({error}), so the ranks of other machines cannot "
+                "join: add it to /etc/hosts or the name service, or use --comm.gradients=mpi"
+            ) from error
+        return "127.0.0.1"
+    return name
+
+
 def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:
     """Start torch.distributed by MPI: rank 0 opens a store on a free port and broadcasts its address."""
-    store, address = None, None
+    store, address, host, error = None, None, "", None
     if comm.rank == 0:
-        store = torch.distributed.TCPStore(socket.gethostname(), 0, comm.size, is_master=True, wait_for_workers=False)
-        address = (socket.gethostname(), store.port)
+        try:
+            host = _own_address(world)
+        except ValueError as caught:
+            error = caught
+    world.agree(error, "open a process group")
+    if comm.rank == 0:
+        store = torch.distributed.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+        address = (host, store.port)
     host, port = comm.bcast(address)
     if store is None:
         store = torch.distributed.TCPStore(host, port, comm.size, is_master=False)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel, Transfer
+from hpcgnn.comm.exchange import Channel, Transfer, check_backward
 from hpcgnn.comm.route import Pull, Route
 from hpcgnn.comm.timers import Timers
 
@@ -55,6 +55,8 @@ class HaloChain:
         Rows without gradient, on all ranks alike, take no part in the backward pass.
         """
         chained = rows.requires_grad and torch.is_grad_enabled()
+        if chained:
+            check_backward(rows, route.channel.size)
         exchange = Exchange(self, route, self.under_way(route.start_pull(rows.detach())), chained)
         if chained:
             if self._token is None:

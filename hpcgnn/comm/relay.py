@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.comm.exchange import check_backward
 from hpcgnn.comm.world import World
 
 
@@ -38,12 +39,14 @@ class Relay:
     def receive(self, like: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Receive the state of the group before, of the shapes and the type of ``like``, and a token that must be part
         of the loss: its backward pass sends the state's gradient back."""
+        check_backward(like[0], self.num_groups)
         *state, token = _Receive.apply(_anchor(like[0]), self, like)
         return state, token
 
     def send(self, state: list[torch.Tensor]) -> torch.Tensor:
         """Send the state to the next group; returns a token that must be part of the loss: its backward pass waits for
         the state's gradient."""
+        check_backward(state[0], self.num_groups)
         return _Send.apply(_anchor(state[0]), self, *state)
 
     def close_round(self, state: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -271,8 +271,10 @@ def _cores(node: MPI.Comm) -> int:
 
 def mpi_is_cuda_aware() -> bool:
     """Ask the MPI library (Open MPI, Cray MPICH or MVAPICH) whether it takes device memory."""
-    if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" or os.environ.get("MV2_USE_CUDA") == "1":
-        return True
+    library = MPI.Get_library_version().upper()
+    for family, variable in (("CRAY", "MPICH_GPU_SUPPORT_ENABLED"), ("MVAPICH", "MV2_USE_CUDA")):
+        if family in library and os.environ.get(variable) == "1":  # a site sets it whatever library was loaded
+            return True
     query = cuda_query()
     return query is not None and bool(query())
 

@@ -7,6 +7,7 @@ order of its parts; F width; k rows to read.
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -185,9 +186,12 @@ class PinnedTable(GatheredTable):
 Table = torch.Tensor | GatheredTable
 
 
-def load(column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device) -> torch.Tensor:
-    """Read all rows [n, F], in slabs: nothing else is as large."""
-    table = torch.empty(column.shape, dtype=dtype, device=device)
+def load(
+    column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, table: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Read all rows [n, F], in slabs: nothing else is as large. table: where to, else memory of the device."""
+    if table is None:
+        table = torch.empty(column.shape, dtype=dtype, device=device)
     for first, rows in column.slabs():
         table[first : first + len(rows)] = _convert(rows, dtype, normalize)
     return table
@@ -199,7 +203,10 @@ def load_pinned(
     """Read all rows [n, F] into the host's memory, those at positions hot [h] int64 onto the device, too."""
     if device.type == "cpu" or 0 in column.shape:
         return PinnedTable(load(column, dtype, normalize, device), hot)
-    table = load(column, dtype, normalize, torch.device("cpu"))
+    # In pages of its own: a driver pins whole pages, and refuses one that is pinned already.
+    size = math.prod(column.shape)
+    pages = torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize), dtype=dtype, count=size).view(column.shape)
+    table = load(column, dtype, normalize, torch.device("cpu"), pages)
     return PinnedTable(seen_from(device, table), hot)
 
 

@@ -89,9 +89,11 @@ class Prefetcher(Generic[Plan]):
 
 
 def tensors_of(value) -> Iterator[torch.Tensor]:
-    """Iterate over all tensors of a plan, in order of its fields."""
+    """Iterate over all tensors of a plan, in order of its fields. Raises TypeError for a list in it."""
     if isinstance(value, torch.Tensor):
         yield value
+    elif isinstance(value, list):  # a tensor that is overlooked here is freed while the device still uses it
+        raise TypeError("a plan with a list: use a tuple")
     elif is_dataclass(value):
         for field in fields(value):
             yield from tensors_of(getattr(value, field.name))

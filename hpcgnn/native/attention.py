@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.native.dispatch import compute_backend, on_cuda
+from hpcgnn.native.dispatch import check_index, compute_backend, on_cuda
 from hpcgnn.native.encode import time_encode_reference
 
 
@@ -36,6 +36,7 @@ class CudaAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, node, phase, edge, frequency, plan: AttentionPlan):
+        check_index("temporal_attention", plan.slot, len(node))
         kernels, stream = compute_backend(query)
         query, node = query.detach().contiguous(), node.detach().contiguous()
         times = frequency.double(), phase.detach().double()

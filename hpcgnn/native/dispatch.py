@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,8 @@ import torch
 from hpcgnn.native.build import _native, features, hpcgnn_native
 
 SLAB_BYTES = 32 << 20
+CHECK_INDICES = "HPCGNN_CHECK_INDICES"  # environment variable; 1: indices are looked at before kernels get them
+_checks_indices = os.environ.get(CHECK_INDICES) == "1"
 
 _emulated = None
 
@@ -68,6 +71,14 @@ def compute_backend(tensor: torch.Tensor):
     if on_host(tensor):
         return _native, torch.get_num_threads()
     return backend(tensor)
+
+
+def check_index(name: str, index: torch.Tensor, length: int) -> None:
+    """Raise IndexError for an index [n] of ``length`` rows or more, where HPCGNN_CHECK_INDICES is 1. A device finds it
+    at its next wait only, and does not name it; looking costs a wait for the device in each call."""
+    if _checks_indices and index.numel() and (largest := int(index.max())) >= length:
+        place = int(index.argmax())
+        raise IndexError(f"{name}: index {largest} at place {place} of {index.numel()}, where there are {length} rows")
 
 
 def empty_like(like, shape, dtype: str):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.native.dispatch import compute_backend
+from hpcgnn.native.dispatch import check_index, compute_backend
 
 
 def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """table[index] for int64 ``index``; a negative index gives a row of zeros. Not differentiable; see GatherRows."""
+    check_index("gather_rows", index, len(table))
     out = torch.empty((index.shape[0], *table.shape[1:]), dtype=table.dtype, device=table.device)
     if out.numel():
         kernels, execution = compute_backend(table)
@@ -19,6 +20,7 @@ def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 def scatter_rows(table: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
     """table[index] = rows in place; indices unique, negative ones skipped."""
+    check_index("scatter_rows", index, len(table))
     if rows.numel():
         kernels, execution = compute_backend(table)
         kernels.scatter_rows(_bytes(table), index, _bytes(rows.contiguous()), execution)
@@ -27,6 +29,7 @@ def scatter_rows(table: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -
 def segment_sum_rows(rows: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     """Sum of rows[order[indptr[s]:indptr[s + 1]]] for every segment s, in that order (deterministic). [segments,
     width]."""
+    check_index("segment_sum_rows", order, len(rows))
     out = torch.empty((indptr.shape[0] - 1, rows.shape[1]), dtype=rows.dtype, device=rows.device)
     if out.numel():
         kernels, execution = compute_backend(rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hpcgnn.native.dispatch import compute_backend, on_host
+from hpcgnn.native.dispatch import check_index, compute_backend, on_host
 from hpcgnn.native.relabel import transpose_index
 from hpcgnn.native.workspace import empty_rows
 
@@ -82,6 +82,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 def _sum(indptr, row, edge, rows, weight):
+    check_index("segment_sum", row, len(rows))
     out = empty_rows(rows, indptr.shape[0] - 1, rows.shape[1])
     kernels, execution = compute_backend(rows)
     kernels.segment_sum(indptr, row, edge, rows, weight, out, execution)
@@ -105,6 +106,7 @@ class _SegmentMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, lists):
         ctx.lists, rows = lists, rows.contiguous()
+        check_index("segment_max", lists.source, len(rows))
         out = rows.new_empty((len(lists), rows.shape[1]))
         ctx.winner = torch.empty_like(out, dtype=torch.int64)
         kernels, execution = compute_backend(rows)
@@ -131,6 +133,7 @@ class _GraphAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, source_score, target_score, lists, slope):
         rows, source, target = rows.contiguous(), source_score.contiguous(), target_score.contiguous()
+        check_index("graph_attention", lists.source, len(source))
         weight = rows.new_empty((lists.source.shape[0], source.shape[1]))
         kernels, execution = compute_backend(rows)
         kernels.edge_attention(lists.indptr, lists.source, source, target, slope, weight, execution)

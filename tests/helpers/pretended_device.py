@@ -27,6 +27,7 @@ from hpcgnn.native import dispatch
 
 DEVICE = torch.device("cuda", 0)
 ACROSS = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::detach")  # may have tensors of both sides
+NEW_ZEROS = torch.ops.aten.new_zeros
 INDEXED = ("aten::index", "aten::index_put", "aten::index_put_")  # take indices of the host as well
 
 _there: dict[int, StorageWeakRef] = {}  # storages of the device
@@ -72,6 +73,21 @@ class _Paused:
         _paused.on = self._before
 
 
+@contextmanager
+def recording() -> Iterator[None]:
+    """Refuse copies between host and device meanwhile."""
+    _paused.records = True
+    try:
+        yield
+    finally:
+        _paused.records = False
+
+
+def _refuse_in_recording() -> None:
+    if getattr(_paused, "records", False):
+        raise AssertionError("a copy between host and device, which no graph can hold")
+
+
 def _is_cuda(device) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
@@ -97,8 +113,12 @@ class _Operations(TorchDispatchMode):
         if len(sides) == 2 and func._schema.name not in ACROSS:
             found = [("device" if is_there(one) else "host", *one.shape) for one in tensors]
             raise RuntimeError(f"{func}: expected all tensors to be on the same device, got {found}")
+        if len(sides) == 2:
+            _refuse_in_recording()
         there = _is_cuda(asked)
-        if not there and not (asked is not None and getattr(_paused, "explicit", False)):
+        # PyTorch's own derivatives ask new_zeros for the real tensor's device.
+        explicit = asked is not None and getattr(_paused, "explicit", False) and func.overloadpacket is not NEW_ZEROS
+        if not there and not explicit:
             there = any(map(is_there, tensors)) if tensors else _within_device_work()
         held = {tensor.untyped_storage()._cdata for tensor in tensors}
         result = func(*args, **kwargs)
@@ -121,6 +141,8 @@ class _Calls(TorchFunctionMode):
         if func in (torch.Tensor.backward, torch.autograd.backward):
             return self._backward(*args, **kwargs)
         asked = kwargs.get("device")
+        if _is_cuda(asked) and func in (torch.tensor, torch.as_tensor):
+            _refuse_in_recording()
         if _is_cuda(asked) and func is not torch._C._nn._parse_to:
             kwargs["device"] = torch.device("cpu")
             result = func(*args, **kwargs)
@@ -161,7 +183,10 @@ def _to(tensor, *args, **kwargs):
         device, dtype = like.device, like.dtype
     found = tensor if dtype is None or dtype == tensor.dtype else tensor.type(dtype)
     there = is_there(tensor) if device is None else device.type == "cuda"
-    return _Move.apply(found, there) if there != is_there(found) or (copy and found is tensor) else found
+    if there != is_there(found):
+        _refuse_in_recording()
+        return _Move.apply(found, there)
+    return _Move.apply(found, there) if copy and found is tensor else found
 
 
 def _numpy(tensor, *args, **kwargs):
@@ -218,6 +243,11 @@ def _backend(tensor):
     return _Kernels(), 0
 
 
+def _record_stream(tensor, stream):
+    if not is_there(tensor):
+        raise NotImplementedError("record_stream of a tensor of the host")
+
+
 class _Stream:
     """All is done already."""
 
@@ -254,7 +284,7 @@ def pretended_device() -> Iterator[None]:
             patch.setattr(torch.cuda, name, value)
         for name in ("range_push", "range_pop"):
             patch.setattr(torch.cuda.nvtx, name, lambda *_: None)
-        patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+        patch.setattr(torch.Tensor, "record_stream", _record_stream)
         patch.setattr(input_rows, "seen_from", lambda device, table: table.to(device))
         patch.setattr(World, "_bind_device", lambda _: DEVICE)
         patch.setattr(dispatch, "backend", _backend)

@@ -4,8 +4,9 @@ import threading
 import time
 
 import pytest
+import torch
 
-from hpcgnn.loop.prefetch import Prefetcher
+from hpcgnn.loop.prefetch import Prefetcher, tensors_of
 
 pytestmark = pytest.mark.serial
 
@@ -69,3 +70,11 @@ def test_an_error_in_the_planner_reaches_the_consumer():
 def test_planning_happens_in_another_thread():
     with Prefetcher(lambda _: threading.current_thread().name, 0, 1, 1) as plans:
         assert next(iter(plans)) == "planner"
+
+
+def test_tensors_of_a_plan_are_in_no_lists():
+    """One that is overlooked would be freed while a device still reads it."""
+    first, second = torch.zeros(1), torch.zeros(2)
+    assert list(tensors_of((first, {"one": (second, 3)}))) == [first, second]
+    with pytest.raises(TypeError, match="a plan with a list: use a tuple"):
+        list(tensors_of((first, {"one": [second]})))

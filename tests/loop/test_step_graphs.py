@@ -13,6 +13,7 @@ import test_graph_training
 import test_temporal_tasks
 import torch
 from mpi4py import MPI
+from pretended_device import pretended_device, recording
 from static_runs import (
     make_static_parts,
     open_graph_session,
@@ -80,7 +81,7 @@ class Recording:
     def record(self, work):
         before = [tensor.clone() for tensor in self._state]
         self._work = work
-        with Unwaiting():
+        with Unwaiting(), recording():
             self._result = work()
         for tensor, value in zip(self._state, before, strict=True):
             tensor.copy_(value)
@@ -192,10 +193,10 @@ def test_recorded_static_steps_are_the_steps(tmp_path, emulated, graphs, case): 
     assert 0 < made.recorded <= made.replayed
 
 
-def train_static(parts, config, device="cpu"):
+def train_static(parts, config, device="cpu", kind=graph_session):
     """Losses of two epochs, and the weights."""
     world = World(CommConfig(device=device, threads=1), MPI.COMM_SELF)
-    return train(graph_session.open_session(config, str(parts), world, Watchdog(world, 0)))
+    return train(kind.open_session(config, str(parts), world, Watchdog(world, 0)))
 
 
 def train(session):
@@ -223,6 +224,38 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))
+
+
+@pytest.mark.parametrize("case", ["temporal", "static"])
+def test_steps_recorded_on_a_device_copy_nothing_to_it(tmp_path, graphs, case):
+    """Losses of two epochs are those of the host."""
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    if case == "static":
+        parts, kind, make = make_static_parts(MPI.COMM_SELF, plain, tmp_path), graph_session, static_config
+    else:
+        parts, kind, make = str(make_set(tmp_path, num_events=300)), session_module, small
+    losses, _ = train_static(parts, make(sampling__planner="host"), kind=kind)
+    with pretended_device():
+        config = make(sampling__planner="device", train__cuda_graphs=True)
+        recorded, _ = train_static(parts, config, "cuda", kind)
+    np.testing.assert_allclose(recorded, losses, rtol=1e-9)
+    assert 0 < graphs[0].recorded <= graphs[0].replayed
+
+
+def test_no_parameter_keeps_a_node_of_the_step_before(tmp_path):
+    """The node that adds up its gradient would be of the stream of that step, which no recording may wait for."""
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    with (
+        closing(open_graph_session(MPI.COMM_SELF, parts, static_config())) as session,
+        session.plans("train", 0) as plans,
+    ):
+        for plan in plans:
+            session.task.train(plan)
+            for parameter in session.model.parameters():
+                node = torch.autograd.graph.get_gradient_edge(parameter).node
+                assert "step" not in node.metadata
+                node.metadata["step"] = plan.step
+                del node
 
 
 def test_other_kinds_have_none():

@@ -1,0 +1,121 @@
+"""What only ranks with GPUs reach, as far as a pretended device shows it: calls of MPI in a backward pass, tables in
+pinned memory, the group that NCCL needs, the self-check."""
+
+from __future__ import annotations
+
+import mmap
+import socket
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from pretended_device import DEVICE, is_there, pretended_device
+from test_feature_storage import write_pieces
+
+from hpcgnn import info, native
+from hpcgnn.comm import gradients, world
+from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.route import Route
+from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_is_cuda_aware
+from hpcgnn.graph import columns
+from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.native import dispatch
+
+
+@pytest.fixture
+def device():
+    """A pretended one."""
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    with pretended_device():
+        yield DEVICE
+
+
+def test_backward_passes_that_would_call_mpi_from_a_second_thread(comm, device, monkeypatch):
+    """PyTorch runs a device's backward pass in a thread of its own; an MPI that takes one thread's calls forbids it."""
+    monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_FUNNELED)
+    one = World(CommConfig(threads=1), comm)
+    ids = np.arange(3 * comm.size)
+    route = Route.plan(BlockOwnership.even(3 * comm.size, comm.size), ids, one.channel())
+    rows = torch.ones(3, 2, device=device, requires_grad=True)
+    if comm.size > 1:
+        with pytest.raises(ValueError, match="takes calls from one thread only: use one that grants MPI_THREAD_MULT"):
+            HaloChain().start(route, rows)
+    for harmless in (rows.detach(), torch.ones(3, 2, requires_grad=True)):
+        served = route if not is_there(harmless) else Route.alone(one.own_channel(), torch.arange(3, device=device))
+        HaloChain().pull(served, harmless)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("width", [1, 3, 4096])
+def test_pinned_tables_share_no_page(device, monkeypatch, tmp_path, width):
+    """A driver pins whole pages, and refuses one that is pinned already."""
+    tables = []
+    monkeypatch.setattr(columns, "seen_from", lambda _, table: (tables.append(table), table.to(device))[1])
+    values = np.random.default_rng(0).random((30, width), np.float32)
+    column = write_pieces(tmp_path, [values[:13], values[13:]])
+    for _ in range(3):
+        columns.load_pinned(column, torch.float32, False, device, np.zeros(0, np.int64))
+    pages = [
+        range(t.data_ptr() // mmap.PAGESIZE, (t.data_ptr() + 4 * t.numel() - 1) // mmap.PAGESIZE + 1) for t in tables
+    ]
+    assert all(t.data_ptr() % mmap.PAGESIZE == 0 for t in tables)
+    assert not set(pages[0]) & set(pages[1]) | set(pages[1]) & set(pages[2])
+    assert torch.equal(tables[2], torch.from_numpy(values))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("library", "variable", "aware"),
+    [
+        ("Open MPI v5.0.11", "MPICH_GPU_SUPPORT_ENABLED", False),
+        ("MPICH Version: 5.0.2", "MV2_USE_CUDA", False),
+        ("MPI VERSION    : CRAY MPICH version 8.1.28.2", "MPICH_GPU_SUPPORT_ENABLED", True),
+        ("MVAPICH2 Version      : 2.3.7", "MV2_USE_CUDA", True),
+        ("MVAPICH2 Version      : 2.3.7", "MPICH_GPU_SUPPORT_ENABLED", False),
+    ],
+)
+def test_variables_of_other_libraries_say_nothing(monkeypatch, library, variable, aware):
+    monkeypatch.setattr(MPI, "Get_library_version", lambda: library)
+    monkeypatch.setattr(world, "cuda_query", lambda: None)
+    monkeypatch.setenv(variable, "1")
+    assert mpi_is_cuda_aware() == aware
+
+
+@pytest.mark.serial
+def test_a_group_where_the_name_of_the_machine_has_no_address(monkeypatch):
+    """Ranks of one machine need no name; those of several get the remedy."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    one = World(CommConfig(threads=1, gradients="gloo"), MPI.COMM_SELF)
+    gradients._join_process_group(one.mpi, "gloo", one)
+    torch.distributed.destroy_process_group()
+    one.local_size = 0  # as where some ranks are elsewhere
+    with pytest.raises(DistributedError, match=r"no-such-host\.invalid, has no address .* --comm\.gradients=mpi"):
+        gradients._join_process_group(one.mpi, "gloo", one)
+
+
+@pytest.mark.serial
+def test_indices_are_looked_at_where_that_is_asked_for(monkeypatch):
+    rows, lists = torch.ones(4, 2), native.EdgeLists(torch.tensor([0, 2]), torch.tensor([1, 4]), 4)
+    monkeypatch.setattr(dispatch, "_checks_indices", True)
+    for call, name in (
+        (lambda: native.gather_rows(rows, torch.tensor([0, 3, 9, -1])), "gather_rows: index 9 at place 2 of 4"),
+        (lambda: native.scatter_rows(rows, torch.tensor([4]), rows[:1]), "scatter_rows: index 4 at place 0 of 1"),
+        (lambda: native.segment_sum(rows, lists), "segment_sum: index 4 at place 1 of 2, where there are 4 rows"),
+        (lambda: native.segment_max(rows, lists), "segment_max: index 4"),
+        (lambda: native.graph_attention(rows, rows, rows[:1], lists), "graph_attention: index 4"),
+    ):
+        with pytest.raises(IndexError, match=name):
+            call()
+    assert native.gather_rows(rows, torch.tensor([3, -1])).tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.serial
+def test_the_self_check_runs_kernels_of_the_device(device, monkeypatch):
+    """One that gives other numbers is named."""
+    one = World(CommConfig(threads=1), MPI.COMM_SELF)
+    assert one.device == device
+    assert info._device_agrees(device)
+    right = native.gather_rows
+    monkeypatch.setattr(native, "gather_rows", lambda table, index: right(table, index) + is_there(table))
+    assert not info._device_agrees(device)
