@@ -3,6 +3,7 @@
 #
 #   fuzz         changed inputs to all readers, other ones every day
 #   soak         kills, hangs and lost nodes at random moments
+#   long         the tests marked nightly: the commands of docs/benchmarks.md
 #   browser      the report page in a headless browser
 #   mpich        the tests under MPICH
 #   sanitize     the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
@@ -15,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly STAGES=(fuzz soak browser mpich sanitize user lowest next_debian guard)
+readonly STAGES=(fuzz soak long browser mpich sanitize user lowest next_debian guard)
 SUMMARY=()
 FAILED=0
 
@@ -23,6 +24,7 @@ fuzz() {
     .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}" --jobs "$(nproc)" --seed "$(date +%Y%m%d)"
 }
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
+long() { .venv/bin/python -m pytest -q -m nightly; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/commands/test_report.py; }
 mpich() { bash tests/second_mpi.sh; }
 sanitize() { bash tests/sanitize.sh; }

@@ -49,8 +49,8 @@ lint() {
 # Tests in one process run side by side; those that start ranks of their own need the cores for these.
 unit() {
     local status=0
-    patiently python -m pytest -m "not slurm and not launcher" -n auto --maxprocesses 4 --dist loadfile || status=$?
-    patiently python -m pytest -m "launcher and not slurm" || status=$?
+    patiently python -m pytest -m "not slurm and not launcher and not nightly" -n auto --maxprocesses 4 --dist loadfile || status=$?
+    patiently python -m pytest -m "launcher and not slurm and not nightly" || status=$?
     return "$status"
 }
 
@@ -62,7 +62,7 @@ mpi() {
         [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
     fi
     patiently bash jobs/clean_start.sh mpirun "${flags[@]}" \
-        python -m pytest --with-mpi -p no:cacheprovider -m "not launcher and not serial" --color=no \
+        python -m pytest --with-mpi -p no:cacheprovider -m "not launcher and not serial and not nightly" --color=no \
         -o faulthandler_timeout=900
 }
 

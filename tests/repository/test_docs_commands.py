@@ -16,6 +16,7 @@ from stranger import agrees, chosen, first_missing
 
 COMMANDS = {page.name: found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
+LONG = ("benchmarks.md",)
 MOST_HINTS = 40
 
 
@@ -45,7 +46,10 @@ def test_what_is_not_run_is_in_the_docs():
 
 @pytest.mark.launcher
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("page", [page for page in COMMANDS if page not in OF_STRANGER])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.nightly] * (page in LONG)) for page in COMMANDS if page not in OF_STRANGER],
+)
 def test_commands_of_a_page(page, tmp_path, capfd):
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
     stand_ins, shell, problems = StandIns(tmp_path, page), Shell(tmp_path, environment(tmp_path)), []
