@@ -19,9 +19,11 @@ sys.path.extend([str(Path(__file__).resolve().parent / folder) for folder in ("h
 from faults.endurance import endures
 from faults.job import Miss
 from faults.kills import kills
+from faults.kinds import COMMON, LONG, kind_rows
 from faults.lab import Lab
 from faults.machine import Missing
 from faults.rows import Row, all_rows
+from faults.tools import tool_rows
 
 DETAIL = 160  # characters
 
@@ -65,11 +67,16 @@ def parse() -> argparse.Namespace:
 def chosen(options: argparse.Namespace, deadline: float) -> dict[str, Row]:
     """The rows to run, the longest first."""
     each = -(-options.kills // options.lanes)
-    long = {f"{options.long} epochs on 4 ranks": endures(options.long, deadline)} if options.long else {}
+    runs = {"": (), **{f", {kind}": (*first, *COMMON) for kind, first in LONG.items()}}
+    long = {
+        f"{options.long} epochs on 4 ranks{kind}": endures(options.long, deadline, first)
+        for kind, first in runs.items()
+        if options.long
+    }
     killed = {
         f"{each} kills at random moments ({lane + 1})": kills(each, lane, deadline) for lane in range(options.lanes)
     }
-    rows = long | (killed if options.kills else {}) | all_rows(socket.gethostname())
+    rows = long | (killed if options.kills else {}) | all_rows(socket.gethostname()) | kind_rows() | tool_rows()
     return {name: row for name, row in rows.items() if any(words in name for words in options.rows.split(","))}
 
 

@@ -52,13 +52,14 @@ def resident(process: Path) -> int:
     return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1])
 
 
-def endures(epochs: int, deadline: float) -> Row:
-    """A row of one run of so many epochs."""
+def endures(epochs: int, deadline: float, first: tuple[str, ...] = ()) -> Row:
+    """A row of one run of so many epochs; first: its arguments, else those of the lab's graph."""
 
     def row(lab: Lab, folder: Path, reference: list[dict]) -> str:
         usage = Usage()
-        options = ("--train.log_every=0", "--train.batch_size=400", "--comm.watchdog_seconds=300")
-        with lab.job(folder, RANKS, *options, epochs=epochs) as job:
+        options = ("--train.log_every=0", "--comm.watchdog_seconds=300")
+        options += (f"--train.epochs={epochs}",) if first else ("--train.batch_size=400",)
+        with lab.job(folder, RANKS, *options, epochs=epochs, first=first) as job:
             while job.process.poll() is None:
                 if time.monotonic() > deadline:
                     raise Miss(f"no time left after {epochs_done(folder)} of {epochs} epochs; {usage.told()}")

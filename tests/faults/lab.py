@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Lab:
 
     def __init__(self, root: Path, epochs: int, watchdog: float):
         self.root, self.watchdog, self._epochs, self.seconds = root, watchdog, epochs, 0.0
+        self.turns = threading.Lock()  # of rows that make what others use as well
         mpirun = Mpirun()
         self.environment = clean_environment() | mpirun.environment | {"OMPI_MCA_mpi_yield_when_idle": "1"}
         self._launcher = [*mpirun.command, *mpirun.flags]
@@ -88,9 +90,9 @@ class Lab:
         """The option for the watchdog: a machine that does much else may take long to start a job."""
         return (f"--comm.watchdog_seconds={self.watchdog if closely else START_SECONDS:g}",)
 
-    def meet(self, folder: Path, ranks: int, fault: Fault) -> str:
+    def meet(self, folder: Path, ranks: int, fault: Fault, first: tuple[str, ...] = ()) -> str:
         """Run into a fault; the line that tells of it. Miss where the job ends in another way than it must."""
-        with self.job(folder, ranks, *self.watched(fault.fate in HANGS), at=fault.at) as job:
+        with self.job(folder, ranks, *self.watched(fault.fate in HANGS), at=fault.at, first=first) as job:
             self.check_ended(job, folder, fault)
             return found_line(job.text(), fault.words)
 

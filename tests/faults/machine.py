@@ -44,12 +44,13 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
         _run("umount", "-l", str(folder))
 
 
-def fill(disk: Path) -> Path:
-    """Leave no room; the file that takes it."""
+def fill(disk: Path, leave: int = 0) -> Path:
+    """Leave no room, or so many bytes; the file that takes the rest."""
     ballast = disk / "ballast"
     with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
+    os.truncate(ballast, max(0, ballast.stat().st_size - leave))
     return ballast
 
 

@@ -163,6 +163,24 @@ def part_is_replaced(lab: Lab, folder: Path, _: list[dict]) -> str:
     return "goes on"
 
 
+def two_jobs(lab: Lab, folder: Path, reference: list[dict]) -> str:
+    """A second job is refused, new or as a resume, and the first goes on as if it had not been there."""
+    with lab.job(folder, 2) as job:
+        if not job.wait_until(lambda: has_checkpoint(folder), START_SECONDS):
+            raise Miss(job.text())
+        ranks = job.ranks().values()
+        for rank in ranks:  # so that the first job does not end before the second looks
+            send(rank, signal.SIGSTOP)
+        with lab.job(folder, 1) as other:  # the folder has a configuration by now: a resume
+            check_end(other, other.wait(START_SECONDS), (2,), f"error: .*{folder} is in use by process")
+            line = found_line(other.text(), "error: ")
+        for rank in ranks:
+            send(rank, signal.SIGCONT)
+        check_end(job, job.wait(START_SECONDS), (0,))
+    check_same(folder, reference)
+    return line
+
+
 def signalled(number: int, attempts: int = 6) -> Row:
     """A row: the launcher gets a signal at any moment, again and again."""
 
@@ -204,6 +222,7 @@ def all_rows(host: str) -> dict[str, Row]:
         "the launcher killed": launcher_killed,
         "a node vanishes": node_vanishes,
         "disk full": disk_full,
+        "two jobs in one folder": two_jobs,
         "a part file cut short under its readers": part_is_cut,
         "a part file replaced under its readers": part_is_replaced,
         "SIGUSR1 to the launcher at any moment": signalled(signal.SIGUSR1),

@@ -19,7 +19,9 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import durable
 from hpcgnn.loop import checkpoint_writer, launch
 from hpcgnn.loop.logs import MetricsFile
+from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.static import inference
 from hpcgnn.temporal.step import TemporalLinkTask
 
 MEETS = "this rank meets"
@@ -32,6 +34,8 @@ POINTS = {
     "resume": (Trainer, "resume"),
     "step": (Trainer, "train_step"),
     "evaluation": (TemporalLinkTask, "evaluate"),
+    "scores": (Session, "scores"),  # of a split, of any kind
+    "chunk": (inference, "_full_block"),  # of exact inference
     "checkpoint": (checkpoint_writer.CheckpointWriter, "add"),
     "file": (checkpoint_writer, "_write_file"),
     "manifest": (checkpoint_writer, "_write_manifest"),
