@@ -16,7 +16,7 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native import Random
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import linear
 from hpcgnn.nn.own_class import own_class
 from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.task.links import LinkDecoder

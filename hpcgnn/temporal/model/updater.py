@@ -14,8 +14,8 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.layers import can_multiply
+from hpcgnn.native.products import linear
 from hpcgnn.native.recurrent import RecurrentCall, recurrent_update
-from hpcgnn.nn.linear import linear
 from hpcgnn.nn.time_encoding import TimeEncoding
 
 
