@@ -12,8 +12,7 @@ from functools import partial
 import torch
 
 from hpcgnn import native
-from hpcgnn.loop.placement import leaves_room, other_device
-from hpcgnn.loop.prefetch import PlanStream
+from hpcgnn.loop.prefetch import PlanStream, leaves_room, other_device
 from hpcgnn.native import AttentionPlan, Random, Stream
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
