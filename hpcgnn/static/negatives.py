@@ -82,7 +82,7 @@ class LinkNegatives:
         for end in self._ends:
             random = Random(self._seed, Stream.NEGATIVE, step, epoch, relation=end.number)
             if self._source == BATCH:
-                candidates = self._answers(end, columns[end.answer], batches, step, random)
+                candidates = self._answers(columns[end.answer], batches, step, random)
             else:
                 places = native.random_integers(random, np.arange(self._count or self._batch_size), 1, end.nodes.size)
                 candidates = np.sort(end.nodes.lookup(np.unique(places)))
@@ -104,7 +104,7 @@ class LinkNegatives:
 
         return draw(slice(None), 0) if end.known is None else draw_strict(draw, is_edge, self._channel)
 
-    def _answers(self, end: End, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
+    def _answers(self, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
         """Collective. List the different answers, increasing, of the step's seeds, or of ``count`` of them; answers
         [s]: of this rank's seeds."""
         size = int(batches.sizes[step])

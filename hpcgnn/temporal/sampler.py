@@ -160,7 +160,7 @@ class TemporalSampler:
 
 
 def choose_sampler(
-    partition: TemporalPartition, config: SamplingConfig, needs: Needs, seed: int, place: Placement
+    partition: TemporalPartition, config: SamplingConfig, needs: Needs, place: Placement
 ) -> Callable[..., TemporalSampler]:  # fmt: skip
     """Choose what makes samplers that plan where ``sampling.planner`` says: TemporalSampler itself on the host; those
     on the device share what lies there. Raises ValueError where the device cannot make plans."""

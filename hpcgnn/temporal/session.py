@@ -124,7 +124,7 @@ def _make_loaders(
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
     shared = (config.sampling, needs, config.train.seed, place)
-    make = choose_sampler(partition, *shared)
+    make = choose_sampler(partition, config.sampling, needs, place)
     graphs = {}
     if config.train.cuda_graphs:
         with together(world, "prepare CUDA graphs"):
