@@ -78,12 +78,6 @@ def multiply_into(
     return torch.mm(left, right, out=out) if bias is None else torch.addmm(bias, left, right, out=out)
 
 
-def _onednn():
-    """Return oneDNN's linear operator, or None when this torch has no such."""
-    operators = getattr(torch.ops, "mkldnn", None)
-    return getattr(operators, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-
-
 class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, weight, bias, operator):
@@ -105,7 +99,9 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
     if _kind:
         out = multiply(rows, weight.t())
         return out if bias is None else out + bias
-    operator = _onednn() if on_host(rows) and rows.dtype == torch.float32 and rows.dim() == 2 else None
+    operator = None
+    if on_host(rows) and rows.dtype == torch.float32 and rows.dim() == 2 and torch.backends.mkldnn.is_available():
+        operator = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)  # not every torch has it
     if operator is None or rows.numel() == 0:
         return functional.linear(rows, weight, bias)
     return _OneDnnLinear.apply(rows.contiguous(), weight.contiguous(), bias, operator)
