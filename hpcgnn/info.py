@@ -25,8 +25,8 @@ from hpcgnn.loop.checkpoint import MANIFEST, STATE, check_files, read_manifest
 from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
-from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:

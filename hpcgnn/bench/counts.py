@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcgnn import native
 from hpcgnn.graph.book import Book
-from hpcgnn.graph.spill import spill_targets
+from hpcgnn.graph.directory import spill_targets
 from hpcgnn.loop.session import Session
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.memory import hottest

@@ -1,7 +1,8 @@
-"""Sorted lists spread over ranks, and keyed permutations, by which ranks shuffle such lists without communication.
+"""Sorted lists spread over ranks, and keyed permutations, by which ranks shuffle such lists without communication; the
+roots of a step that exceed a rank's share spill to other ranks, by a rule that all ranks can compute.
 
 A permutation of [0, n) is a Feistel network over the next even number of bits, walked until it falls below n (Black and
-Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002); every place is computed by itself.
+Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002); every place is computed by itself. S steps, R ranks.
 """
 
 from __future__ import annotations
@@ -149,3 +150,30 @@ def _round(values: np.ndarray, key: np.ndarray, mask: np.uint64) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (values ^ (values >> np.uint64(31))) & mask
+
+
+def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Apply the rule to counts [S, R] of events by owner, and sizes [S] of the steps.
+
+    Returns capacity [S], surplus_start [S, R] (number of the rank's first surplus event within its step) and room_end
+    [S, R] (a surplus event numbered j goes to the first rank whose room_end is above j).
+    """
+    size = counts.shape[1]
+    capacity = -(-sizes // size)
+    surplus = np.maximum(counts - capacity[:, None], 0)
+    room = np.maximum(capacity[:, None] - counts, 0)
+    return capacity, np.cumsum(surplus, axis=1) - surplus, np.cumsum(room, axis=1)
+
+
+def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
+    """Collective. Say which rank [n] handles each of this rank's roots, whose steps ``step`` [n] increase: this rank up
+    to its capacity, then others by the rule."""
+    own_counts = np.bincount(step, minlength=len(sizes)).astype(np.int64)
+    capacity, surplus_start, room_end = spill_targets(world.allgather_array(own_counts).T, sizes)
+    place = np.arange(len(step)) - (np.cumsum(own_counts) - own_counts)[step]
+    surplus = np.flatnonzero(place >= capacity[step])
+    at = step[surplus]
+    number = surplus_start[at, world.rank] + place[surplus] - capacity[at]
+    target = np.full(len(step), world.rank)
+    target[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
+    return target

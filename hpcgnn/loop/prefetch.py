@@ -1,4 +1,5 @@
-"""Makes plans ahead in background threads, in a window that is the same on every rank; finds the tensors of plans."""
+"""Makes plans ahead in background threads, in a window that is the same on every rank, and on a device that can make
+them; finds the tensors of plans."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.native.dispatch import on_cuda
 
 Plan = TypeVar("Plan")
 
@@ -129,6 +131,18 @@ def shapes_of(value, name: str = "") -> Iterator:
             yield from shapes_of(item, name)
     elif value is None or isinstance(value, int | float | str):
         yield value
+
+
+def other_device(device: torch.device) -> str:
+    """Say why a device cannot make plans; empty: it can."""
+    if on_cuda(torch.empty(0, device=device)):
+        return ""
+    return f"comm.device is {device.type}, plans are made on CUDA devices"
+
+
+def leaves_room(size: int, device: torch.device) -> bool:
+    """Say whether so many bytes fit into half of the device's free memory."""
+    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 class PlanStream:

@@ -83,6 +83,21 @@ def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float,
 
 
 @dataclass(frozen=True, slots=True)
+class StepKey:
+    """What dropout in a model is keyed by besides node, column and place in the model: the step and the run."""
+
+    seed: int = 0
+    epoch: int = 0
+    step: int = 0
+    training: bool = False
+
+    def dropout_mask(self, identity: torch.Tensor, site: int, p: float, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Make the factors [n, width] of keyed dropout for the nodes with row ids [n], at a site of the model."""
+        random = Random(self.seed, Stream.DROPOUT, self.step, self.epoch, relation=site)
+        return dropout_mask(random, identity, width, p, dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class MaskKind:
     """Shape, dtype and device of a mask, from which another one like it is made."""
 

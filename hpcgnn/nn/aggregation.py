@@ -1,4 +1,5 @@
-"""What graph convolutions on blocks, on whole graphs and on snapshots share: factors of messages, loops, attention.
+"""What graph convolutions on blocks, on whole graphs and on snapshots share: first weights, factors of messages, loops,
+attention.
 
 The mean has two versions. Snapshots multiply messages by factors that are kept from step to step (dividing the sums by
 degrees takes 1.08 times as long on their sparse graphs); blocks divide (factors of a block's own take 1.26 times).
@@ -8,9 +9,16 @@ D destinations, S sources, E edges, H heads, W columns of all heads together.
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
+
+
+def glorot(*shape: int) -> nn.Parameter:
+    """Make a parameter [..., I, O], uniform with the variance of Glorot and Bengio (2010) for each of its matrices."""
+    bound = (6 / (shape[-2] + shape[-1])) ** 0.5
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
 def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,8 @@ class SnapshotEdges:
 
 class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: those [n, ...]
-    that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by."""
+    that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by;
+    all_sources [m]: global ids of the sources of all rows of edges."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float]
@@ -50,6 +51,7 @@ class SnapshotPartition:
         self.num_edges = partition.relations[0].num_edges
         (edges,) = partition.edges
         self._dst, self._edges = edges.dst, edges
+        self.all_sources = edges.src
         self._first, self._last = (_checked_stamps(edges.columns.get(name), name) for name in STAMPS)
         self._by_first = np.argsort(self._first, kind="stable")
         self._starts = np.searchsorted(self._first[self._by_first], np.arange(num_snapshots + 1))
@@ -64,11 +66,6 @@ class SnapshotPartition:
         if name not in self.edge_columns:
             raise ValueError(f"{name}: no such column of edges; the graph has {', '.join(self.edge_columns) or 'none'}")
         return self._edges.columns[name]
-
-    @property
-    def all_sources(self) -> np.ndarray:
-        """Sources of all rows of edges [m], global ids."""
-        return self._edges.src
 
     @property
     def first_id(self) -> int:

@@ -24,14 +24,21 @@ from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, Answers, PairPlanner, Pairs, TargetEdges, score_pairs
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure, measure_links
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
-from hpcgnn.task.metrics import Levels, check_finite, grouped_metrics, mean_known, ranking_metrics, ranks_of
+from hpcgnn.task.metrics import (
+    DRAWN_NAMES,
+    Levels,
+    check_finite,
+    drawn_metrics,
+    mean_known,
+    ranking_metrics,
+    ranks_of,
+)
 from hpcgnn.task.ranking import FILTERED_NAMES, Candidates, filtered_metrics
 
 ALL_NAMES = ("map", "mrr", "auc")
 ELEMENTS = 1 << 24  # of what is compared at once
 SCORES = 1 << 18  # of pairs at once: they stay in a cache
 TRAIN_NAMES = ("ap", "auc", "mrr")
-DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
 
 
 @dataclass(slots=True)
@@ -199,13 +206,6 @@ def _mean_reciprocal_rank(score: torch.Tensor, source, positive, channel: Channe
     return math.fsum(np.bincount(number, reciprocal) / edges) / len(edges)
 
 
-def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of DRAWN_NAMES of pairs, grouped by the snapshot that they are predicted from."""
-    snapshots = sorted(number for targets in batches.targets for number in targets)
-    values = grouped_metrics(scores["positive"], scores["negative"], scores["number"], snapshots, world)
-    return dict(zip(DRAWN_NAMES, values, strict=True))
-
-
 def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
     """Collective. Average over snapshots with edges what ranking made of each; all ranks of a group know the same."""
     values = np.column_stack([scores[name] for name in ALL_NAMES])
@@ -215,7 +215,7 @@ def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: Wor
     return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
 
 
-MEASURES: dict[str, SplitMeasure] = {DRAWN: measure_drawn, ALL: measure_all_pairs, FILTERED: filtered_metrics}
+MEASURES: dict[str, SplitMeasure] = {DRAWN: drawn_metrics, ALL: measure_all_pairs, FILTERED: filtered_metrics}
 
 
 def _count_types(partition: SnapshotPartition, world: World) -> int:

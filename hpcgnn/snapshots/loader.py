@@ -23,10 +23,9 @@ from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.nn.step_key import STEP_NUMBERS
 from hpcgnn.snapshots.config import SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import open_snapshot_partition
-from hpcgnn.snapshots.neighborhood import Boundary, Builder
+from hpcgnn.snapshots.neighborhood import STEP_NUMBERS, Boundary, Builder
 from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
 
 

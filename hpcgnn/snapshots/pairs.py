@@ -23,7 +23,7 @@ from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
-from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.known_edges import KnownAnswers, draw_strict
 from hpcgnn.task.links import LinkScores
 
 
@@ -54,7 +54,6 @@ def reach(
 
 
 ALL_PAIRS, ANSWERS = 0, -1
-TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
 SOURCE, DESTINATION = 1, 0  # part of the random key
 TRAIN = "train"
 TYPE = "type"  # column of the edges
@@ -168,27 +167,23 @@ class PairPlanner:
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
         """Collective. Draw global ids [1 or 2, s, count], destinations first, by seed, epoch, snapshot and edge alone.
         Strict ones that are an edge are drawn again."""
-        drawn = self._draw(edges.row, count, random, 0)
-        if not self._strict:
-            return drawn
-        known_edges = self._known_edges(number)
-        edge, slot = (index.ravel() for index in np.indices(drawn.shape[1:]))
-        for attempt in range(1, TRIES):
-            destination, *source = drawn[:, edge, slot]
-            sources = source[0] if source else edges.src[edge]
-            bad = known_edges.hold(sources, _types_of(edges)[edge], destination, self._channel)
-            bad |= sources == destination
-            if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
-                break
-            edge, slot = edge[bad], slot[bad]
-            again, place = np.unique(edge, return_inverse=True)
-            drawn[:, edge, slot] = self._draw(edges.row[again], count, random, attempt)[:, place, slot]
-        return drawn
 
-    def _draw(self, rows: np.ndarray, count: int, random: Random, attempt: int) -> np.ndarray:
-        """Collective. Draw uniformly from all nodes."""
-        keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
-        return self._nodes.lookup(np.stack([native.random_integers(k, rows, count, self._nodes.size) for k in keys]))
+        def draw(chosen: np.ndarray | slice, attempt: int) -> np.ndarray:
+            keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
+            places = [native.random_integers(key, edges.row[chosen], count, self._nodes.size) for key in keys]
+            return self._nodes.lookup(np.stack(places))
+
+        if not self._strict:
+            return draw(slice(None), 0)
+        known_edges, types = self._known_edges(number), _types_of(edges)
+
+        def is_edge(chosen: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+            destinations = nodes[0]
+            sources = nodes[1] if len(nodes) > 1 else edges.src[chosen]
+            held = known_edges.hold(sources, types[chosen], destinations, self._channel)
+            return held | (sources == destinations)
+
+        return draw_strict(draw, is_edge, self._channel)
 
     def _known_edges(self, number: int) -> KnownAnswers:
         edges, partition = self._targets.all_at(number), self._partition

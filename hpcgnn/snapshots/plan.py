@@ -111,20 +111,19 @@ class SnapshotPlanner:
         targets = self.targets(batches, step)
         frames = self.frames(targets) if targets else []
         numbers = sorted({number for frame in frames for number in frame})
-        whole = self._blocks(numbers)
-        blocks = whole
+        blocks = whole = self._blocks(numbers)
         if self._boundary is not None and batches.name == "train":
-            blocks = {like: self._sampled(pair, epoch, step, like) for like, pair in whole.items()}
+            sample = self._boundary.sample
+            blocks = {
+                like: (sample(into, epoch, step, like), out and sample(out, epoch, step, like))
+                for like, (into, out) in whole.items()
+            }
         return SnapshotPlan(
             batches.name, epoch, step, int(batches.sizes[step]), frames, targets, needs,
             {number: blocks[self._like[number]] for number in numbers},
             {number: whole[self._like[number]] for number in numbers},
             step % batches.updates == 0, (step + 1) % batches.updates == 0,
         )  # fmt: skip
-
-    def _sampled(self, pair: tuple[Neighborhood, Neighborhood | None], epoch: int, step: int, like: int):
-        assert self._boundary is not None
-        return tuple(None if b is None else self._boundary.sample(b, epoch, step, like) for b in pair)
 
     def frames(self, targets: list[int]) -> list[list[int]]:
         """Return windows that end at the targets, side by side, or the targets one after the other."""

@@ -17,7 +17,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import SparseEmbedding
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop.session import Task
-from hpcgnn.nn.step_key import StepKey
+from hpcgnn.native.random import StepKey
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, Graph, SequenceModel, Snapshot, State

@@ -11,8 +11,7 @@ import torch
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
-from hpcgnn.loop.placement import Planner
-from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
+from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.static.negatives import EDGE
 from hpcgnn.task.links import DecoderKind

@@ -18,7 +18,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.graph.partition import Relation
-from hpcgnn.loop.placement import leaves_room, other_device
+from hpcgnn.loop.prefetch import leaves_room, other_device
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block

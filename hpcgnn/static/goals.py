@@ -89,10 +89,10 @@ class NodeGoal(StaticGoal):
         self.roots, self._type_name = ((kind, "id"),), partition.types[kind]
         self.several = label.ndim == 2
         self.num_outputs = count_classes(label, config.task.classes, world)
+        self.pools, labelled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
-        self.pools = {}
         for number, name in enumerate(SPLITS):
-            chosen = np.flatnonzero((split == number) & has_label(label))
+            chosen = np.flatnonzero((split == number) & labelled)
             seeds = {"id": ids[chosen], "label": label[chosen]}
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
 

@@ -344,7 +344,7 @@ class NeighborLoader(BatchLoader):
         with together(graph.world, "make a loader"):
             sampling = chosen.check(graph)
             self.seed_type, rows, split = _input_nodes(graph, input_nodes)
-            columns = _seed_columns(graph, self.seed_type, rows, split)
+            columns = _seed_columns(graph, self.seed_type, rows)
         shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
         nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
         name, num_nodes = "train" if shuffle else "nodes", graph.partition.book.num_nodes
@@ -377,7 +377,7 @@ def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]
     return kind, own_rows(graph.nodes(name), np.asarray(chosen), "input_nodes", name, hint), ""
 
 
-def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray, split: str) -> dict[str, np.ndarray]:
+def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the global ids of the rows, and labels where the type has them."""
     partition = graph.partition
     own = graph.nodes(partition.types[kind])

@@ -20,10 +20,9 @@ from hpcgnn.graph.directory import NodeDirectory, check_drawn, permute
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.seeds import SeedBatches
-from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.known_edges import KnownAnswers, draw_strict
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
-TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
 COUNTS, HIDDEN = ".counts", ".hidden"  # of candidates: what follows the negatives' name in the names of further columns
 
 Columns = dict[str, np.ndarray]
@@ -83,7 +82,7 @@ class LinkNegatives:
         for end in self._ends:
             random = Random(self._seed, Stream.NEGATIVE, step, epoch, relation=end.number)
             if self._source == BATCH:
-                candidates = self._answers(end, columns[end.answer], batches, step, random)
+                candidates = self._answers(columns[end.answer], batches, step, random)
             else:
                 places = native.random_integers(random, np.arange(self._count or self._batch_size), 1, end.nodes.size)
                 candidates = np.sort(end.nodes.lookup(np.unique(places)))
@@ -93,29 +92,19 @@ class LinkNegatives:
     def _draw_strict(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
         """Collective. Draw nodes [s, count] for every seed, uniformly: a function of seed, epoch and edge alone, and
         outside training (random None) the same in all epochs. If strict, those that make an edge are drawn again."""
-        random = random or Random(self._seed, Stream.EVAL_NEGATIVE)
-        rows = columns["row"]
-        drawn = self._draw(end, rows, count, random, 0)
-        if end.known is None:
-            return drawn
-        query, types, answer = columns[end.query], edge_types(columns), columns[end.answer]
-        seed, slot = (index.ravel() for index in np.indices(drawn.shape))
-        for attempt in range(1, TRIES):
-            node = drawn[seed, slot]
-            bad = end.known.hold(query[seed], types[seed], node, self._channel) | (answer[seed] == node)
-            if self._channel.counts(np.full(self._channel.size, bad.sum())).sum() == 0:
-                break
-            seed, slot = seed[bad], slot[bad]
-            again, place = np.unique(seed, return_inverse=True)
-            drawn[seed, slot] = self._draw(end, rows[again], count, random, attempt)[place, slot]
-        return drawn
+        key = random or Random(self._seed, Stream.EVAL_NEGATIVE)
+        rows, query, answer, types = columns["row"], columns[end.query], columns[end.answer], edge_types(columns)
 
-    def _draw(self, end: End, rows: np.ndarray, count: int, random: Random, attempt: int) -> np.ndarray:
-        """Collective. Draw nodes [n, count] for the seeds of edge ``rows`` [n]."""
-        key = Random(random.seed, random.stream, random.step, random.epoch, attempt, end.number)
-        return end.nodes.lookup(native.random_integers(key, rows, count, end.nodes.size))
+        def draw(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
+            again = Random(key.seed, key.stream, key.step, key.epoch, attempt, end.number)
+            return end.nodes.lookup(native.random_integers(again, rows[seeds], count, end.nodes.size))
 
-    def _answers(self, end: End, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
+        def is_edge(seeds: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+            return end.known.hold(query[seeds], types[seeds], nodes, self._channel) | (answer[seeds] == nodes)
+
+        return draw(slice(None), 0) if end.known is None else draw_strict(draw, is_edge, self._channel)
+
+    def _answers(self, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
         """Collective. List the different answers, increasing, of the step's seeds, or of ``count`` of them; answers
         [s]: of this rank's seeds."""
         size = int(batches.sizes[step])

@@ -14,9 +14,8 @@ import numpy as np
 from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.directory import NodeDirectory, permute, places_of
+from hpcgnn.graph.directory import NodeDirectory, permute, places_of, spill
 from hpcgnn.graph.partition import GraphPartition
-from hpcgnn.graph.spill import spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random
 from hpcgnn.task.known_edges import KnownAnswers

@@ -25,7 +25,7 @@ from hpcgnn.graph.book import find_ghosts, is_remote
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Task
-from hpcgnn.nn.step_key import StepKey
+from hpcgnn.native.random import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.plan import block_on

@@ -14,7 +14,7 @@ from torch import nn
 
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import linear
 from hpcgnn.task import metrics
 
 MISSING = -1

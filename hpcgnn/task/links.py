@@ -21,7 +21,7 @@ from torch.nn import functional
 from hpcgnn.choices import check_choice
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.link_decoder import link_decoder
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import linear
 
 DecoderKind = Literal["dot", "cosine", "mlp", "distmult", "complex"]
 TYPED = ("distmult", "complex")  # with weights by edge type

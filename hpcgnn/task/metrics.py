@@ -9,8 +9,9 @@ compared in float32, so that equal pairs stay tied whatever the order of additio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,6 +89,7 @@ def count_levels(positive: np.ndarray, negative: np.ndarray, world: World) -> Le
 
 NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
 RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
+DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
 BINARY_NAMES = ("auc", "ap")
 MULTICLASS_NAMES = ("accuracy", "macro_f1")
 MULTILABEL_NAMES = ("micro_f1_known", "macro_f1_known", "micro_f1", "macro_f1")
@@ -135,23 +137,23 @@ def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> d
     return dict(zip(RANKING_NAMES, values, strict=True))
 
 
-def grouped_metrics(
-    positive: np.ndarray, negative: np.ndarray, number: np.ndarray, groups: Sequence[int], world: World
-) -> list[float]:
-    """Collective. Compute average precision and ROC AUC over all pairs, the mean reciprocal rank of positives among
-    their negatives, and means over groups of the first two, each of the group's own pairs.
+def drawn_metrics(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of DRAWN_NAMES of links between snapshots: average precision and ROC AUC over all
+    pairs, the mean reciprocal rank of positives among their negatives, and means over snapshots of the first two.
 
-    positive [s], negative [s, k]: scores of this rank's pairs; number [s]: their groups; groups: the same on all ranks.
-    Raises DistributedError for a score that is not finite.
+    scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
+    batches list those of all ranks. Raises DistributedError for a score that is not finite.
     """
+    positive, negative = scores["positive"], scores["negative"]
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     ap, auc = _ap_auc(positive, negative, world)
     mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
-    by_group = []
-    for group in groups:
-        here = number == group
-        by_group.append(_ap_auc(positive[here], negative[here], world))
-    return [ap, auc, mrr, *(mean_known(column) for column in zip(*by_group, strict=True))]
+    by_snapshot = []
+    for number in sorted(number for targets in batches.targets for number in targets):
+        here = scores["number"] == number
+        by_snapshot.append(_ap_auc(positive[here], negative[here], world))
+    values = [ap, auc, mrr, *(mean_known(column) for column in zip(*by_snapshot, strict=True))]
+    return dict(zip(DRAWN_NAMES, values, strict=True))
 
 
 def mean_known(values: Iterable[float]) -> float:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.loop.placement import Planner
-from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_time_parallel
+from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_time_parallel
 from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.temporal.eval_config import BaselineConfig, EvalConfig
 

@@ -76,7 +76,9 @@ def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, 
         with together(world, STAGE):
             if file:
                 rows, lines = _of_split(file, start, lines, global_ids.reshape(lines.shape), begin, end)
-        _send_home(rows - begin, lines, homes, table, channel)
+        owner, local = homes.locate(rows - begin)
+        (received,) = exchange_columns([np.column_stack([local, lines])], owner, channel)
+        table[received[:, 0]] = received[:, 1:]
     return table
 
 
@@ -92,15 +94,6 @@ def _of_split(file: NegativeFile, start: int, lines: np.ndarray, ids: np.ndarray
             f"of this graph ({len(unknown)} such entries); write the ids of the source data"
         )
     return rows[keep], ids[keep]
-
-
-def _send_home(
-    places: np.ndarray, lines: np.ndarray, homes: BlockOwnership, table: np.ndarray, channel: Channel
-) -> None:
-    """Collective. Put lines [m, k] into the homes' tables at places [m]."""
-    owner, local = homes.locate(places)
-    (received,) = exchange_columns([np.column_stack([local, lines])], owner, channel)
-    table[received[:, 0]] = received[:, 1:]
 
 
 def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, world: World) -> None:

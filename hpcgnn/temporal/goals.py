@@ -14,7 +14,7 @@ import torch
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_events, measure_labels, measure_links
-from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known, label_metrics, metric_names
+from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known, metric_names
 from hpcgnn.task.metrics import NAMES, RANKING_NAMES
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig, TaskConfig
@@ -109,7 +109,7 @@ class EventLabelGoal(TemporalGoal):
 
     def collector(self) -> Collected:
         """Collect outputs and labels of the events."""
-        return Collected(lambda scores, batches, world: label_metrics(scores["output"], scores["label"], world))
+        return Collected(lambda scores, batches, world: measure_labels(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of the metrics of classes, or of the errors of numbers."""

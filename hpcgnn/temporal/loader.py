@@ -131,7 +131,7 @@ class TemporalLoader:
         """
         batches, sampler = self.batches, self.sampler
         with self._planning.timers("negatives"):
-            nothing = [(no_negatives(len(batches.events)), epoch, slice(None))]
+            nothing = [(no_negatives(batches), epoch, slice(None))]
             pieces = self._pieces(epoch) if scored else nothing
 
         def make(number: int) -> StepPlan:

@@ -39,9 +39,9 @@ class Negatives:
         return Negatives(self.dst[events, columns], None if self.src is None else self.src[events, columns])
 
 
-def no_negatives(count: int) -> Negatives:
-    """Make the negatives of ``count`` events that have none."""
-    return Negatives(np.empty((count, 0), np.int64))
+def no_negatives(batches: Batches) -> Negatives:
+    """Make the negatives of events that have none."""
+    return Negatives(np.empty((len(batches.events), 0), np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def random_negatives(batches: Batches, pool: NodeDirectory, per_event: int, seed
     epoch."""
     rows = batches.events.row
     if per_event == 0 or pool.size == 0:
-        return Negatives(np.empty((len(rows), 0), np.int64))
+        return no_negatives(batches)
     key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
     return Negatives(pool.lookup(native.random_integers(key, rows, per_event, pool.size)))
 

@@ -158,7 +158,7 @@ class NeighborSource:
         received = self._channel.array(request, want, serve)
         reply, feature_rows = self._serve(received, serve, writers, limit, random, fanout)
         ordered = self._channel.array(reply, serve, want)
-        edge = self._pull_features(feature_rows, ordered, serve, want)
+        edge = self._pull_features(feature_rows, ordered, want)
         names = ("count", "other", "dt", *(() if feature_rows is None else ("edge",)))
         count, other, dt, *edge_of = (_scattered(ordered[name], order) for name in names)
         winners = None
@@ -187,7 +187,7 @@ class NeighborSource:
         reply["edge"], feature_rows = _unique_by_requester(feature, serve)
         return reply, feature_rows
 
-    def _pull_features(self, feature_rows, reply: np.ndarray, serve, want) -> np.ndarray:
+    def _pull_features(self, feature_rows, reply: np.ndarray, want) -> np.ndarray:
         """Collective when the graph has event features. Pull unique feature rows [., F]; shifts reply["edge"] to point
         at them."""
         width = self._partition.edge_width

@@ -154,11 +154,6 @@ class StepPlan:
     columns: dict[str, torch.Tensor]
     final: bool = True
 
-    @property
-    def identity(self) -> torch.Tensor:
-        """Keys [N] of the roots' random numbers."""
-        return self.query.identity
-
 
 def pad_plan(plan: StepPlan) -> StepPlan:
     """Pad the plan of a step on one rank, its unique nodes, queries below the roots, and winners; unchanged where

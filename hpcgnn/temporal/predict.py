@@ -102,7 +102,7 @@ def query_plan(
     events = Events(rows.astype(np.int64), src, dst, time, columns)
     end = np.array([session.partition.num_events])
     batches = Batches("queries", events, np.array([0, len(rows)]), np.array([size]), end, np.zeros(len(rows), bool))
-    return session.loaders["test"].sampler.plan(batches, no_negatives(len(rows)), 0, 0, write=False)
+    return session.loaders["test"].sampler.plan(batches, no_negatives(batches), 0, 0, write=False)
 
 
 @dataclass(slots=True)

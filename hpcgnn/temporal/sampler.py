@@ -12,8 +12,7 @@ from functools import partial
 import torch
 
 from hpcgnn import native
-from hpcgnn.loop.placement import leaves_room, other_device
-from hpcgnn.loop.prefetch import PlanStream
+from hpcgnn.loop.prefetch import PlanStream, leaves_room, other_device
 from hpcgnn.native import AttentionPlan, Random, Stream
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
@@ -161,7 +160,7 @@ class TemporalSampler:
 
 
 def choose_sampler(
-    partition: TemporalPartition, config: SamplingConfig, needs: Needs, seed: int, place: Placement
+    partition: TemporalPartition, config: SamplingConfig, needs: Needs, place: Placement
 ) -> Callable[..., TemporalSampler]:  # fmt: skip
     """Choose what makes samplers that plan where ``sampling.planner`` says: TemporalSampler itself on the host; those
     on the device share what lies there. Raises ValueError where the device cannot make plans."""

@@ -124,7 +124,7 @@ def _make_loaders(
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
     shared = (config.sampling, needs, config.train.seed, place)
-    make = choose_sampler(partition, *shared)
+    make = choose_sampler(partition, config.sampling, needs, place)
     graphs = {}
     if config.train.cuda_graphs:
         with together(world, "prepare CUDA graphs"):
@@ -134,7 +134,7 @@ def _make_loaders(
     evaluates = make(partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors)
     epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
     draws = goal.draws_negatives
-    fixed: Callable[[Batches], Negatives | AllOthers] = _no_negatives
+    fixed: Callable[[Batches], Negatives | AllOthers] = no_negatives
     if draws:
         pool = negative_pool(config.sampling.negative_pool, partition.events.dst, partition, world, channel)
         source = NegativeSource(partition, graph.splits, pool, world, channel, config.train.seed)
@@ -160,10 +160,6 @@ def _check_graphs(config: RunConfig, sampler: Callable) -> None:
         raise ValueError("train.cuda_graphs: a model of one's own may do what no graph can hold; set it false")
     if config.memory.staleness:
         raise ValueError("train.cuda_graphs: writes wait from step to step; set memory.staleness 0")
-
-
-def _no_negatives(batches: Batches) -> Negatives:
-    return no_negatives(len(batches.events))
 
 
 def _describe(hot: HotNodes | None, session: Session) -> list[str]:

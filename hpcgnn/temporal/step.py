@@ -175,7 +175,7 @@ class TemporalTask(StepTask):
             return embedding, model.mail_parts(node, plan.query, embedding)
 
     def _dropout(self, plan: StepPlan) -> KeyedDropout | None:
-        return self.model.dropout(Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch), plan.identity)
+        return self.model.dropout(Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch), plan.query.identity)
 
     def _backward(self, plan: StepPlan, reading: Reading) -> None:
         """Send, in owner mode, gradients of the pulled rows to their owners, through the update. On every rank,
@@ -290,7 +290,7 @@ class TemporalLabelTask(TemporalTask):
         if not head.training or p == 0:
             return None
         random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch, HEAD_HOP)
-        identity = plan.identity[: plan.num_events]
+        identity = plan.query.identity[: plan.num_events]
         return native.dropout_mask(random, identity, head.hidden.out_features, p, rows.dtype)
 
     def _loss(self, scores: LabelScores, batch_size: int) -> torch.Tensor:

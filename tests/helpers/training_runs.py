@@ -210,11 +210,11 @@ def _flat_rows(session: Session) -> torch.Tensor:
 def _mask(session: Session, plan) -> np.ndarray:
     session.model.train()
     random = Random(session.config.train.seed, Stream.DROPOUT, plan.step, plan.epoch)
-    dropout = session.model.dropout(random, plan.identity)
+    dropout = session.model.dropout(random, plan.query.identity)
     if dropout is None:
-        return np.ones((len(plan.identity), 1))
+        return np.ones((len(plan.query.identity), 1))
     columns = session.config.model.embed_dim
-    return native.dropout_mask(random, plan.identity, columns, dropout.p, torch.float64).cpu().numpy()
+    return native.dropout_mask(random, plan.query.identity, columns, dropout.p, torch.float64).cpu().numpy()
 
 
 def _neighbors(level, flat: np.ndarray, windows: int) -> dict[str, np.ndarray]:

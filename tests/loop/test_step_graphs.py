@@ -94,7 +94,8 @@ class Recording:
         self._work = None
 
     def replay(self):
-        with mock.patch.object(native, "dropout_mask", side_effect=self._masks):
+        masks = mock.Mock(side_effect=self._masks)
+        with mock.patch.object(native, "dropout_mask", masks), mock.patch.object(random, "dropout_mask", masks):
             for result, value in zip(tensors_of(self._result), tensors_of(self._work()), strict=True):
                 result.copy_(value)
 

@@ -7,7 +7,7 @@ from test_attention_layer import random_plan
 
 from hpcgnn.native import temporal_attention
 from hpcgnn.native.attention import plain_attention
-from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
 pytestmark = pytest.mark.serial
 

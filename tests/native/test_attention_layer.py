@@ -8,8 +8,8 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan, Random
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
 pytestmark = pytest.mark.serial
 

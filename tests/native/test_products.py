@@ -15,8 +15,7 @@ from mpi4py import MPI
 from test_resident import emulated  # noqa: F401
 
 from data_tools.partition.command import partition
-from hpcgnn.native.products import choose_products, multiply
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import choose_products, linear, multiply
 from hpcgnn.snapshots.model.recurrent import GatedCell, affine, perceptron
 
 pytestmark = pytest.mark.serial
@@ -32,7 +31,7 @@ def float32_again():
 
 GROWTH = """
 import torch
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import linear
 
 def mebibytes():
     return int(open("/proc/self/statm").read().split()[1]) * 4 // 1024

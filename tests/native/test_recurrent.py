@@ -5,7 +5,7 @@ import torch
 from layer_checks import PRECISIONS, assert_alike, assert_same_on_any_threads, gradients
 from torch import nn
 
-from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.updater import GruUpdater, RnnUpdater
 
 pytestmark = pytest.mark.serial

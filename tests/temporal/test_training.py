@@ -31,7 +31,7 @@ from training_runs import (
 
 from data_tools.synthesize import synthesize_events
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.graph.spill import spill_targets
+from hpcgnn.graph.directory import spill_targets
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.metrics import link_metrics

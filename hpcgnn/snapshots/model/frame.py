@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from hpcgnn.comm.halo import RankHalo, RankRows
+from hpcgnn.native.random import StepKey
 from hpcgnn.nn.aggregation import attend, product, score_columns
-from hpcgnn.nn.step_key import SNAPSHOT_BITS, StepKey
 from hpcgnn.snapshots.config import SnapshotModelConfig
-from hpcgnn.snapshots.neighborhood import Neighborhood, next_term, propagate
+from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term, propagate
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 from hpcgnn.native import empty_rows
 from hpcgnn.native.products import multiply_into
-from hpcgnn.nn.linear import glorot
+from hpcgnn.nn.aggregation import glorot
 from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.spatial import Distinct, smooth_all

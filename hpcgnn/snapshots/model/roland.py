@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hpcgnn.nn.linear import glorot
+from hpcgnn.nn.aggregation import glorot
 from hpcgnn.snapshots.config import AVERAGE, CONCAT, GRU, SnapshotModelConfig
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.recurrent import GatedCell, affine

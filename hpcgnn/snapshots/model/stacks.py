@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcgnn.nn.linear import glorot
+from hpcgnn.nn.aggregation import glorot
 from hpcgnn.snapshots.config import BATCH, SnapshotModelConfig
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State

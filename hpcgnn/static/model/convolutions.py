@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
-from hpcgnn.nn.aggregation import attend, edge_factors, product, score_columns
-from hpcgnn.nn.linear import glorot, linear
+from hpcgnn.native.products import linear
+from hpcgnn.nn.aggregation import attend, edge_factors, glorot, product, score_columns
 from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, rows_of
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import linear
+from hpcgnn.native.random import StepKey
 from hpcgnn.nn.own_class import check_parts, own_class
-from hpcgnn.nn.step_key import StepKey
 from hpcgnn.static.config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import (

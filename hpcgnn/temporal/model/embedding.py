@@ -15,10 +15,10 @@ from hpcgnn import native
 from hpcgnn.native import AttentionPlan
 from hpcgnn.native.attention_layer import AttentionCall, attention_layer
 from hpcgnn.native.layers import KeyedDropout, can_multiply
-from hpcgnn.nn.linear import linear
-from hpcgnn.nn.time_encoding import TimeEncoding
+from hpcgnn.native.products import linear
 from hpcgnn.temporal.config import ModelConfig
 from hpcgnn.temporal.memory import NEVER
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.plan import Query
 
 

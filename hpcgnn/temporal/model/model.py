@@ -16,13 +16,13 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native import Random
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.nn.linear import linear
+from hpcgnn.native.products import linear
 from hpcgnn.nn.own_class import own_class
-from hpcgnn.nn.time_encoding import TimeEncoding
 from hpcgnn.task.links import LinkDecoder
 from hpcgnn.temporal.config import MemoryConfig, ModelConfig
 from hpcgnn.temporal.memory import newest_mail
 from hpcgnn.temporal.model.embedding import AttentionEmbedding, IdentityEmbedding, MixerEmbedding, TimeProjection
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.updater import UPDATERS, MessageMLP, TransformerUpdater
 from hpcgnn.temporal.plan import Query
 
