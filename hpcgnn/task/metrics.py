@@ -144,6 +144,7 @@ def grouped_metrics(
     positive [s], negative [s, k]: scores of this rank's pairs; number [s]: their groups; groups: the same on all ranks.
     Raises DistributedError for a score that is not finite.
     """
+    positive, negative = positive.astype(np.float32), negative.astype(np.float32)
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     ap, auc = _ap_auc(positive, negative, world)
     mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
@@ -166,7 +167,8 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
     over the classes that occur among labels or predictions.
     """
-    check_finite(np.isfinite(scores).all(), world)
+    # A score of float64 that float32 has no number for would be equal to all others of the kind.
+    check_finite(np.isfinite(scores.astype(np.float32)).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
         return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
     margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
@@ -182,7 +184,7 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     ``micro_f1_known`` and ``macro_f1_known`` of as many classes, those with the highest outputs, as the node has labels
     (Perozzi et al., DeepWalk, 2014).
     """
-    check_finite(np.isfinite(output).all(), world)
+    check_finite(np.isfinite(output.astype(np.float32)).all(), world)
     if labels.ndim == 2:
         output, labels = output.astype(np.float32), labels == 1
         place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
