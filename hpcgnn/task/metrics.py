@@ -167,11 +167,11 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
     over the classes that occur among labels or predictions.
     """
-    # A score of float64 that float32 has no number for would be equal to all others of the kind.
-    check_finite(np.isfinite(scores.astype(np.float32)).all(), world)
+    margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
+    # What float32 has no number for would be equal to all others of the kind.
+    check_finite(np.isfinite(margin.astype(np.float32)).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
         return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
-    margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
     ap, auc = _ap_auc(margin[labels == 1], margin[labels == 0], world)
     return {"auc": auc, "ap": ap}
 

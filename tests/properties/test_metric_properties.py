@@ -123,11 +123,18 @@ def labelled(draw):
 
 
 @given(drawn=labelled())
+@example(drawn=([([3e38, -3e38], 0, 0), ([0.0, 1.0], 1, 1)], 2))
 def test_classes(comm, world, drawn):
     rows, classes = drawn
     output, label, ranks = zip(*rows, strict=True) if rows else ([], [], [])
     output, label = np.array(output).reshape(-1, classes), np.array(label, int)
     own = rows_of(world, ranks)
+    with np.errstate(over="ignore"):
+        margin = np.subtract(*output.T[::-1]).astype(np.float32) if classes == 2 else np.zeros(1)
+    if not np.isfinite(margin).all():
+        with same_verdict(comm), pytest.raises(DistributedError, match="not finite"):
+            metrics.node_metrics(output[own], label[own], world)
+        return
     with same_verdict(comm):
         result = metrics.node_metrics(output[own], label[own], world)
         if not rows:
@@ -137,8 +144,6 @@ def test_classes(comm, world, drawn):
         same(result["accuracy"], accuracy_score(label, predicted))
         same(result["macro_f1"], f1_score(label, predicted, average="macro"))
         if classes == 2:
-            with np.errstate(over="ignore"):
-                margin = np.subtract(*output.T[::-1]).astype(np.float32)
             same([result["ap"], result["auc"]], ap_auc(margin[label == 1], margin[label == 0]))
 
 
