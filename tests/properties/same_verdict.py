@@ -18,4 +18,8 @@ def same_verdict(comm):
             raise
         failure = f"rank {comm.rank}: {error!r}"
     failures = [text for text in comm.allgather(failure) if text]
-    assert not failures, "\n".join(failures)
+    try:
+        assert not failures, "\n".join(failures)
+    except AssertionError as error:
+        error.__context__ = None  # the failure of this rank, by which hypothesis tells kinds of failures apart
+        raise
