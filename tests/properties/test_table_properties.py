@@ -151,3 +151,37 @@ def test_parquet_is_what_pandas_reads(folder, table, dtype, feature_dtype, narro
         assert "row " in said
         return
     check(folder, read.astype({"who": str, "y": "int64"}), dtype, feature_dtype, said, "events.parquet")
+
+
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=6, unique=True), order=st.randoms(use_true_random=False), data=st.data(),
+    numbers=st.lists(NUMBERS.filter(lambda number: abs(number) <= LARGEST), min_size=6, max_size=6),
+)  # fmt: skip
+def test_the_order_of_a_table_of_nodes_does_not_count(folder, names, order, data, numbers):
+    """Nodes are numbered by their ids, so the graph is the same, and with it all that is learnt from it."""
+    edges = data.draw(st.lists(st.tuples(*[st.sampled_from(names)] * 2), min_size=1, max_size=6))
+    rows = [(name, place, numbers[place]) for place, name in enumerate(names)]
+    contents = []
+    for _ in range(2):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        pd.DataFrame(rows, columns=["name", "y", "x"]).to_csv(folder / "nodes.csv", index=False)
+        pd.DataFrame(edges, columns=["u", "v"]).to_csv(folder / "edges.csv", index=False)
+        columns = {"label": "y", "feat": ["x"]}
+        node = {"type": "n", "ids": "string", "file": "nodes", "id": "name", "columns": columns}
+        edge = {"relation": "n.to.n", "file": "edges", "src": "u", "dst": "v"}
+        spec = {
+            "files": {name: {"path": f"{name}.csv"} for name in ("nodes", "edges")},
+            "nodes": [node],
+            "edges": [edge],
+        }
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+        assert main(["--spec", str(folder / "spec.yaml"), str(folder / "graph.h5")]) == 0
+        with h5py.File(folder / "graph.h5") as file:
+            groups = {"n": file["nodes/n"], "e": file["edges/n.to.n"]}
+            contents.append({(at, key): group[key][()].tobytes() for at, group in groups.items() for key in group})
+            ids = [text.decode() for text in file["nodes/n/id"][()]]
+            assert ids == sorted(names, key=str.encode)
+            assert [names[at] for at in file["nodes/n/label"][()]] == ids
+        order.shuffle(rows)
+    assert contents[0] == contents[1]
