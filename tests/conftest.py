@@ -23,12 +23,26 @@ import hpcgnn_native
 import pytest
 import selection
 from _pytest.terminal import TerminalReporter
+from hypothesis import HealthCheck, settings
 from mpi4py import MPI
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Seconds a rank waits for its peers after it failed or skipped; ranks that passed wait as long as the test's timeout.
 PATIENCE = {"failed": 5.0, "skipped": 60.0}
+
+# The same examples on all ranks and machines; with HPCGNN_EXAMPLES so many of those that --hypothesis-seed gives.
+settings.register_profile(
+    "hpcgnn",
+    derandomize="HPCGNN_EXAMPLES" not in os.environ,
+    max_examples=int(os.environ.get("HPCGNN_EXAMPLES", "25")),
+    deadline=None,
+    database=None,
+    print_blob=True,
+    # Ranks that measure times would stop at different examples; folders and ranks serve all examples of a test.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("hpcgnn")
 
 
 class RankAgreement:

@@ -18,7 +18,7 @@ readonly QUICK_TESTS=(
     tests/comm/test_comm.py tests/commands/test_config.py tests/static/test_graph_models.py
     tests/temporal/test_temporal_models.py tests/task/test_metrics.py tests/loop/test_checkpoints.py
 )
-readonly QUICK_NEEDS=(pytest pytest-mpi pytest-timeout scikit-learn)
+readonly QUICK_NEEDS=(pytest pytest-mpi pytest-timeout hypothesis scikit-learn)
 readonly NOBODY=65534 # a user that owns nothing
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 

@@ -2,6 +2,7 @@
 # What takes longer than CI may: `bash tests/nightly.sh [STAGE...]`. docs/hygiene.md has the outcome.
 #
 #   fuzz         changed inputs to all readers, other ones every day
+#   properties   the properties of tests/properties on many more examples, other ones every day
 #   soak         kills, hangs and lost nodes at random moments
 #   long         the tests marked nightly: the commands of docs/benchmarks.md
 #   browser      the report page in a headless browser
@@ -16,12 +17,15 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly STAGES=(fuzz soak long browser mpich sanitize user lowest next_debian guard)
+readonly STAGES=(fuzz properties soak long browser mpich sanitize user lowest next_debian guard)
 SUMMARY=()
 FAILED=0
 
 fuzz() {
     .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}" --jobs "$(nproc)" --seed "$(date +%Y%m%d)"
+}
+properties() {
+    HPCGNN_EXAMPLES=${HPCGNN_EXAMPLES:-500} .venv/bin/python -m pytest -q "--hypothesis-seed=$(date +%Y%m%d)" tests/properties
 }
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 long() { .venv/bin/python -m pytest -q -m nightly; }

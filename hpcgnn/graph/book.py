@@ -25,7 +25,8 @@ class BlockOwnership:
     @classmethod
     def even(cls, total: int, size: int) -> BlockOwnership:
         """Divide ``total`` ids into ``size`` blocks of nearly equal length."""
-        return cls(np.arange(size + 1, dtype=np.int64) * total // size)
+        number, (length, rest) = np.arange(size + 1, dtype=np.int64), divmod(total, size)
+        return cls(number * length + number * rest // size)  # size times total may not fit into 64 bits
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the owning rank and the local row of every id, int64 [n]."""

@@ -95,7 +95,7 @@ def _even_shares(keys: np.ndarray, num_keys: int, world: World) -> BlockOwnershi
     """Collective. Divide the range of keys so that ranks have nearly as many keys each. Keys may lie densely in one
     place (the pairs of a graph mostly begin early), so the cuts follow a histogram."""
     bins = max(1, min(num_keys, BINS_PER_RANK * world.size))
-    edges = np.arange(bins + 1, dtype=np.int64) * num_keys // bins
+    edges = BlockOwnership.even(num_keys, bins).starts
     histogram = np.bincount(np.searchsorted(edges, keys, side="right") - 1, minlength=bins)
     below = np.cumsum(world.reduce_array(histogram.astype(np.int64)))
     cuts = np.searchsorted(below, np.arange(1, world.size) * below[-1] // world.size)

@@ -3,8 +3,8 @@
 A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer, configuration),
 ``memory-<r>.safetensors`` (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows
 of the w-th write that reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and
-sha256, progress). Without a manifest a folder is no checkpoint. Tags: ``step-<global step>-<epoch>-<step>`` and
-``best-<epoch>``.
+sha256, progress), beside ``manifest.sha256``. Without a manifest a folder is no checkpoint. Tags: ``step-<global
+step>-<epoch>-<step>`` and ``best-<epoch>``.
 
 Version 2 has the layout that version 1 had last, so checkpoints of version 1 are read unless they have its first
 layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``) instead of a mailbox.
@@ -13,6 +13,7 @@ layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ FORMAT, VERSION = "hpcgnn-checkpoint", 2
 STATE = "state.safetensors"
 CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
 MANIFEST = "manifest.json"
+SEAL = "manifest.sha256"  # as sha256sum writes it; checkpoints of earlier versions have none
 FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
 
 
@@ -180,10 +182,13 @@ def step_tag(progress: Progress) -> str:
 
 
 def read_manifest(path: Path) -> dict:
-    """Read a manifest and compare the sizes of the files that it lists. Raises ValueError, and OtherVersionError for
-    another format, version or layout."""
+    """Read a manifest, and compare it with its seal and the sizes of the files that it lists. Raises ValueError,
+    and OtherVersionError for another format, version or layout."""
     try:
-        manifest = decode_json((path / MANIFEST).read_text())
+        content = (path / MANIFEST).read_bytes()
+        if (path / SEAL).exists() and (path / SEAL).read_bytes() != seal_of(content):
+            raise ValueError(f"not as it was written, says {SEAL} beside it")
+        manifest = decode_json(content)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
     if not isinstance(manifest, dict):
@@ -199,6 +204,11 @@ def read_manifest(path: Path) -> dict:
     if version == 1 and (strange := _first_layout(path, manifest)):
         _refuse_version(path, f"{FORMAT} version 1 with {strange}")
     return manifest
+
+
+def seal_of(manifest: bytes) -> bytes:
+    """Make the content of the file SEAL for a manifest."""
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST}\n".encode()
 
 
 def _refuse_version(path: Path, description: str) -> NoReturn:

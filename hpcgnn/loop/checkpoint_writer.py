@@ -28,11 +28,13 @@ from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import (
     FORMAT,
     MANIFEST,
+    SEAL,
     STATE,
     VERSION,
     Progress,
     State,
     best_tag,
+    seal_of,
     step_checkpoints,
 )
 from hpcgnn.loop.session import Session
@@ -163,8 +165,11 @@ def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: P
         "format": FORMAT, "format_version": VERSION, "created_by": f"hpcgnn {__version__}", "graph": graph,
         "files": [entry for entries in entries_by_rank for entry in entries], "progress": asdict(progress),
     }  # fmt: skip
+    content = json.dumps(manifest, indent=1).encode()
+    (target / SEAL).write_bytes(seal_of(content))
+    durable.fsync(target / SEAL)
     temporary = target / f"{MANIFEST}.tmp"
-    temporary.write_text(json.dumps(manifest, indent=1))
+    temporary.write_bytes(content)
     durable.commit(temporary, target / MANIFEST)
     durable.fsync(target.parent)
 

@@ -144,7 +144,7 @@ def drawn_metrics(scores: dict[str, np.ndarray], batches: Any, world: World) -> 
     scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
     batches list those of all ranks. Raises DistributedError for a score that is not finite.
     """
-    positive, negative = scores["positive"], scores["negative"]
+    positive, negative = (scores[name].astype(np.float32) for name in ("positive", "negative"))
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     ap, auc = _ap_auc(positive, negative, world)
     mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
@@ -168,10 +168,11 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
     over the classes that occur among labels or predictions.
     """
-    check_finite(np.isfinite(scores).all(), world)
+    margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
+    # What float32 has no number for would be equal to all others of the kind.
+    check_finite(np.isfinite(margin.astype(np.float32)).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
         return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
-    margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
     ap, auc = _ap_auc(margin[labels == 1], margin[labels == 0], world)
     return {"auc": auc, "ap": ap}
 
@@ -184,7 +185,7 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     ``micro_f1_known`` and ``macro_f1_known`` of as many classes, those with the highest outputs, as the node has labels
     (Perozzi et al., DeepWalk, 2014).
     """
-    check_finite(np.isfinite(output).all(), world)
+    check_finite(np.isfinite(output.astype(np.float32)).all(), world)
     if labels.ndim == 2:
         output, labels = output.astype(np.float32), labels == 1
         place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
@@ -210,7 +211,7 @@ def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, 
     return {name: metrics[name] for name in UNIT_NAMES}
 
 
-def check_finite(finite: bool, world: World) -> None:
+def check_finite(finite: bool | np.bool_, world: World) -> None:
     """Collective. Raise DistributedError on all ranks where the scores of any rank are not finite."""
     if world.any(not finite):
         raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)

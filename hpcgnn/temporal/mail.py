@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import Route
+from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.graph.book import Book
 from hpcgnn.temporal.neighbors import Winners
 from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan
 
-RECORD = np.dtype([("local", "i4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
+RECORD = np.dtype([("local", "u4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
 TOLD_BYTES = 32  # of a winner told to a rank: its node's number, time, and two places among the states, int64
 
 
@@ -93,7 +93,7 @@ def plan_delivery(
     endpoint = side * len(events) + event
     message, first = _number_messages(owner, endpoint)
     record = np.empty(len(by), RECORD)
-    record["local"], record["order"], record["message"] = local[by], order[by], message
+    record["local"], record["order"], record["message"] = narrow_rows(local[by]), order[by], message
     record["event"], record["time"] = events.row[event], events.time[event]
     counts = np.stack([np.bincount(owner, minlength=channel.size), np.bincount(owner[first], minlength=channel.size)])
     serve = channel.array(np.ascontiguousarray(counts.T), *[np.ones(channel.size, np.int64)] * 2)

@@ -15,11 +15,12 @@ import numpy as np
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import narrow_rows
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.config import SamplingConfig
 from hpcgnn.temporal.graph import History, TemporalPartition
 
-REQUEST = np.dtype([("local", "i4"), ("time", "i8"), ("identity", "i8")])
+REQUEST = np.dtype([("local", "u4"), ("time", "i8"), ("identity", "i8")])
 WINDOWED = np.dtype([*REQUEST.descr, ("since", "i8")])
 Array = Any  # of NumPy on the host, a tensor on a device
 ROOT_KINDS = 3  # of roots: source, destination, negative
@@ -151,7 +152,8 @@ class NeighborSource:
         else:
             order, local, want = native.locate_by_owner(queries.nodes, book.blocks, book.size)
         request = np.empty(len(queries), REQUEST if queries.since is None else WINDOWED)
-        request["local"], request["time"], request["identity"] = local, queries.times[order], queries.identity[order]
+        request["local"], request["time"] = narrow_rows(local), queries.times[order]
+        request["identity"] = queries.identity[order]
         if queries.since is not None:
             request["since"] = queries.since[order]
         serve = self._channel.counts(want)

@@ -1,0 +1,25 @@
+"""What hypothesis finds out about an example is the same on all ranks, so that all of them draw the same next one."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def same_verdict(comm):
+    """Collective. Fail on all ranks, with one error, where the block fails on any of them."""
+    failure = None
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        if comm.size == 1:
+            raise
+        failure = f"rank {comm.rank}: {error!r}"
+    failures = [text for text in comm.allgather(failure) if text]
+    try:
+        assert not failures, "\n".join(failures)
+    except AssertionError as error:
+        error.__context__ = None  # the failure of this rank, by which hypothesis tells kinds of failures apart
+        raise

@@ -1,0 +1,264 @@
+"""Metrics of generated scores, with ties and extreme numbers, on any ranks: scikit-learn's, or those of plain loops."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from same_verdict import same_verdict
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
+
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.task import metrics
+from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.ranking import Candidates, filtered_metrics, full_metrics
+
+# Some scores of each example are equal, in float32 at least.
+SCORES = st.sampled_from([0.0, -0.0, 0.5, 1.0, 1 / 3, math.nextafter(1 / 3, 1), 1e-45, -3e38, 3e38]) | st.floats(
+    width=32, allow_nan=False, allow_infinity=False
+)
+# Such as a model in float64 may have.
+WILD = st.sampled_from([math.nan, math.inf, -math.inf, 1e39, -1e300])
+RANKS = st.integers(0, 11)
+
+
+@pytest.fixture(scope="module")
+def world(comm):
+    return World(CommConfig(device="cpu", threads=1), comm)
+
+
+def rows_of(world: World, ranks: list[int]) -> np.ndarray:
+    """Choose this rank's rows of all that are numbered for some ranks."""
+    return np.flatnonzero(np.array(ranks, int) % world.size == world.rank)
+
+
+@st.composite
+def pairs(draw, fewest: int = 0):
+    """Rows of (score, k scores of negatives, inductive?, rank), and k."""
+    k = draw(st.integers(fewest, 4))
+    row = st.tuples(SCORES, st.lists(SCORES, min_size=k, max_size=k), st.booleans(), RANKS)
+    return draw(st.lists(row, max_size=12)), k
+
+
+def columns(rows, k: int):
+    """Positive [b], negative [b, k], inductive [b] and the rank [b] of each row."""
+    positive, negative, inductive, ranks = zip(*rows, strict=True) if rows else ([], [], [], [])
+    return np.array(positive), np.array(negative).reshape(len(rows), k), np.array(inductive, bool), ranks
+
+
+def same(values, expected) -> None:
+    """Compare floats to rounding; NaN is NaN."""
+    np.testing.assert_allclose(values, expected, rtol=1e-11, atol=1e-14)
+
+
+def ap_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float]:
+    """Average precision and AUC, by scikit-learn."""
+    if not positive.size or not negative.size:
+        return math.nan, math.nan
+    scores = np.concatenate([positive.ravel(), negative.ravel()]).astype(np.float32).astype(float)
+    labels = np.arange(len(scores)) < positive.size
+    return average_precision_score(labels, scores), roc_auc_score(labels, scores)
+
+
+def rank_of(score: float, others: np.ndarray) -> float:
+    """The mean place of a score among others, over all orders of equal ones."""
+    line = np.sort(np.append(others, score).astype(np.float32))[::-1]
+    return 1 + np.flatnonzero(line == np.float32(score)).mean()
+
+
+@given(drawn=pairs())
+def test_links(comm, world, drawn):
+    positive, negative, inductive, ranks = columns(*drawn)
+    own = rows_of(world, ranks)
+    with same_verdict(comm):
+        result = metrics.link_metrics(positive[own], negative[own], inductive[own], world)
+        expected = [*ap_auc(positive, negative), *ap_auc(positive[inductive], negative[inductive])]
+        same([result[name] for name in metrics.NAMES], expected)
+
+
+@given(drawn=pairs())
+def test_ranks_and_their_means(comm, world, drawn):
+    rows, k = drawn
+    positive, negative, inductive, ranks = columns(rows, k)
+    expected = np.array([rank_of(*row) for row in zip(positive, negative, strict=True)])
+    placed = metrics.ranks_of(positive, negative)
+    if k == 0:
+        assert np.isnan(placed).all()
+        return
+    assert np.array_equal(placed, expected)
+    own = rows_of(world, ranks)
+    with same_verdict(comm):
+        result = metrics.ranking_metrics(placed[own], inductive[own], world)
+        for prefix, some in (("", expected), ("inductive_", expected[inductive])):
+            mean = np.mean([1 / some, some <= 10], axis=1) if len(some) else [math.nan] * 2
+            same([result[f"{prefix}mrr"], result[f"{prefix}hits@10"]], mean)
+
+
+def drawn(positive, negative, number, snapshots, world) -> dict[str, float]:
+    """The metrics of links between these snapshots."""
+    scores = {"positive": positive, "negative": negative, "number": number}
+    return metrics.drawn_metrics(scores, SimpleNamespace(targets=[snapshots]), world)
+
+
+@given(rows=pairs(1), groups=st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_means_over_snapshots(comm, world, rows, groups):
+    positive, negative, _, ranks = columns(*rows)
+    number, own = np.array(groups)[: len(positive)], rows_of(world, ranks)
+    with same_verdict(comm):
+        result = list(drawn(positive[own], negative[own], number[own], range(4), world).values())
+        by_group = np.array([ap_auc(positive[number == group], negative[number == group]) for group in range(4)])
+        with warnings.catch_warnings(action="ignore"):  # where no group has pairs
+            means = np.nanmean(by_group, axis=0)
+        placed = [rank_of(*row) for row in zip(positive, negative, strict=True)]
+        mrr = np.mean(1 / np.array(placed)) if placed else math.nan
+        same(result, [*ap_auc(positive, negative), mrr, *means])
+
+
+@st.composite
+def labelled(draw):
+    """Rows of (outputs of classes, label, rank), and the number of classes."""
+    classes = draw(st.integers(2, 5))
+    row = st.tuples(st.lists(SCORES, min_size=classes, max_size=classes), st.integers(0, classes - 1), RANKS)
+    return draw(st.lists(row, max_size=12)), classes
+
+
+@given(drawn=labelled())
+@example(drawn=([([3e38, -3e38], 0, 0), ([0.0, 1.0], 1, 1)], 2))
+def test_classes(comm, world, drawn):
+    rows, classes = drawn
+    output, label, ranks = zip(*rows, strict=True) if rows else ([], [], [])
+    output, label = np.array(output).reshape(-1, classes), np.array(label, int)
+    own = rows_of(world, ranks)
+    with np.errstate(over="ignore"):
+        margin = np.subtract(*output.T[::-1]).astype(np.float32) if classes == 2 else np.zeros(1)
+    if not np.isfinite(margin).all():
+        with same_verdict(comm), pytest.raises(DistributedError, match="not finite"):
+            metrics.node_metrics(output[own], label[own], world)
+        return
+    with same_verdict(comm):
+        result = metrics.node_metrics(output[own], label[own], world)
+        if not rows:
+            assert all(map(math.isnan, result.values()))
+            return
+        predicted = output.astype(np.float32).argmax(axis=1)
+        same(result["accuracy"], accuracy_score(label, predicted))
+        same(result["macro_f1"], f1_score(label, predicted, average="macro"))
+        if classes == 2:
+            same([result["ap"], result["auc"]], ap_auc(margin[label == 1], margin[label == 0]))
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.lists(st.tuples(SCORES, st.booleans()), min_size=3, max_size=3), RANKS), min_size=1, max_size=12
+    )
+)
+def test_several_labels(comm, world, rows):
+    """Of as many classes as a node has labels, those with the highest outputs, the first ones of equal outputs."""
+    output = np.array([[score for score, _ in row] for row, _ in rows])
+    labels = np.array([[label for _, label in row] for row, _ in rows])
+    own = rows_of(world, [rank for _, rank in rows])
+    known = np.zeros_like(labels)
+    for row, (scores, count) in enumerate(zip(output.astype(np.float32), labels.sum(axis=1), strict=True)):
+        known[row, sorted(range(3), key=lambda place: -scores[place])[:count]] = True
+    with same_verdict(comm):
+        result = metrics.node_metrics(output[own], labels[own].astype(np.int64), world)
+        for suffix, chosen in (("_known", known), ("", output.astype(np.float32) > 0)):
+            some = (chosen | labels).any(axis=0)
+            for kind in ("micro", "macro"):
+                expected = f1_score(labels[:, some], chosen[:, some], average=kind) if some.any() else math.nan
+                same(result[f"{kind}_f1{suffix}"], expected)
+
+
+@given(rows=st.lists(st.tuples(SCORES, SCORES, RANKS), max_size=12), scale=st.sampled_from([1.0, 70.0, 0.125]))
+def test_numbers(comm, world, rows, scale):
+    predicted, target, ranks = zip(*rows, strict=True) if rows else ([], [], [])
+    predicted, target, own = np.array(predicted), np.array(target), rows_of(world, ranks)
+    with same_verdict(comm):
+        result = metrics.regression_metrics(predicted[own], target[own], world, scale)
+        error = predicted - target
+        mse, mae = (np.mean(error**2), np.mean(abs(error))) if rows else (math.nan, math.nan)
+        same([result["mse"], result["mae"], result["rmse"]], [mse, mae, math.sqrt(mse)])
+        if scale != 1:
+            same([result["mae_units"], result["rmse_units"]], [scale * mae, scale * math.sqrt(mse)])
+
+
+@given(value=WILD, place=st.integers(0, 3), ranks=st.lists(RANKS, min_size=4, max_size=4), at=st.integers(0, 1))
+@example(value=1e39, place=2, ranks=[0] * 4, at=1)
+def test_a_score_that_is_no_number_is_an_error_of_all(comm, world, value, place, ranks, at):
+    """So is one that float32, in which scores are compared, has no number for."""
+    scores, own, label = np.ones((4, 3)), rows_of(world, ranks), np.array([0, 1, 0, 1])
+    scores[place, at] = value
+    mine, none = scores[own], np.zeros(len(own), bool)
+    calls = {
+        "links": lambda: metrics.link_metrics(mine[:, at], np.zeros((len(own), 1)), none, world),
+        "negatives": lambda: metrics.link_metrics(np.zeros(len(own)), mine, none, world),
+        "ranks": lambda: metrics.ranking_metrics(metrics.ranks_of(np.zeros(len(own)), mine), none, world),
+        "groups": lambda: drawn(np.zeros(len(own)), mine, np.zeros(len(own)), [0], world),
+        "classes": lambda: metrics.classification_metrics(mine, label[own], world),
+        "two classes": lambda: metrics.classification_metrics(mine[:, :2], label[own], world),
+        "one output": lambda: metrics.classification_metrics(mine[:, at], label[own], world),
+        "nodes": lambda: metrics.node_metrics(mine, label[own], world),
+        "several labels": lambda: metrics.node_metrics(mine, np.ones((len(own), 3), int), world),
+    }
+    if not math.isfinite(value):
+        calls["numbers"] = lambda: metrics.regression_metrics(mine[:, at], np.ones(len(own)), world)
+    for name, call in calls.items():
+        with same_verdict(comm), pytest.raises(DistributedError, match="not finite"):
+            print(name, call())
+
+
+class Table:
+    """A decoder whose scores are sums of products, and of the edge's type."""
+
+    def all_pairs(self, rows, embeddings, relation, reverse):
+        """Scores [Q, c]."""
+        return rows @ embeddings.T + relation[:, None] * embeddings.sum(1)
+
+
+NODES, TYPES = 7, 2
+VECTORS = st.lists(st.tuples(*[st.integers(-2, 2)] * 2), min_size=NODES, max_size=NODES)
+EDGES = st.lists(
+    st.tuples(st.integers(0, NODES - 1), st.integers(0, TYPES - 1), st.integers(0, NODES - 1)), max_size=12, unique=True
+)
+
+
+@given(vectors=VECTORS, known=EDGES, seeds=EDGES, ends=st.lists(st.integers(0, NODES), min_size=11, max_size=11))
+def test_ranks_among_all_nodes(comm, world, vectors, known, seeds, ends):
+    """Known answers are passed by; equal scores count half; recall and NDCG by their definitions."""
+    table = torch.tensor(vectors, dtype=torch.float64)
+    starts = np.array([0, *sorted(ends[: world.size - 1]), NODES])
+    first, stop = starts[world.rank], starts[world.rank + 1]
+    edges = np.array([edge for edge in known if first <= edge[2] < stop], np.int64).reshape(-1, 3)
+    query, kind, answer = np.array(seeds, np.int64).reshape(-1, 3).T
+    with same_verdict(comm):
+        answers = KnownAnswers(BlockOwnership(starts), world.rank, *edges.T)
+        candidates = Candidates(answers, int(np.diff(starts).max()), reverse=False)
+        candidates._chunk = 3
+        rank = candidates.ranks(Table(), table[first:stop], table[query], query, kind, answer, world)
+        expected = []
+        for source, type_, target in seeds:
+            score = ((table[source] + type_) * table).sum(1).tolist()
+            others = [score[node] for node in range(NODES) if node != target and (source, type_, node) not in known]
+            expected.append(rank_of(score[target], np.array(others)))
+        assert rank.tolist() == expected
+    own = query % world.size == world.rank
+    with same_verdict(comm):
+        filtered = filtered_metrics({"rank": rank[own]}, None, world)
+        place = np.array(expected)
+        mean = [np.mean(1 / place), np.mean(place <= 1), np.mean(place <= 10)] if seeds else [math.nan] * 3
+        same(list(filtered.values()), mean)
+        full = full_metrics({"rank": rank[own], "query": query[own]}, None, world)
+        recall, gain = [], []
+        for asked in sorted(set(query.tolist())):
+            places = place[query == asked]
+            recall.append(np.mean(places <= 20))
+            ideal = sum(1 / math.log2(2 + number) for number in range(len(places)))
+            gain.append(sum(1 / math.log2(1 + at) for at in places if at <= 20) / ideal)
+        same(list(full.values()), [np.mean(recall), np.mean(gain)] if seeds else [math.nan] * 2)
