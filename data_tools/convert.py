@@ -49,7 +49,7 @@ def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Sum
         spaces = {name: table.space for name, table in nodes.items()}
         read = [read_edges(spec, edge, spaces, spool) for edge in spec.edges]
         for table in nodes.values():
-            table.finish()
+            table.finish(spool)
         edges = [table for relation in read for table in relation.finish(spool)]
         return write_graph(output, spec, nodes, edges, spool, num_buckets)
 

@@ -17,7 +17,7 @@ from data_tools.source.segments import ArraySegments, hash_rows, to_buckets
 from data_tools.source.spool import forget
 from hpcgnn.graph.files import FileFormatError, slabs, split_relation
 
-SCAN_ROWS = 1 << 19
+SCAN_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
     order = None
     if edge.sort and table.time is not None:
         order = np.flatnonzero(keep)
-        order = order[np.argsort(table.time[order], kind="stable")]
+        times = table.time[order]
+        forget(table.time)
+        order = order[np.argsort(times, kind="stable")]
     num_edges = int(keep.sum())
     if edge.undirected:
         notes.append("both directions")
@@ -114,8 +116,18 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
     for piece in keys(table, keep):
         _, order, bounds = to_buckets(hash_rows(list(piece.T[1:])), num_buckets)
         records.append(piece[order], bounds)
-    for bucket in range(num_buckets if records.num_batches else 0):
-        yield later_of_equal(records.bucket(bucket))
+    for bucket in range(num_buckets):
+        # Of equal records, which are all in one bucket, only the first stays in memory.
+        different, waiting, num_waiting = [], [], 0
+        for batch in range(records.num_batches):
+            waiting.append(records.read(batch, bucket))
+            num_waiting += len(waiting[-1])
+            if num_waiting < max(SCAN_ROWS, sum(map(len, different))) and batch < records.num_batches - 1:
+                continue
+            both = np.concatenate([*different, *waiting])
+            later = later_of_equal(both)
+            yield later
+            different, waiting, num_waiting = [both[~np.isin(both[:, 0], later)]], [], 0
 
 
 def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
@@ -125,7 +137,10 @@ def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
         src, dst = src[rows], dst[rows]
         if table.spec.undirected:
             src, dst = np.minimum(src, dst), np.maximum(src, dst)
-        time = [] if table.time is None else [table.time[start + rows]]
+        time = []
+        if table.time is not None:
+            time = [table.time[start + rows]]
+            forget(table.time)
         yield np.stack([start + rows, src, dst, *time], axis=1)
 
 

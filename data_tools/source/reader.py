@@ -32,9 +32,9 @@ class NodeTable:
     classes: dict[str, list[str]]
     origin: Origin
 
-    def finish(self) -> None:
+    def finish(self, folder: pathlib.Path) -> None:
         """Number the ids; ``codes`` become row ids. No column of ids is read after this."""
-        self.space.finish()
+        self.space.finish(folder)
         if self.codes is None:
             return
         assert self.ids is not None

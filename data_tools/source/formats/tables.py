@@ -26,7 +26,9 @@ from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
 
-PARQUET_ROWS = 1 << 17
+PARQUET_ROWS, PARQUET_TEXT_ROWS = 1 << 17, 1 << 14  # of a batch; text may be much shorter in the file
+PARQUET_BYTES = 32 << 20  # of the numbers of a batch
+NUMBER_BYTES = 8  # of a number, at most
 MOST = 1 << 62  # that a number of a row or column of lists may be
 
 
@@ -258,10 +260,20 @@ class ParquetTable:
             with pyarrow.parquet.ParquetFile(self._path) as file:
                 names = file.schema_arrow.names
                 chosen, needed = select_all(self.name, references, names, len(names))
-                for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
+                rows = batch_rows(file.metadata)
+                for batch in file.iter_batches(rows, columns=[names[p] for p in needed], use_threads=False):
                     yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
         except pa.ArrowException as error:
             raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
+
+
+def batch_rows(footer: pyarrow.parquet.FileMetaData) -> int:
+    """Choose how many rows of a parquet file to read at a time."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    has_text = any(column.physical_type == "BYTE_ARRAY" for column in columns)
+    width = NUMBER_BYTES * sum(column.num_values for column in columns) // max(1, footer.num_rows)
+    return max(1, min(PARQUET_TEXT_ROWS if has_text else PARQUET_ROWS, PARQUET_BYTES // max(1, width)))
 
 
 def read_array(spec: FileSpec, reference: Any) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from hpcgnn.graph.files import FileFormatError
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 LONGEST_LINE = 64 << 20  # whole lines are in memory, several times
 
 

@@ -18,6 +18,7 @@ from hpcgnn.graph.files import FileFormatError
 # Integers beyond this are not exact in float64.
 EXACT_FLOAT = 2**53
 TIME_TOLERANCE = 1e-6
+LONGEST_NAME = 1024  # bytes; ids of text are stored with the width of the longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,13 @@ def parse_names(raw: Raw, file: str, first_row: int) -> pa.Array:
     names = pc.utf8_trim_whitespace(pc.fill_null(names, ""))
     if len(bad := np.flatnonzero(pc.equal(names, "").to_numpy(zero_copy_only=False))):
         raise place.error(bad[0], "the id is empty; mend or remove the row")
+    lengths = pc.binary_length(names).to_numpy(zero_copy_only=False)
+    if len(bad := np.flatnonzero(lengths > LONGEST_NAME)):
+        raise place.error(
+            bad[0],
+            f"the id has {lengths[bad[0]]:,} bytes, at most {LONGEST_NAME:,} are stored; put numbers, or hashes, in "
+            "place of ids",
+        )
     return names
 
 
