@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.cli import run_alone, with_exit_code
+from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
@@ -99,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="peak memory, such as 8GiB: it is predicted and printed, and what does not fit goes by way of the disk",
     )
+    add_overwrite(parser)
     parser.add_argument("output", type=pathlib.Path, help="the graph file to write")
     return parser
 
@@ -126,6 +127,7 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    refuse_existing(arguments.output, arguments.overwrite)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
         with naming_disk(arguments.output.parent):
