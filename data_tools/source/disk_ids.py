@@ -98,6 +98,7 @@ class DiskColumn(IdColumn):
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Store a piece of the column; returns the buckets [n] int64 of its ids."""
         ids = self._space.parse(raw, file, first_row)
+        self._space.note_trimmed(raw, ids, file, first_row)
         hashes = hash_text(ids) if self._space.text else mix(ids)
         ids = ids.cast(pa.large_string()) if self._space.text else pa.array(ids)
         buckets, order, bounds = to_buckets(hashes, self._space.num_buckets)

@@ -70,7 +70,8 @@ class FileSizes:
     def memory(self, piece: FileSpec) -> int:
         """Count the bytes that reading a file takes at most, whatever its number of rows: what is read as a whole, and
         long lines."""
-        path, kind = existing(piece), piece.kind
+        piece.source.check()
+        path, kind = piece.source.path, piece.kind
         if kind in self.TEXTS:
             counted = self.count(piece)
             if kind == "turtle":
@@ -93,7 +94,8 @@ class FileSizes:
     def size(self, piece: FileSpec, column: Reference) -> Size:
         """Measure a file whose rows are those of ``column``. What is read as a whole is read: `memory` says what that
         takes."""
-        path, kind = existing(piece), piece.kind
+        piece.source.check()
+        path, kind = piece.source.path, piece.kind
         if kind in ("text", "triples", "lists"):
             counted = self.count(piece)
             rows = counted.num_marks if kind == "lists" else counted.num_lines
@@ -179,13 +181,6 @@ def matlab_bytes(path: pathlib.Path) -> int:
             while packed and (piece := unpack.decompress(packed, BLOCK_BYTES)):
                 total, packed = total + len(piece), unpack.unconsumed_tail
     return total
-
-
-def existing(piece: FileSpec) -> pathlib.Path:
-    """Find the path of a file. Raises FileFormatError when there is none."""
-    if not piece.source.path.is_file():
-        raise FileFormatError(f"{piece.source.path}: no such file")
-    return piece.source.path
 
 
 @contextlib.contextmanager

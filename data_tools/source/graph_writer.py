@@ -61,6 +61,8 @@ def write_graph(
             group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
             write_nodes(group, table, folder, num_buckets)
             summary.nodes[name] = table.space.num_nodes
+            if table.space.trimmed is not None:
+                summary.notes.append(f"{name}: white space around ids left out, first in {table.space.trimmed}")
             added = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
             if added:
                 summary.notes.append(f"{name}: {added:,} node{'' if added == 1 else 's'} added that only edges name")

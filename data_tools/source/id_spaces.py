@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_tools.source.formats.values import Raw, parse_ids, parse_names
+from data_tools.source.formats.values import Raw, RowError, parse_ids, parse_names, to_arrow
 from data_tools.source.segments import text_parts
 from data_tools.source.spool import Spool, forget
-from hpcgnn.graph.files import FileFormatError, slabs
+from hpcgnn.graph.files import slabs
 
 MERGE_AT = 1 << 22
 MAP_ROWS = 1 << 20
@@ -31,7 +31,8 @@ class IdSpace:
     """The ids of one node type.
 
     When it is finished, ``num_nodes`` is their number and ``ids`` holds them in order of their rows, int64 [N] or
-    bytes [N]; None when the ids are the row numbers. Once ``sealed`` no id is added.
+    bytes [N]; None when the ids are the row numbers. Once ``sealed`` no id is added. ``trimmed`` is the place of the
+    first id that lost white space around it.
     """
 
     ids: np.ndarray | None = None
@@ -42,6 +43,15 @@ class IdSpace:
         self.parse: Callable[[Raw, str, int], Any] = parse_names if text else parse_ids
         self.num_nodes = num_nodes
         self.sealed = False
+        self.trimmed: str | None = None
+
+    def note_trimmed(self, raw: Raw, ids: Any, file: str, first_row: int) -> None:
+        """Remember the first id of text, as parsed in ``ids`` [n], that had white space around it."""
+        if self.text and self.trimmed is None and not raw.is_exact:
+            original = pc.fill_null(to_arrow(raw.parts[0]).cast(pa.string()), "")
+            rows = np.flatnonzero(pc.not_equal(original, ids).to_numpy(zero_copy_only=False))
+            if len(rows):
+                self.trimmed = f"{file}, column {raw.labels[0]}, row {first_row + rows[0] + 1}"
 
     def column(self, drop: bool = False) -> IdColumn:
         """Make a column of ids to read; with ``drop`` an id that a sealed space does not know is marked, not
@@ -71,6 +81,7 @@ class IdColumn:
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Return the codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
         ids = self._space.parse(raw, file, first_row)
+        self._space.note_trimmed(raw, ids, file, first_row)
         codes = self._space.encode(ids)
         if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
             row = int(unknown[0])
@@ -177,11 +188,12 @@ class RowIds(IdSpace):
 ID_SPACES: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
 
 
-def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> FileFormatError:
+def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> RowError:
     """Make the error for an edge (or a row) that names a node which its type does not have; ``row`` is 0-based."""
-    return FileFormatError(
+    return RowError(
         f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {node_type}; add it to the node "
-        "table, or set others: add (with a fill for each column), or dangling: drop on the relation"
+        "table, or set others: add (with a fill for each column), or dangling: drop on the relation",
+        row,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import gzip
 import io
 import pathlib
@@ -82,6 +83,13 @@ class TextSource:
         """The suffix that tells the format: .gz and .zip are left out."""
         name = self.member or self.path.name
         return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
+
+    def check(self) -> None:
+        """Raise FileFormatError where there is no such file; it names one that is compressed."""
+        if not self.path.is_file():
+            packed = [path.name for path in self.path.parent.glob(f"{glob.escape(self.path.name)}.*") if path.is_file()]
+            there = f"; {packed[0]} is there, which can be named instead" if packed else ""
+            raise FileFormatError(f"{self.path}: no such file{there}")
 
     def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
         """Open the decompressed bytes, as `open_binary` gives them."""
