@@ -186,9 +186,7 @@ def unread_columns(spec: SourceSpec) -> dict[str, list[str]]:
         own = [table.id] if isinstance(table, NodeSpec) else [table.src, table.dst, table.time, table.types]
         own += [column.column for column in columns if column.file is None]
         counts = [table.count] if isinstance(table, NodeSpec) else []
-        items = [
-            item for item in counts + [i for c in columns for i in c.sets.values()] if isinstance(item, FileColumn)
-        ]
+        items = [*counts, *(item for column in columns for item in column.sets.values())]
         placed = [(file, reference) for file in table_files(table.file) for reference in own]
         placed += [(column.file, column.column) for column in columns if column.file is not None]
         placed += [(item.file, item.column) for item in items if isinstance(item, FileColumn)]

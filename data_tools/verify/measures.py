@@ -47,7 +47,9 @@ def compare_measures(team: Team, view: BookView, path: str, rows: dict[str, np.n
     ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
     kind = Options if view.kind == "temporal" else StaticOptions
     with findings.reading(view.path):
-        given = {key: tuple(value) if isinstance(value, list) else value for key, value in view.options.items()}
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in view.options.items()
+        }
         options = kind(**given)
         with (source := open_source(path)).file:
             part = node_parts(view, source, rows)
