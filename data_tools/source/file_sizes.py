@@ -22,7 +22,7 @@ import pyarrow.parquet
 from data_tools.source.file_spec import FileSpec, Reference
 from data_tools.source.formats.npz_arrays import NpzArrays, loaded_bytes
 from data_tools.source.formats.tables import NUMBER_BYTES, PARQUET_TEXT_ROWS, open_table, read_array
-from data_tools.source.formats.text_stream import BLOCK_BYTES, LONGEST_LINE, TextSource
+from data_tools.source.formats.text_stream import BLOCK_BYTES, LONGEST_LINE, TextSource, too_long
 from data_tools.source.formats.triples import COLUMNS
 from hpcgnn.graph.files import FileFormatError
 
@@ -78,7 +78,9 @@ class FileSizes:
                 return counted.num_bytes * (1 + counted.character_bytes)
             if kind == "idlists":
                 return 2 * counted.num_bytes + ENTRY_BYTES * counted.num_marks + LIST_BYTES * counted.num_lines
-            return min(counted.longest, LONGEST_LINE) * (PAIR_COPIES if kind == "lists" else LINE_COPIES)
+            if counted.longest > LONGEST_LINE:
+                raise too_long(piece.source.name)
+            return counted.longest * (PAIR_COPIES if kind == "lists" else LINE_COPIES)
         with naming(piece):
             if kind == "npz":
                 is_sorted = any(name.endswith("row") for name in NpzArrays(path))

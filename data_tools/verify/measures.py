@@ -45,23 +45,26 @@ class SharedRows(Measured):
 def compare_measures(team: Team, view: BookView, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
     """Collective. Check the quality and the cache rankings of a set that is right otherwise against the graph file at
     ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
-    kind = Options if view.kind == "temporal" else StaticOptions
+    kind, options = Options if view.kind == "temporal" else StaticOptions, None
     with findings.reading(view.path):
         given: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in view.options.items()
         }
         options = kind(**given)
-        with (source := open_source(path)).file:
-            part = node_parts(view, source, rows)
-            offsets = tuple(node_type.offsets for node_type in view.types)
-            layout = PartLayout(view.num_parts, part, np.empty(0, np.int64), offsets)
-            blocks = NodeBlocks.even(team, source.num_nodes)
-            job = Job(source, options, blocks, pathlib.Path(tempfile.gettempdir()), LEAST_WORK)
-            loads = load_parts(job, part[blocks.own.start : blocks.own.stop])
-            measured = measure(SharedRows(team, source, layout, range(view.num_parts)), loads)
-            compare(view, "", view.quality, json.loads(json.dumps(measured)), findings)
-            if isinstance(options, StaticOptions) and options.cache_ranking:
-                compare_caches(team, view, source, part, rows, options, findings)
+    if options is None:
+        return
+    with (source := open_source(path)).file:
+        part = node_parts(view, source, rows)
+        layout = PartLayout(
+            view.num_parts, part, np.empty(0, np.int64), tuple(node_type.offsets for node_type in view.types)
+        )
+        blocks = NodeBlocks.even(team, source.num_nodes)
+        job = Job(source, options, blocks, pathlib.Path(tempfile.gettempdir()), LEAST_WORK)
+        loads = load_parts(job, part[blocks.own.start : blocks.own.stop])
+        measured = measure(SharedRows(team, source, layout, range(view.num_parts)), loads)
+        compare(view, "", view.quality, json.loads(json.dumps(measured)), findings)
+        if isinstance(options, StaticOptions) and options.cache_ranking:
+            compare_caches(team, view, source, part, rows, options, findings)
 
 
 def node_parts(view: BookView, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:

@@ -169,9 +169,7 @@ class CleanText(io.RawIOBase):
             if not newline:
                 rest += block
                 if len(rest) > LONGEST_LINE:
-                    raise FileFormatError(
-                        f"{self._name}: a line is longer than {LONGEST_LINE >> 20} MiB; is it text with a row a line?"
-                    )
+                    raise too_long(self._name)
                 continue
             if cleaned := self._clean(rest + whole + newline):
                 yield cleaned
@@ -186,6 +184,11 @@ class CleanText(io.RawIOBase):
         if any(mark in block for mark in self._marks):
             block = self._comment.sub(b"", block)
         return squeeze(block, b"\n").lstrip(b"\n")
+
+
+def too_long(name: str) -> FileFormatError:
+    """Make the error for a text with a line that is not taken into memory."""
+    return FileFormatError(f"{name}: a line is longer than {LONGEST_LINE >> 20} MiB; is it text with a row a line?")
 
 
 def squeeze(block: bytes, char: bytes) -> bytes:

@@ -259,9 +259,10 @@ def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
         file.write(b"src,dst,time\n1,2,3\n")
         for _ in range(70):
             file.write(b"7" * (1 << 20))
-    message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={path}")
-    assert "e.csv" in message
-    assert "a line is longer than 64 MiB" in message
+    for more in ([], ["--memory", "400MiB"]):
+        message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={path}", *more)
+        assert "e.csv" in message
+        assert "a line is longer than 64 MiB" in message
 
 
 @pytest.mark.parametrize(
