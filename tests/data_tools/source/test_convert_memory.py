@@ -141,7 +141,7 @@ def test_what_is_predicted_is_held(tmp_path, name, write, allowed, columns):
     nodes = [{"type": node_type, "ids": "string"} for node_type in ("user", "item")]
     spec = {"files": {"events": {"path": name}}, "nodes": nodes, "edges": [{**columns, "file": "events"}]}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    arguments = ["--spec", str(tmp_path / "spec.yaml"), str(tmp_path / "graph.h5")]
+    arguments = ["--overwrite", "--spec", str(tmp_path / "spec.yaml"), str(tmp_path / "graph.h5")]
     done, peak = run_measured([*arguments, "--memory", f"{allowed}MiB"])
     assert done.returncode == 0, done.stderr
     predicted = int(done.stdout.split()[1].replace(",", ""))
