@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import sys
@@ -11,6 +12,20 @@ from typing import ParamSpec
 from hpcgnn.comm.launch import launched_tasks
 
 P = ParamSpec("P")
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Declare the option of a command that writes one file."""
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+
+
+def refuse_existing(output: str | os.PathLike, overwrite: bool, source: str | os.PathLike | None = None) -> None:
+    """Raise ValueError for an output that is there already, unless it may be overwritten, or is the file ``source``
+    that it is made of."""
+    if overwrite or not os.path.lexists(output):
+        return
+    if source is None or not os.path.exists(source) or not os.path.samefile(output, source):
+        raise ValueError(f"{os.fspath(output)}: exists already; choose another name or pass --overwrite")
 
 
 def run_command(main: Callable[[], int]) -> int:

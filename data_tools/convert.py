@@ -17,15 +17,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.cli import run_alone, with_exit_code
+from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
 from data_tools.source.formats.ogb_folder import TASKS, load_ogb
 from data_tools.source.graph_writer import Summary, write_graph
-from data_tools.source.reader import read_edges, read_nodes
+from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
-from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_sorting
+from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_ids, with_sorting
 from hpcgnn.graph.durable import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
@@ -49,7 +49,7 @@ def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Sum
         spaces = {name: table.space for name, table in nodes.items()}
         read = [read_edges(spec, edge, spaces, spool) for edge in spec.edges]
         for table in nodes.values():
-            table.finish()
+            table.finish(spool)
         edges = [table for relation in read for table in relation.finish(spool)]
         return write_graph(output, spec, nodes, edges, spool, num_buckets)
 
@@ -76,7 +76,10 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m data_tools.convert", description="Convert source files to a graph file (HDF5)."
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--preset", choices=[*preset_names(), *TASKS], help="a spec that comes with the package")
+    names = [*preset_names(), *TASKS]
+    source.add_argument(
+        "--preset", choices=names, metavar="NAME", help=f"a spec that comes with the package: {', '.join(names)}"
+    )
     source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source/spec.py)")
     source.add_argument(
         "--chunks",
@@ -93,12 +96,18 @@ def make_parser() -> argparse.ArgumentParser:
         dest="assignments",
         help="path of a file, or value of a setting, of the spec",
     )
+    parser.add_argument(
+        "--ids",
+        choices=("int", "string"),
+        help="kind of ids of all types of nodes that have ids, in place of the spec's",
+    )
     parser.add_argument("--sort", action="store_true", help="sort events by time (stable) where they are not sorted")
     parser.add_argument(
         "--memory",
         metavar="SIZE",
         help="peak memory, such as 8GiB: it is predicted and printed, and what does not fit goes by way of the disk",
     )
+    add_overwrite(parser)
     parser.add_argument("output", type=pathlib.Path, help="the graph file to write")
     return parser
 
@@ -115,17 +124,20 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
-        return with_sorting(load_chunks(arguments.chunks, unpacked), arguments.sort)
-    if arguments.preset in TASKS:
-        return load_ogb(arguments.preset, assigned)
-    path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
-    return load_spec(path, assigned, arguments.sort)
+        spec = with_sorting(load_chunks(arguments.chunks, unpacked), arguments.sort)
+    elif arguments.preset in TASKS:
+        spec = load_ogb(arguments.preset, assigned)
+    else:
+        path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
+        spec = load_spec(path, assigned, arguments.sort)
+    return spec if arguments.ids is None else with_ids(spec, arguments.ids)
 
 
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    refuse_existing(arguments.output, arguments.overwrite)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
         with naming_disk(arguments.output.parent):
@@ -135,7 +147,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             plan = plan_conversion(spec, memory)
             num_buckets = plan.num_buckets
             print(plan.describe(memory), flush=True)
-        print(describe(arguments.output, convert(spec, arguments.output, num_buckets)))
+        summary = convert(spec, arguments.output, num_buckets)
+        for file, names in unread_columns(spec).items():
+            if names:
+                more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+                print(f"{file}: columns that are not read: {', '.join(names[:NAMED])}{more}")
+        print(describe(arguments.output, summary))
     return 0
 
 

@@ -24,7 +24,7 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from data_tools.cli import run_alone, with_exit_code
+from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import create_table, find_table, integer_column, rewriting, write_column
 from data_tools.source.spool import Spool
@@ -179,8 +179,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--name", default="with", help="of the new relation, default with: item.with.item")
     parser.add_argument("--max-degree", type=int, help="leave out users with more items; default: none is left out")
     parser.add_argument("--all-edges", action="store_true", help="count all edges, not only those for training")
+    add_overwrite(parser)
     args = vars(parser.parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
+    refuse_existing(output, args.pop("overwrite"), graph)
     made = derive(graph, output, DeriveOptions(**args))
     print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
     if args["max_degree"] is not None:

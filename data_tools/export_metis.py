@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from data_tools.cli import run_alone
+from data_tools.cli import add_overwrite, refuse_existing, run_alone
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import names
 from data_tools.partition.kinds import OPTIONS
@@ -55,7 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("graph", help="graph file")
     parser.add_argument("output", help="text file to write")
     parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")
+    add_overwrite(parser)
     args = parser.parse_args(argv)
+    refuse_existing(args.output, args.overwrite)
     print(export(args.graph, args.output, args.balance))
     return 0
 

@@ -24,7 +24,7 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from data_tools.cli import run_alone, with_exit_code
+from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.partition.assignment import splitmix64
 from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import find_table, integer_column, rewriting
@@ -249,8 +249,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stratify", action="store_true", help="the fractions hold within every label of the nodes")
     parser.add_argument("--replace", action="store_true", help="replace a split that is there")
+    add_overwrite(parser)
     args = vars(parser.parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
+    refuse_existing(output, args.pop("overwrite"), graph)
     try:
         args["fractions"] = tuple(map(float, args["fractions"].split(",")))
     except ValueError:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.cli import run_alone
+from data_tools.cli import add_overwrite, refuse_existing, run_alone
 from data_tools.source.rewrite import create_table
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic.snapshots import synthesize_snapshots
@@ -190,6 +190,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
+    add_overwrite(parser)
     parser.add_argument("--features", type=int, help="width of the features: of events (default none), or nodes (100)")
     parser.add_argument("--seed", type=int, default=1)
     events = parser.add_argument_group("events")
@@ -245,6 +246,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if (args.static or args.rmat) and args.snapshots is not None:
         parser.error("--snapshots excludes --static and --rmat")
+    refuse_existing(args.output, args.overwrite)
     if args.snapshots is not None:
         num_nodes = 1_000 if args.nodes is None else args.nodes
         print(synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed))

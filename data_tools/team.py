@@ -6,7 +6,9 @@ R ranks. MPI is loaded only where there are several, or where a library needs it
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.cli import run_command
+from data_tools.memory import mebibytes
 from hpcgnn.comm.launch import launched_tasks
 
 
@@ -146,6 +149,19 @@ class Ranks(Team):
     def end(self) -> None:
         """End all ranks at once."""
         self.group.abort(1)
+
+
+def check_scratch(team: Team, num_bytes: int) -> None:
+    """Collective. Raise ValueError where the system's folder of temporary files has less room than the ranks of this
+    machine need of the bytes that all ranks write together."""
+    on_node = team.ranks_on_node()
+    with team.together("look for room"):
+        folder, needed = tempfile.gettempdir(), num_bytes * on_node // team.size
+        if needed > (free := shutil.disk_usage(folder).free):
+            raise ValueError(
+                f"{folder}: about {mebibytes(needed)} of scratch files are to be written there, {mebibytes(free)} are "
+                "free; set TMPDIR to a folder on a disk with more room (a folder in memory takes it from the job)"
+            )
 
 
 def launched_team() -> Team:

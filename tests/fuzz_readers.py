@@ -148,11 +148,11 @@ def make_chunks(folder: Path) -> None:
 
 
 def convert_spec(folder: Path) -> None:
-    convert.main(["--memory", "1GiB", "--spec", str(folder / "spec.yaml"), str(folder / "graph.h5")])
+    convert.main(["--overwrite", "--memory", "1GiB", "--spec", str(folder / "spec.yaml"), str(folder / "graph.h5")])
 
 
 def convert_chunks(folder: Path) -> None:
-    convert.main(["--chunks", str(folder), str(folder.with_suffix(".h5"))])
+    convert.main(["--overwrite", "--chunks", str(folder), str(folder.with_suffix(".h5"))])
 
 
 def make_dgl(folder: Path) -> None:

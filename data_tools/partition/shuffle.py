@@ -20,6 +20,7 @@ import numpy as np
 from data_tools.partition import source as partition_source
 from data_tools.partition.layout import Numbering, PartLayout
 from data_tools.partition.source import NodeType, Source, SourceRelation
+from data_tools.team import check_scratch
 from hpcgnn.graph import files
 
 
@@ -116,6 +117,12 @@ def shuffle(
     """
     if numbering.blocks.team.size == 1:
         return source, numbering.by_node()
+    tables: list = [(source.nodes(item), item.columns, item.num_nodes, 16) for item in source.types]
+    tables += [(source.edges(item), item.columns, item.num_edges * (1 + both_ends), 24) for item in source.relations]
+    check_scratch(
+        numbering.blocks.team,
+        sum(count * (own + sum(files.row_bytes(table[name]) for name in names)) for table, names, count, own in tables),
+    )
     moved = KeptSource(source.file, source.kind, source.types, source.relations)
     for node_type in source.types:
         moved.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)

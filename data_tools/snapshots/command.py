@@ -17,7 +17,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import add_overwrite, refuse_existing, with_exit_code
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.snapshots.parallel_edges import merge_parallel
@@ -37,6 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         for source in sources:
             command.add_argument(source, type=pathlib.Path)
         command.add_argument("output", type=pathlib.Path, help="the graph file to write")
+        add_overwrite(command)
         command.set_defaults(sources=sources)
         return command
 
@@ -77,7 +78,8 @@ def read(args: argparse.Namespace) -> SnapshotGraph:
     if args.format == "speeds":
         return read_speeds(args.speeds, args.adjacency, not args.raw)
     if args.format == "contacts":
-        return read_contacts(args.archive, not args.keep)
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        return read_contacts(args.archive, not args.keep, args.output.parent)
     if args.format == "windows":
         reduce = dict(text.partition("=")[::2] for text in args.reduce)
         options = WindowOptions(
@@ -93,6 +95,7 @@ def read(args: argparse.Namespace) -> SnapshotGraph:
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     args = make_parser().parse_args(argv)
+    refuse_existing(args.output, args.overwrite)
     paths = [getattr(args, name) for name in args.sources]
     graph = read(args)
     sources = [

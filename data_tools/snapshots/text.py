@@ -6,10 +6,13 @@ N nodes, S snapshots, R rows.
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import shutil
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -24,9 +27,11 @@ from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.values import Raw, is_number, parse_ids, parse_numbers
 from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
 from data_tools.source.spec_file import natural
+from hpcgnn.graph.durable import FULL, naming_disk
 from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
+SMALL_BYTES, MOST_TEXT_PACKED = 64 << 20, 100  # that any archive may hold, and times its size; lists pack to a fifth
 SPEED, TARGET = np.dtype(np.float32), "target"
 parse_weights = partial(parse_numbers, dtype=SPEED, fill=None, words={})
 
@@ -51,14 +56,15 @@ def read_lists(
     return SnapshotGraph(space.num_nodes, count, src, dst, first, edges=edges, id=space.ids)
 
 
-def read_contacts(path: pathlib.Path, merge: bool = True) -> SnapshotGraph:
+def read_contacts(path: pathlib.Path, merge: bool = True, scratch: pathlib.Path | None = None) -> SnapshotGraph:
     """Read contacts ``t i j``, one file a snapshot, in order of their names: a folder or an archive (.tar, .tgz, .zip).
     A contact is an edge in both directions; merge: the contacts of a pair in a snapshot are one, weight counts them.
+    scratch: the folder in which an archive is unpacked for the time (None: the system's).
 
     Raises FileFormatError.
     """
     space, days = IntegerIds("node"), []
-    with unpacked(path) as members:
+    with unpacked(path, scratch) as members:
         for member in members:
             spec, _ = text_layout(member, ("t", "i", "j"), range(3, 9))
             days.append(read_columns(spec, [parse_ids, space.column(), space.column()])[1:])
@@ -145,24 +151,52 @@ def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndar
 
 
 @contextlib.contextmanager
-def unpacked(path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
-    """List the files of a folder or an archive, in order of their names (day2 before day10). Raises FileFormatError."""
+def unpacked(path: pathlib.Path, scratch: pathlib.Path | None) -> Iterator[list[pathlib.Path]]:
+    """List the files of a folder or an archive, in order of their names (day2 before day10). An archive is unpacked in
+    ``scratch`` after what it says that it holds is checked. Raises FileFormatError."""
     if path.is_dir():
         yield in_order(path.iterdir())
         return
     if not path.is_file():
         raise FileFormatError(f"{path}: no such file or folder")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=scratch) as folder, naming_disk(folder):
         try:
+            # Neither unpacks more of a member than is declared.
             if path.suffix == ".zip":
                 with zipfile.ZipFile(path) as archive:
+                    check_unpacked(path, folder, (member.file_size for member in archive.infolist()))
                     archive.extractall(folder)
             else:
                 with tarfile.open(path) as archive:
+                    check_unpacked(path, folder, (member.size for member in archive))
                     archive.extractall(folder, filter="data")
-        except (EOFError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+        except FileFormatError:
+            raise
+        except (EOFError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
             raise FileFormatError(f"{path}: not a readable archive ({error}); fetch it again") from error
         yield in_order(pathlib.Path(folder).rglob("*"))
+
+
+def check_unpacked(path: pathlib.Path, folder: str, sizes: Iterable[int]) -> None:
+    """Raise FileFormatError for an archive whose members, of so many bytes each, are together more than text that was
+    packed can be, or than the disk takes."""
+    total, most = 0, max(SMALL_BYTES, MOST_TEXT_PACKED * os.path.getsize(path))
+    for size in sizes:
+        total += size
+        if total > most:
+            times = most // max(1, os.path.getsize(path))
+            raise FileFormatError(
+                f"{path}: more than {most:,} bytes, {times} times its size, are packed in it; if it can be trusted, "
+                "unpack it and give the folder"
+            )
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        raise FileFormatError(
+            f"{path}: unpacked it has {total:,} bytes, {free:,} are free beside the output; make room there, or unpack "
+            "it elsewhere and give the folder"
+        )
 
 
 def in_order(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:

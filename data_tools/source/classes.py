@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_tools.source.formats.values import Raw, parse_names, single, to_arrow
+from data_tools.source.spool import forget
 from hpcgnn.graph.files import FileFormatError, slabs
 
 
@@ -44,4 +45,5 @@ class Classes:
         number[-1] = 0 if self._fill is None else self._fill
         for start, stop in slabs(len(column), column.dtype.itemsize):
             column[start:stop] = number[column[start:stop]]
+            forget(column)
         return words

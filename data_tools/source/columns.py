@@ -16,8 +16,8 @@ import numpy as np
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import SPLITS, ColumnSpec, FileSpec, Reference, TableFile
 from data_tools.source.formats.arrays import Sparse
-from data_tools.source.formats.tables import Table, open_table
-from data_tools.source.formats.values import Place, Raw, parse_numbers, parse_times
+from data_tools.source.formats.tables import Table, TextTable, open_table
+from data_tools.source.formats.values import Place, Raw, RowError, parse_numbers, parse_times
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
 from data_tools.source.spool import Spool
@@ -71,7 +71,11 @@ def read_piece(piece: FileSpec, table: Table, fields: list[Field], spools: dict[
     first_row = 0
     for batch in table.batches({field.name: field.reference for field in fields}):
         for field in fields:
-            rows = field.convert(batch[field.name], table.name, first_row)
+            try:
+                rows = field.convert(batch[field.name], table.name, first_row)
+            except RowError as error:
+                line = table.line(error.row) if isinstance(table, TextTable) else ""
+                raise FileFormatError(f"{error}{line}") from None
             if not spools[field.name].fits(rows):
                 raise FileFormatError(f"{piece.path}: its rows differ in width from those of the files before it")
             spools[field.name].append(rows)

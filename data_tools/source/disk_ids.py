@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_tools.source.formats.values import Raw
-from data_tools.source.id_spaces import UNKNOWN, IdColumn, IdSpace, unknown_id
+from data_tools.source.id_spaces import UNKNOWN, IdColumn, IdSpace, fixed_width, unknown_id
 from data_tools.source.segments import ArraySegments, IdSegments, hash_text, mix, text_parts, to_buckets
 from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import slabs
 
-LOOKUP_ROWS = 1 << 18
-BLOCK_ROWS = 1 << 14
+LOOKUP_ROWS, LOOKUP_BYTES = 1 << 18, 32 << 20
+HEAD_BYTES = 8 << 20  # of the blocks that are merged, one of each bucket
+PLACE_BYTES = 24  # of an id in memory, besides its text
 
 
 class DiskIds(IdSpace):
@@ -41,47 +42,43 @@ class DiskIds(IdSpace):
             self._naming.append(column)
         return column
 
-    def finish(self) -> None:
+    def finish(self, folder: pathlib.Path | None = None) -> None:
         """Number the ids and look up the ids of all columns."""
-        runs = IdSegments(self.folder, self.text)
-        starts, widest = [0], 1
+        runs = Runs(self.folder, self.text, HEAD_BYTES // self.num_buckets)
         for bucket in range(self.num_buckets):
             distinct_ids = pa.array([], pa.large_string() if self.text else pa.int64())
             for column in self._naming:
                 for _, ids in column.pieces(bucket):
                     distinct_ids = pc.unique(pa.concat_arrays([distinct_ids, pc.unique(ids)]))
-            distinct_ids = distinct_ids.take(pc.sort_indices(distinct_ids))
-            if self.text and len(distinct_ids):
-                widest = max(widest, int(np.diff(text_parts(distinct_ids)[0]).max()))
-            bounds = np.arange(0, len(distinct_ids) + 2 * BLOCK_ROWS, BLOCK_ROWS)
-            runs.append(distinct_ids, np.minimum(bounds, len(distinct_ids)))
-            starts.append(starts[-1] + len(distinct_ids))
-        self.num_nodes = starts[-1]
-        ranks = self._merge(runs, starts, np.dtype(f"S{widest}") if self.text else np.dtype(np.int64))
+            runs.append(distinct_ids.take(pc.sort_indices(distinct_ids)))
+        self.num_nodes = runs.starts[-1]
+        ranks = self._merge(runs)
         for bucket in range(self.num_buckets):
-            distinct_ids = pa.concat_arrays(list(blocks(runs, bucket, starts)))
-            here = np.array(ranks[starts[bucket] : starts[bucket + 1]])
+            distinct_ids, here = runs.read(bucket), np.array(ranks[runs.starts[bucket] : runs.starts[bucket + 1]])
             for column in self._columns:
                 column.look_up(bucket, distinct_ids, here)
 
-    def _merge(self, runs: IdSegments, starts: list[int], dtype: np.dtype) -> np.ndarray:
+    def _merge(self, runs: Runs) -> np.ndarray:
         """Write all ids in order; returns the row id of each id of each run [N], run after run."""
         ids, ranks = Spool(self.folder), Spool(self.folder)
         for start, stop in slabs(self.num_nodes, 8):
             ranks.append(np.zeros(stop - start, np.int64))
         rank_of = ranks.column()
-        cursor = np.array(starts[:-1])
+        cursor = np.array(runs.starts[:-1])
+        dtype = np.dtype(f"S{runs.widest}") if self.text else np.dtype(np.int64)
         ids.append(np.empty(0, dtype))
         base = 0
-        for values, sources in merged([blocks(runs, run, starts) for run in range(self.num_buckets)]):
-            ids.append(fixed_width(values, dtype) if self.text else values.to_numpy())
+        for values, sources in runs.merged():
+            for start, stop in slabs(len(values), dtype.itemsize, HEAD_BYTES):
+                piece = values[start:stop]
+                ids.append(fixed_width(piece, dtype) if self.text else piece.to_numpy())
             order = np.argsort(sources, kind="stable")
-            count = np.bincount(sources, minlength=self.num_buckets)
-            begin = np.cumsum(count) - count
-            for run in np.flatnonzero(count):
-                here = order[begin[run] : begin[run] + count[run]]
-                rank_of[cursor[run] : cursor[run] + count[run]] = base + here
-            cursor += count
+            counts = np.bincount(sources, minlength=self.num_buckets)
+            # The how many-th of its run each id is, here: the ids of a run come in their order.
+            nth = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+            rank_of[cursor[sources[order]] + nth] = base + order
+            forget(rank_of)
+            cursor += counts
             base += len(values)
         self.ids = ids.column()
         return rank_of
@@ -101,6 +98,7 @@ class DiskColumn(IdColumn):
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Store a piece of the column; returns the buckets [n] int64 of its ids."""
         ids = self._space.parse(raw, file, first_row)
+        self._space.note_trimmed(raw, ids, file, first_row)
         hashes = hash_text(ids) if self._space.text else mix(ids)
         ids = ids.cast(pa.large_string()) if self._space.text else pa.array(ids)
         buckets, order, bounds = to_buckets(hashes, self._space.num_buckets)
@@ -113,14 +111,14 @@ class DiskColumn(IdColumn):
         """Read the ids of a bucket, many batches together; and which batches."""
         batches: list[int] = []
         arrays: list[pa.Array] = []
-        count = 0
+        count = size = 0
         for batch in range(self._ids.num_batches):
             batches.append(batch)
             arrays.append(self._ids.read(batch, bucket))
-            count += len(arrays[-1])
-            if count >= LOOKUP_ROWS or batch == self._ids.num_batches - 1:
+            count, size = count + len(arrays[-1]), size + arrays[-1].nbytes
+            if count >= LOOKUP_ROWS or size >= LOOKUP_BYTES or batch == self._ids.num_batches - 1:
                 yield batches, pa.concat_arrays(arrays)
-                batches, arrays, count = [], [], 0
+                batches, arrays, count, size = [], [], 0, 0
 
     def look_up(self, bucket: int, distinct_ids: pa.Array, ranks: np.ndarray) -> None:
         """Store the row ids of the ids of a bucket, whose distinct ones are ``distinct_ids`` [n] with rows ``ranks``
@@ -152,35 +150,58 @@ class DiskColumn(IdColumn):
             forget(codes)
 
 
-def blocks(runs: IdSegments, run: int, starts: list[int]) -> Iterator[pa.Array]:
-    """Read the blocks of a sorted run; there is at least one, which may be empty."""
-    for block in range(max(1, -(-(starts[run + 1] - starts[run]) // BLOCK_ROWS))):
-        yield runs.read(run, block)
+class Runs:
+    """Sorted ids of each bucket on disk, in blocks of so many bytes that one block of each fits into memory. No id is
+    in two buckets."""
 
+    def __init__(self, folder: pathlib.Path, text: bool, block_bytes: int):
+        self.starts = [0]  # first id of each run, and the number of all ids
+        self.widest = 1
+        self._ids = IdSegments(folder, text)
+        self._block_bytes = block_bytes
+        self._firsts: list[pa.Array] = []  # the first id of each block
+        self._blocks: list[np.ndarray] = []  # run and number of each block [b, 2]
 
-def merged(runs: list[Iterator[pa.Array]]) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Merge sorted runs: pieces of ids in order, with the run that each id comes from [n]."""
-    heads = [next(run) for run in runs]
-    while True:
-        for run, head in enumerate(heads):
-            if not len(head):
-                heads[run] = next(runs[run], head)
-        # What is not above the smallest last id of the heads is complete.
-        last = [head[-1] for head in heads if len(head)]
-        if not last:
+    def append(self, ids: pa.Array) -> None:
+        """Add the sorted ids of the next bucket."""
+        ends = np.arange(1, len(ids) + 1) * PLACE_BYTES
+        if self._ids.text:
+            lengths = np.diff(text_parts(ids)[0])
+            self.widest = max(self.widest, int(lengths.max(initial=1)))
+            ends += np.cumsum(lengths)
+        num_blocks = max(1, -(-int(ends.max(initial=0)) // self._block_bytes))
+        starts = np.unique(np.searchsorted(ends, np.arange(num_blocks) * self._block_bytes))
+        self._ids.append(ids, np.append(starts, len(ids)))
+        if len(ids):
+            self._firsts.append(ids.take(pa.array(starts)))
+            self._blocks.append(np.stack([np.full(len(starts), len(self.starts) - 1), np.arange(len(starts))], axis=1))
+        self.starts.append(self.starts[-1] + len(ids))
+
+    def read(self, run: int) -> pa.Array:
+        """Read a whole run."""
+        return pa.concat_arrays([self._ids.read(run, block) for block in range(self._ids.num_buckets(run))])
+
+    def merged(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        """Merge the runs: pieces of ids in order, with the run that each id comes from [n].
+
+        Blocks are read in order of their first ids, so what lies below the first id of the next one is complete; at
+        most one block of each run is incomplete at a time.
+        """
+        if not self._firsts:
             return
-        bound = min(last, key=lambda item: item.as_py())
-        counts = [pc.sum(pc.less_equal(head, bound)).as_py() or 0 for head in heads]
-        values = pa.concat_arrays([head[:count] for head, count in zip(heads, counts, strict=True)])
-        order = pc.sort_indices(values)
-        yield values.take(order), np.repeat(np.arange(len(heads)), counts)[order.to_numpy()]
-        heads = [head[count:] for head, count in zip(heads, counts, strict=True)]
-
-
-def fixed_width(text: pa.Array, dtype: np.dtype) -> np.ndarray:
-    """Make bytes of fixed width of strings [n]."""
-    offsets, data = text_parts(text)
-    lengths = np.diff(offsets)
-    matrix = np.zeros((len(text), dtype.itemsize), np.uint8)
-    matrix[np.repeat(np.arange(len(text)), lengths), np.arange(len(data)) - np.repeat(offsets[:-1], lengths)] = data
-    return matrix.reshape(-1).view(dtype)
+        firsts = pa.concat_arrays(self._firsts)
+        order = pc.sort_indices(firsts).to_numpy()
+        blocks = np.concatenate(self._blocks)[order]
+        values, sources = firsts[:0], np.empty(0, np.int64)
+        step = len(self.starts) - 1
+        for start in range(0, len(blocks), step):
+            arrays = [self._ids.read(run, block) for run, block in blocks[start : start + step]]
+            runs = np.repeat(blocks[start : start + step, 0], list(map(len, arrays)))
+            values, sources = pa.concat_arrays([values, *arrays]), np.concatenate([sources, runs])
+            place = pc.sort_indices(values)
+            values, sources = values.take(place), sources[place.to_numpy()]
+            complete = len(values)
+            if start + step < len(blocks):
+                complete = pc.sum(pc.less(values, firsts[int(order[start + step])])).as_py()
+            yield values[:complete], sources[:complete]
+            values, sources = values[complete:], sources[complete:]

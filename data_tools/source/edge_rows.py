@@ -17,7 +17,8 @@ from data_tools.source.segments import ArraySegments, hash_rows, to_buckets
 from data_tools.source.spool import forget
 from hpcgnn.graph.files import FileFormatError, slabs, split_relation
 
-SCAN_ROWS = 1 << 19
+SCAN_ROWS = 1 << 18
+SAMPLE_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,17 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
     order = None
     if edge.sort and table.time is not None:
         order = np.flatnonzero(keep)
-        order = order[np.argsort(table.time[order], kind="stable")]
+        times = table.time[order]
+        forget(table.time)
+        order = order[np.argsort(times, kind="stable")]
     num_edges = int(keep.sum())
     if edge.undirected:
         notes.append("both directions")
+        if edge.duplicates == "keep" and (count := mutual_rows(table, keep)):
+            notes.append(
+                f"{count} edges have their reverse in the source already and are there twice now; set duplicates: "
+                "drop, or leave out undirected"
+            )
         num_edges = 2 * num_edges - sum(map(len, loop_rows(table, keep)))
     return EdgeRows(num_edges, notes, table, keep, order)
 
@@ -103,6 +111,28 @@ def loop_rows(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
         yield start + np.flatnonzero((src == dst) & keep[start : start + len(src)])
 
 
+def mutual_rows(table: EdgeTable, keep: np.ndarray) -> str:
+    """Count the kept rows whose reverse is kept too; of many rows it is estimated from a sample of their pairs. Returns
+    the number in words, or nothing."""
+    divisor, pieces, num_rows = 1 + len(keep) // SAMPLE_ROWS, [], 0
+    for start, src, dst in scan(table):
+        low, high = np.minimum(src, dst), np.maximum(src, dst)
+        chosen = keep[start : start + len(src)] & (low != high)
+        chosen &= hash_rows([low, high]) % np.uint64(divisor) == 0
+        if num_rows <= 4 * SAMPLE_ROWS:  # equal pairs may be many
+            pieces.append(np.stack([low[chosen], high[chosen], (src < dst)[chosen]], axis=1))
+            num_rows += len(pieces[-1])
+    if not num_rows:
+        return ""
+    pairs = np.concatenate(pieces)
+    pairs = pairs[np.lexsort(pairs.T[1::-1])]
+    first = np.flatnonzero(np.r_[True, (pairs[1:, :2] != pairs[:-1, :2]).any(axis=1)])
+    forward, sizes = pairs[:, 2], np.diff(np.append(first, num_rows))
+    mutual = np.minimum.reduceat(forward, first) != np.maximum.reduceat(forward, first)
+    count = divisor * int(sizes[mutual].sum())
+    return f"{'about ' if divisor > 1 else ''}{count:,}" if count else ""
+
+
 def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
     """Find the kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
     if not num_buckets:
@@ -114,8 +144,20 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
     for piece in keys(table, keep):
         _, order, bounds = to_buckets(hash_rows(list(piece.T[1:])), num_buckets)
         records.append(piece[order], bounds)
-    for bucket in range(num_buckets if records.num_batches else 0):
-        yield later_of_equal(records.bucket(bucket))
+    for bucket in range(num_buckets):
+        # Of equal records, which are all in one bucket, only the first stays in memory.
+        different: list[np.ndarray] = []
+        waiting: list[np.ndarray] = []
+        num_waiting = 0
+        for batch in range(records.num_batches):
+            waiting.append(records.read(batch, bucket))
+            num_waiting += len(waiting[-1])
+            if num_waiting < max(SCAN_ROWS, sum(map(len, different))) and batch < records.num_batches - 1:
+                continue
+            both = np.concatenate([*different, *waiting])
+            later = later_of_equal(both)
+            yield later
+            different, waiting, num_waiting = [both[~np.isin(both[:, 0], later)]], [], 0
 
 
 def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
@@ -125,7 +167,10 @@ def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
         src, dst = src[rows], dst[rows]
         if table.spec.undirected:
             src, dst = np.minimum(src, dst), np.maximum(src, dst)
-        time = [] if table.time is None else [table.time[start + rows]]
+        time = []
+        if table.time is not None:
+            time = [table.time[start + rows]]
+            forget(table.time)
         yield np.stack([start + rows, src, dst, *time], axis=1)
 
 

@@ -53,13 +53,16 @@ def write_graph(
     files = {spec.files[name].title: spec.files[name] for name in spec.used_files()}
     sources = json.dumps([describe_source(file) for file in files.values()])
     times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
-    time_range = (int(min(t.min() for t in times)), int(max(t.max() for t in times))) if times else None
+    ranges = [find_range(time) for time in times]
+    time_range = (min(first for first, _ in ranges), max(last for _, last in ranges)) if times else None
     summary = Summary(spec.graph_kind, {}, {}, time_range, [])
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
             group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
             write_nodes(group, table, folder, num_buckets)
             summary.nodes[name] = table.space.num_nodes
+            if table.space.trimmed is not None:
+                summary.notes.append(f"{name}: white space around ids left out, first in {table.space.trimmed}")
             added = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
             if added:
                 summary.notes.append(f"{name}: {added:,} node{'' if added == 1 else 's'} added that only edges name")
@@ -68,6 +71,15 @@ def write_graph(
             summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
             write_relation(file, edge, chosen, summary)
     return summary
+
+
+def find_range(column: np.ndarray) -> tuple[int, int]:
+    """Find the smallest and the largest value of a column of integers, slab by slab."""
+    low, high = column[0], column[0]
+    for start, stop in slabs(len(column), row_bytes(column)):
+        low, high = min(low, column[start:stop].min()), max(high, column[start:stop].max())
+        forget(column)
+    return int(low), int(high)
 
 
 def describe_source(file: FileSpec) -> dict[str, object]:
@@ -122,6 +134,7 @@ def scattered(
         values = (
             column[np.maximum(chosen, 0)] if len(column) else np.zeros((stop - start, *column.shape[1:]), column.dtype)
         )
+        forget(column)
         yield start, values, there
 
 

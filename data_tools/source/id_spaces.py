@@ -7,19 +7,23 @@ of its ids, and refuses others.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from data_tools.source.formats.values import Raw, parse_ids, parse_names
-from data_tools.source.spool import forget
-from hpcgnn.graph.files import FileFormatError
+from data_tools.source.formats.values import Raw, RowError, parse_ids, parse_names, to_arrow
+from data_tools.source.segments import text_parts
+from data_tools.source.spool import Spool, forget
+from hpcgnn.graph.files import slabs
 
 MERGE_AT = 1 << 22
 MAP_ROWS = 1 << 20
 DENSE = 4
+SLAB_BYTES = 4 << 20  # of text that becomes as wide as the longest
 UNKNOWN = -1
 
 
@@ -27,7 +31,8 @@ class IdSpace:
     """The ids of one node type.
 
     When it is finished, ``num_nodes`` is their number and ``ids`` holds them in order of their rows, int64 [N] or
-    bytes [N]; None when the ids are the row numbers. Once ``sealed`` no id is added.
+    bytes [N]; None when the ids are the row numbers. Once ``sealed`` no id is added. ``trimmed`` is the place of the
+    first id that lost white space around it.
     """
 
     ids: np.ndarray | None = None
@@ -38,6 +43,15 @@ class IdSpace:
         self.parse: Callable[[Raw, str, int], Any] = parse_names if text else parse_ids
         self.num_nodes = num_nodes
         self.sealed = False
+        self.trimmed: str | None = None
+
+    def note_trimmed(self, raw: Raw, ids: Any, file: str, first_row: int) -> None:
+        """Remember the first id of text, as parsed in ``ids`` [n], that had white space around it."""
+        if self.text and self.trimmed is None and not raw.is_exact:
+            original = pc.fill_null(to_arrow(raw.parts[0]).cast(pa.string()), "")
+            rows = np.flatnonzero(pc.not_equal(original, ids).to_numpy(zero_copy_only=False))
+            if len(rows):
+                self.trimmed = f"{file}, column {raw.labels[0]}, row {first_row + rows[0] + 1}"
 
     def column(self, drop: bool = False) -> IdColumn:
         """Make a column of ids to read; with ``drop`` an id that a sealed space does not know is marked, not
@@ -48,8 +62,9 @@ class IdSpace:
         """Return the codes [n] of parsed ids, UNKNOWN for ids that a sealed space does not know."""
         raise NotImplementedError
 
-    def finish(self) -> None:
-        """Number the ids; all columns have been read."""
+    def finish(self, folder: pathlib.Path | None = None) -> None:
+        """Number the ids; all columns have been read. Text, all of it as wide as the longest id, goes to a file in
+        ``folder`` (None: it is in memory)."""
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
         """Return the row ids [n] of codes."""
@@ -66,6 +81,7 @@ class IdColumn:
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Return the codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
         ids = self._space.parse(raw, file, first_row)
+        self._space.note_trimmed(raw, ids, file, first_row)
         codes = self._space.encode(ids)
         if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
             row = int(unknown[0])
@@ -107,7 +123,7 @@ class IntegerIds(IdSpace):
         nearest = self.ids[np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)]
         return np.where(nearest == ids, ids, UNKNOWN)
 
-    def finish(self) -> None:
+    def finish(self, folder: pathlib.Path | None = None) -> None:
         self._merge()
         self.num_nodes = len(self.ids)
         # Where ids are dense a table is several times faster than a search, and no larger than a few columns.
@@ -141,12 +157,22 @@ class TextIds(IdSpace):
             numbers = [codes.setdefault(name, len(codes)) for name in names]
         return np.array(numbers, np.int64)[column.indices.to_numpy(zero_copy_only=False)]
 
-    def finish(self) -> None:
-        names = np.array([name.encode() for name in self._codes] or np.empty(0, "S1"))
-        order = np.argsort(names, kind="stable")
+    def finish(self, folder: pathlib.Path | None = None) -> None:
+        names = pa.array(self._codes, pa.large_string())
+        self._codes = {}
+        order = pc.sort_indices(names).to_numpy()
         self._rank = np.empty(len(names), np.int64)
         self._rank[order] = np.arange(len(names))
-        self.ids, self.num_nodes = names[order], len(names)
+        dtype = text_dtype(names)
+        ids = Spool(folder) if folder is not None else np.empty(len(names), dtype)
+        for start, stop in slabs(len(names), dtype.itemsize, SLAB_BYTES):
+            rows = fixed_width(names.take(pa.array(order[start:stop])), dtype)
+            if isinstance(ids, Spool):
+                ids.append(rows)
+            else:
+                ids[start:stop] = rows
+        self.ids = ids.column() if isinstance(ids, Spool) else ids
+        self.num_nodes = len(names)
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
         return self._rank[codes]
@@ -162,12 +188,27 @@ class RowIds(IdSpace):
 ID_SPACES: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
 
 
-def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> FileFormatError:
+def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> RowError:
     """Make the error for an edge (or a row) that names a node which its type does not have; ``row`` is 0-based."""
-    return FileFormatError(
+    return RowError(
         f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {node_type}; add it to the node "
-        "table, or set others: add (with a fill for each column), or dangling: drop on the relation"
+        "table, or set others: add (with a fill for each column), or dangling: drop on the relation",
+        row,
     )
+
+
+def text_dtype(text: pa.Array) -> np.dtype:
+    """Find the dtype of bytes of fixed width that holds all strings."""
+    return np.dtype(f"S{max(1, int(np.diff(text_parts(text)[0]).max(initial=0)))}")
+
+
+def fixed_width(text: pa.Array, dtype: np.dtype) -> np.ndarray:
+    """Make bytes of fixed width of strings [n]."""
+    offsets, data = text_parts(text)
+    lengths = np.diff(offsets)
+    matrix = np.zeros((len(text), dtype.itemsize), np.uint8)
+    matrix[np.repeat(np.arange(len(text)), lengths), np.arange(len(data)) - np.repeat(offsets[:-1], lengths)] = data
+    return matrix.reshape(-1).view(dtype)
 
 
 def sorted_unique(values: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from data_tools.source.classes import Classes
 from data_tools.source.columns import Field, OrderedTimes, column_fields, number_classes, read_fields, read_table
 from data_tools.source.disk_ids import DiskIds
 from data_tools.source.file_spec import SPLITS, ColumnSpec, FileColumn, Reference
-from data_tools.source.formats.tables import read_array
+from data_tools.source.formats.tables import ParquetTable, TextTable, open_table, read_array
 from data_tools.source.formats.values import parse_ids
 from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, IdColumn, IdSpace, RowIds
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
@@ -32,9 +32,9 @@ class NodeTable:
     classes: dict[str, list[str]]
     origin: Origin
 
-    def finish(self) -> None:
+    def finish(self, folder: pathlib.Path) -> None:
         """Number the ids; ``codes`` become row ids. No column of ids is read after this."""
-        self.space.finish()
+        self.space.finish(folder)
         if self.codes is None:
             return
         assert self.ids is not None
@@ -175,6 +175,32 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
     table = EdgeTable(edge, title, origin, src, dst, time, columns, classes)
     return ReadEdges(table, ends, types, classes.pop("types", []))
+
+
+def unread_columns(spec: SourceSpec) -> dict[str, list[str]]:
+    """List the named columns of text and parquet files that nothing is made of, by the name of the file."""
+    references: dict[str, list[Reference]] = {name: [] for name in spec.used_files()}
+    tables: list[NodeSpec | EdgeSpec] = [*spec.nodes, *spec.edges]
+    for table in tables:
+        columns = table.columns.values()
+        own = [table.id] if isinstance(table, NodeSpec) else [table.src, table.dst, table.time, table.types]
+        own += [column.column for column in columns if column.file is None]
+        counts = [table.count] if isinstance(table, NodeSpec) else []
+        items = [*counts, *(item for column in columns for item in column.sets.values())]
+        placed = [(file, reference) for file in table_files(table.file) for reference in own]
+        placed += [(column.file, column.column) for column in columns if column.file is not None]
+        placed += [(item.file, item.column) for item in items if isinstance(item, FileColumn)]
+        for file, reference in placed:
+            if reference is not None:
+                references[file].append(reference)
+    unread = {}
+    for name, of_file in references.items():
+        piece = spec.files[name].pieces()[0]
+        if of_file and piece.kind in ("text", "parquet"):
+            source = open_table(piece)
+            assert isinstance(source, (TextTable, ParquetTable))
+            unread[source.name] = source.unread({str(i): reference for i, reference in enumerate(of_file)})
+    return unread
 
 
 def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:

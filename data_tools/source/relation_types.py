@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_tools.source.spec import EdgeSpec
-from data_tools.source.spool import Spool
+from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 
 
@@ -59,11 +59,13 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
             raise FileFormatError(f"{table.file}: left_out: {word!r} does not occur in column {table.spec.types!r}")
     order = np.argsort(types, kind="stable")
     bounds = np.searchsorted(types[order], np.arange(len(words) + 1))
+    forget(types)
     columns = {"src": table.src, "dst": table.dst, **table.columns}
     for name, column in columns.items():
         spool = Spool(folder)
         for start, stop in slabs(len(order), row_bytes(column)):
             spool.append(column[order[start:stop]])
+            forget(column)
         columns[name] = spool.column() if len(order) else column
     tables = []
     for word, name, start, stop in zip(words, local_names(words), bounds, bounds[1:], strict=False):

@@ -122,9 +122,9 @@ class ArraySegments:
         """Number of batches."""
         return len(self._bounds)
 
-    def bucket(self, bucket: int) -> np.ndarray:
-        """Read all rows of a bucket, in order of the batches."""
-        return np.concatenate([self._like, *(self.read(batch, bucket) for batch in range(self.num_batches))])
+    def num_buckets(self, batch: int) -> int:
+        """Number of buckets of a batch."""
+        return len(self._bounds[batch]) - 1
 
 
 class IdSegments:
@@ -153,6 +153,10 @@ class IdSegments:
         np.cumsum(rows, out=offsets[1:])
         data = self._bytes.read(batch, bucket)
         return pa.LargeStringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
+
+    def num_buckets(self, batch: int) -> int:
+        """Number of buckets of a batch."""
+        return self._rows.num_buckets(batch)
 
     @property
     def num_batches(self) -> int:

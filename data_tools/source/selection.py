@@ -67,10 +67,13 @@ def select_all(
 
 
 def pick(
-    chosen: Mapping[str, Selection], columns: Mapping[int, pa.Array | np.ndarray], num_rows: int
+    chosen: Mapping[str, Selection],
+    columns: Mapping[int, pa.Array | np.ndarray],
+    num_rows: int,
+    is_exact: bool = False,
 ) -> dict[str, Raw]:
     """Pick the selected columns of one batch."""
     return {
-        key: Raw([columns[p] for p in item.positions], item.labels, item.scalar, num_rows)
+        key: Raw([columns[p] for p in item.positions], item.labels, item.scalar, num_rows, is_exact)
         for key, item in chosen.items()
     }

@@ -37,7 +37,7 @@ A spec is a YAML file; the presets are just such files::
         self_loops: keep          # keep, drop, error
         dangling: error           # an end that has no row in its table of nodes: error, drop (the edge), or keep (the
                                   # node is added, as with others: add); not given: as `others` says
-        undirected: false         # static: store each edge in both directions
+        undirected: false         # static: store each edge in both directions (duplicates: drop, where both are there)
         reverse: rated_by         # static: a further relation with the directions swapped
         columns: {label: 3, feat: "4:"}
         types: predicate          # a column whose every value makes a relation of its own, named by the last part of

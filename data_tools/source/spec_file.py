@@ -8,7 +8,7 @@ import pathlib
 import re
 import string
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, Literal
 
 from data_tools.source.file_spec import ColumnSpec, Dtype, FileColumn, FileSpec
 from data_tools.source.schema import build, items, one_of
@@ -47,6 +47,14 @@ def with_sorting(spec: SourceSpec, sort: bool) -> SourceSpec:
     """Turn sorting on for every relation that has a time, if ``sort``."""
     edges = [dataclasses.replace(edge, sort=edge.sort or sort) for edge in spec.edges]
     return dataclasses.replace(spec, edges=edges)
+
+
+def with_ids(spec: SourceSpec, ids: Literal["int", "string"]) -> SourceSpec:
+    """Set the kind of ids of the types of nodes that have any. Raises ValueError where these are row numbers."""
+    if all(node.ids == "row" for node in spec.nodes):
+        raise ValueError(f"--ids {ids}: the ids of this source are row numbers; leave it out")
+    nodes = [node if node.ids == "row" else dataclasses.replace(node, ids=ids) for node in spec.nodes]
+    return dataclasses.replace(spec, nodes=nodes)
 
 
 def build_spec(data: Any, folder: pathlib.Path, assigned: Mapping[str, str]) -> SourceSpec:

@@ -20,6 +20,7 @@ from data_tools.team import Team
 from data_tools.verify.book import BookView, check_files, read_book
 from data_tools.verify.edges import compare_static_edges, count_halo
 from data_tools.verify.findings import Findings, each
+from data_tools.verify.measures import compare_measures
 from data_tools.verify.rows import compare_edges, compare_nodes
 from data_tools.verify.snapshots import check_snapshot_facts, check_snapshot_part, measured_snapshots
 from data_tools.verify.static import check_static_part, further_layouts
@@ -84,6 +85,8 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
     for name, value in measured.items() if not findings.unusable else ():
         if view.quality.get(name) != value:
             findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
+    if source is not None and not findings.lines:
+        compare_measures(team, view, source.filename, row_of, findings)
 
 
 def derived_measures(view: BookView, measured: Report) -> Report:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import h5py
 import numpy as np
 
-from data_tools.team import Team
+from data_tools.team import Team, check_scratch
 from data_tools.verify.book import BookRelation, BookView
 from data_tools.verify.findings import Findings, each, put_together
 from data_tools.verify.rows import same_rows, short
@@ -48,9 +48,11 @@ def compare_static_edges(
     ends = (relation.src_type.name, relation.dst_type.name) if source is not None else ()
     place = {name: global_of(row_of[name]) for name in ends}
     inside = f"/edges/{relation.name}"
+    groups = sides(relation, layouts)
+    check_scratch(team, relation.num_edges * (dtype.itemsize + (len(groups) - 1) * np.dtype(HEAD).itemsize))
     with contextlib.ExitStack() as stack:
         spools = []
-        for path, _, _, other in sides(relation, layouts):
+        for path, _, _, other in groups:
             names = [name for name, *_ in columns] if other == "src" else []
             record_type = dtype if other == "src" else np.dtype(HEAD)
             spools.append(PairSpool(stack, record_type, range(*team.share(0, len(starts))), window))

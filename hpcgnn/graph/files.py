@@ -174,9 +174,9 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
 
 
 def check_objects(file: h5py.File) -> None:
-    """Raise FileFormatError for links that lead out of the file or astray, and for columns larger than a file of its
-    size can hold, which nobody should try to read."""
-    most = max(SMALL_BYTES, MOST_PACKED * os.path.getsize(file.filename))
+    """Raise FileFormatError for links that lead out of the file or astray, and for columns larger, together too, than a
+    file of its size can hold, which nobody should try to read."""
+    total, most = 0, max(SMALL_BYTES, MOST_PACKED * os.path.getsize(file.filename))
     waiting, visited = [file["/"]], set()
     while waiting:
         group = waiting.pop()
@@ -191,6 +191,9 @@ def check_objects(file: h5py.File) -> None:
                 waiting.append(item)
             elif isinstance(item, h5py.Dataset):
                 check_dataset(item, most)
+                total += item.nbytes
+    if total > most:
+        raise FileFormatError(f"{file.filename}: {total:,} bytes of columns in so small a file: damaged")
 
 
 def check_dataset(dataset: h5py.Dataset, most: int) -> None:

@@ -66,7 +66,7 @@ def test_counts_are_those_of_the_dense_product(tmp_path, monkeypatch, threshold,
 
 def test_options(tmp_path, capsys):
     graph = make_graph(tmp_path / "g.h5", split=False)
-    base = [str(graph), str(tmp_path / "out.h5"), "--relation", "user.likes.item", "--all-edges"]
+    base = [str(graph), str(tmp_path / "out.h5"), "--relation", "user.likes.item", "--all-edges", "--overwrite"]
     assert main([*base, "--name", "shares", "--threshold", "2"]) == 0
     assert read(tmp_path / "out.h5", "item.shares.item") == expected(graph, 2, all_edges=True)
     assert main([*base, "--side", "src", "--threshold", "5"]) == 0

@@ -122,13 +122,13 @@ def test_catalog_is_complete():
     for entry in catalog.values():
         assert entry.preset in preset_names()
         assert entry.content_sha256 is None or re.fullmatch(r"[0-9a-f]{64}", entry.content_sha256)
-        assert entry.url.startswith(("http://snap.stanford.edu/", "https://snap.stanford.edu/"))
+        assert entry.url.startswith("https://snap.stanford.edu/")
 
 
 def test_list_prints_every_set(capsys):
     assert main(["--list"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed for name in ["wikipedia", "bitcoin-otc", "http://snap.stanford.edu/jodie"])
+    assert all(name in printed for name in ["wikipedia", "bitcoin-otc", "https://snap.stanford.edu/jodie"])
 
 
 def test_fetch_puts_the_file_in_place(tmp_path, fetch, server, capsys):

@@ -4,12 +4,17 @@ import gzip
 import io
 import json
 import pathlib
+import re
+import shutil
 import tarfile
+import tempfile
+import zipfile
 
 import h5py
 import numpy as np
 import pytest
 
+from data_tools.snapshots import text as snapshot_text
 from data_tools.snapshots.command import main
 
 pytestmark = pytest.mark.serial
@@ -132,6 +137,33 @@ def test_contacts(tmp_path, capsys):
     assert "8 edges" in convert(capsys, "contacts", archive, "--keep", tmp_path / "k.h5")
     archive.write_bytes(archive.read_bytes()[:60])
     assert "not a readable archive" in refused(capsys, "contacts", archive, tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tgz"])
+def test_archives_are_unpacked_beside_the_output_and_bounded(tmp_path, capsys, monkeypatch, suffix):
+    """A zip of 1.4 MB filled the system's temporary folder with 901 MB."""
+    archive, day = tmp_path / f"days.{suffix}", b"20 1 2\n" * 40_000
+    if suffix == "zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            for number in range(10):
+                file.writestr(f"day{number}.txt", day)
+    else:
+        with tarfile.open(archive, "w:gz") as file:
+            for number in range(10):
+                item = tarfile.TarInfo(f"day{number}.txt")
+                item.size = len(day)
+                file.addfile(item, io.BytesIO(day))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert "10 snapshots" in convert(capsys, "contacts", archive, tmp_path / "out" / "g.h5")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["g.h5"]
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+    message = refused(capsys, "contacts", archive, tmp_path / "x.h5")
+    assert "unpacked it has 2,800,000 bytes, 1,000,000 are free beside the output" in message
+    monkeypatch.setattr(snapshot_text, "SMALL_BYTES", 1_000_000)
+    message = refused(capsys, "contacts", archive, tmp_path / "x.h5")
+    assert re.search(r"days\.\w+: more than [\d,]+ bytes, \d+ times its size, are packed in it", message)
+    assert not list(tmp_path.glob(".unpacked-*"))
 
 
 def test_contacts_are_in_order_of_the_numbers_in_their_names(tmp_path, capsys):

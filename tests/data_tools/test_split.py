@@ -42,7 +42,7 @@ def splits(path) -> dict[str, np.ndarray]:
 
 
 def run(folder, *arguments: str, code: int = 0) -> dict[str, np.ndarray]:
-    assert main([str(folder / "g.h5"), str(folder / "out.h5"), *arguments]) == code
+    assert main([str(folder / "g.h5"), str(folder / "out.h5"), "--overwrite", *arguments]) == code
     return splits(folder / "out.h5") if code == 0 else {}
 
 

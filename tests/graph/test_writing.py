@@ -52,3 +52,17 @@ def test_permissions_are_those_of_the_umask(tmp_path):
         pass
     (tmp_path / "plain").touch()
     assert pathlib.Path(tmp_path / "g.h5").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_columns_that_a_small_file_cannot_hold_together_are_refused(tmp_path):
+    """40 columns of 254 MiB in 36 KB became 9.9 GB when they were copied: each alone was below the limit."""
+    for count in (1, 40):
+        path = tmp_path / f"{count}.h5"
+        with files.writing(path, files.GRAPH, kind="static") as file:
+            for column in range(count):
+                file.create_dataset(f"nodes/n/c{column}", (254 << 20,), np.int8, chunks=True, compression="gzip")
+        if count == 1:
+            files.open_checked(path, files.GRAPH).close()
+        else:
+            with pytest.raises(files.FileFormatError, match=r"40\.h5: 10,653,532,160 bytes of columns in so"):
+                files.open_checked(path, files.GRAPH)

@@ -15,7 +15,7 @@ EDGE = {"relation": "user.rates.item", "file": "events", "src": "u", "dst": "i",
 def run_spec(folder: Path, spec: dict, *arguments: str) -> Path:
     """Convert by a spec; returns the path of the graph file."""
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    assert main(["--spec", str(folder / "spec.yaml"), *arguments, str(folder / "graph.h5")]) == 0
+    assert main(["--spec", str(folder / "spec.yaml"), *arguments, "--overwrite", str(folder / "graph.h5")]) == 0
     return folder / "graph.h5"
 
 
@@ -33,7 +33,7 @@ def counts(file: h5py.File) -> dict[str, int]:
 def run_preset(folder: Path, preset: str, source: Path, *arguments: str) -> Path:
     """Convert by a preset; returns the path of the graph file."""
     output = folder / "graph.h5"
-    assert main(["--preset", preset, "--set", f"events={source}", *arguments, str(output)]) == 0
+    assert main(["--preset", preset, "--set", f"events={source}", *arguments, "--overwrite", str(output)]) == 0
     return output
 
 

@@ -113,7 +113,7 @@ class ArraysTable:
         num_rows = next(iter(lengths.values()), 0)
         for start, stop in slabs(num_rows, max(map(row_bytes, columns.values())), SLAB_BYTES):
             yield {
-                key: Raw([part := column[start:stop]], [str(references[key])], part.ndim == 1, stop - start)
+                key: Raw([part := column[start:stop]], [str(references[key])], part.ndim == 1, stop - start, True)
                 for key, column in columns.items()
             }
             for column in columns.values():

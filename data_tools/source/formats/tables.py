@@ -21,12 +21,14 @@ from data_tools.source.formats.arrays import ArraysTable, load_arrays
 from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.triples import TriplesTable
 from data_tools.source.formats.turtle import TurtleTable
-from data_tools.source.formats.values import Raw, is_number, text_array
+from data_tools.source.formats.values import Raw, is_number, not_utf8, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
 
-PARQUET_ROWS = 1 << 17
+PARQUET_ROWS, PARQUET_TEXT_ROWS = 1 << 17, 1 << 14  # of a batch; text may be much shorter in the file
+PARQUET_BYTES = 32 << 20  # of the numbers of a batch
+NUMBER_BYTES = 8  # of a number, at most
 MOST = 1 << 62  # that a number of a row or column of lists may be
 
 
@@ -43,8 +45,7 @@ def open_table(spec: FileSpec, number: int = 1) -> Table:
     """Make the reader of a file, by its declared format or its suffix. ``number``: the how many-th file of triples it
     is. Raises FileFormatError for a missing file."""
     source, kind = spec.source, spec.kind
-    if not source.path.is_file():
-        raise FileFormatError(f"{source.path}: no such file")
+    source.check()
     if spec.member is not None and kind in ("npz", "npy", "parquet", "mat", "pt"):
         raise FileFormatError(f"{source.name}: {kind} files are not read inside of archives; unpack it")
     if kind == "text":
@@ -88,6 +89,14 @@ class TextTable:
             if num_rows < stream.num_lines:  # in a column that nobody needs
                 self._refuse_long_rows()
 
+    def unread(self, references: Mapping[str, Reference]) -> list[str]:
+        """List the columns that the header names and no reference selects."""
+        if self._spec.header != "names":
+            return []
+        with self._source.open() as raw:
+            names, width = self._layout(CleanText(raw, self._spec.comment, self._whitespace), references)
+        return others(self.name, references, names, width)
+
     def _layout(self, stream: CleanText, references: Mapping[str, Reference]) -> tuple[list[str], int]:
         """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the
         stream."""
@@ -119,11 +128,15 @@ class TextTable:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
+            raise not_utf8(self.name, error) from None
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._spec.is_quoted else csv.QUOTE_NONE
         try:
             fields = next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))
         except csv.Error as error:  # a field of more than 128 KiB
+            if "\r" in text:
+                raise FileFormatError(
+                    f"{self.name}: lines end in carriage returns alone; make them newlines: tr '\\r' '\\n' < FILE > NEW"
+                ) from None
             raise FileFormatError(f"{self.name}: the first line: {error}; check the delimiter and the quotes") from None
         return [field.strip() for field in fields]
 
@@ -156,14 +169,29 @@ class TextTable:
                 yield from reader
         except pa.ArrowException as error:
             self._refuse_long_rows()
+            if "invalid UTF8" in str(error):
+                raise not_utf8(self.name, error) from None
             if not ragged:
                 raise FileFormatError(f"{self.name}: {error}") from None
             row = ragged[0]
             where = f"row {row.number}" if row.number else f"a row ({row.text[:80]!r})"
+            line = self.line(row.number - 1) if row.number else ""
             raise FileFormatError(
-                f"{self.name}: {where} has {row.actual_columns} fields instead of {row.expected_columns}; mend or "
-                "remove the row, or check the delimiter and comment characters"
+                f"{self.name}: {where} has {row.actual_columns} fields instead of {row.expected_columns}{line}; mend "
+                "or remove the row, or check the delimiter and comment characters"
             ) from None
+
+    def line(self, row: int) -> str:
+        """Say in brackets which line of the file a row of data is, 0-based: blank lines and comments are no rows."""
+        before, marks = self._spec.header != "none", self._spec.comment.encode()
+        with self._source.open() as raw:
+            for number, line in enumerate(raw, 1):
+                text = line.strip(b" \t\r\n" if self._whitespace else b"\r\n")
+                if text and text[:1] not in [marks[i : i + 1] for i in range(len(marks))]:
+                    if before + row == 0:
+                        return f" (line {number})"
+                    before, row = (False, row) if before else (before, row - 1)
+        return ""
 
     def _refuse_long_rows(self) -> None:
         """Raise FileFormatError for the first row that a quoted value spreads over several lines, if there is one."""
@@ -258,10 +286,35 @@ class ParquetTable:
             with pyarrow.parquet.ParquetFile(self._path) as file:
                 names = file.schema_arrow.names
                 chosen, needed = select_all(self.name, references, names, len(names))
-                for batch in file.iter_batches(PARQUET_ROWS, columns=[names[p] for p in needed], use_threads=False):
-                    yield pick(chosen, {p: batch.column(names[p]) for p in needed}, batch.num_rows)
-        except pa.ArrowException as error:
-            raise FileFormatError(f"{self.name}: not a readable parquet file ({error})") from None
+                rows = batch_rows(file.metadata)
+                for batch in file.iter_batches(rows, columns=[names[p] for p in needed], use_threads=False):
+                    columns = {p: batch.column(names[p]) for p in needed}
+                    yield pick(chosen, columns, batch.num_rows, is_exact=True)
+        except (pa.ArrowException, OSError) as error:  # OSError: what is compressed cannot be unpacked
+            reason = " ".join(str(error).split())
+            raise FileFormatError(
+                f"{self.name}: not a readable parquet file ({reason}); fetch or write it anew"
+            ) from None
+
+    def unread(self, references: Mapping[str, Reference]) -> list[str]:
+        """List the columns that no reference selects."""
+        names = pyarrow.parquet.read_schema(self._path).names
+        return others(self.name, references, names, len(names))
+
+
+def others(file: str, references: Mapping[str, Reference], names: list[str], width: int) -> list[str]:
+    """List the names of the columns of a table that no reference selects."""
+    chosen = select_all(file, references, names, width)[1] if names else []
+    return [name for position, name in enumerate(names) if position not in chosen]
+
+
+def batch_rows(footer: pyarrow.parquet.FileMetaData) -> int:
+    """Choose how many rows of a parquet file to read at a time."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    has_text = any(column.physical_type == "BYTE_ARRAY" for column in columns)
+    width = NUMBER_BYTES * sum(column.num_values for column in columns) // max(1, footer.num_rows)
+    return max(1, min(PARQUET_TEXT_ROWS if has_text else PARQUET_ROWS, PARQUET_BYTES // max(1, width)))
 
 
 def read_array(spec: FileSpec, reference: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import gzip
 import io
 import pathlib
@@ -16,7 +17,7 @@ from typing import IO, Any, cast
 
 from hpcgnn.graph.files import FileFormatError
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 LONGEST_LINE = 64 << 20  # whole lines are in memory, several times
 
 
@@ -82,6 +83,13 @@ class TextSource:
         """The suffix that tells the format: .gz and .zip are left out."""
         name = self.member or self.path.name
         return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
+
+    def check(self) -> None:
+        """Raise FileFormatError where there is no such file; it names one that is compressed."""
+        if not self.path.is_file():
+            packed = [path.name for path in self.path.parent.glob(f"{glob.escape(self.path.name)}.*") if path.is_file()]
+            there = f"; {packed[0]} is there, which can be named instead" if packed else ""
+            raise FileFormatError(f"{self.path}: no such file{there}")
 
     def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
         """Open the decompressed bytes, as `open_binary` gives them."""
@@ -161,9 +169,7 @@ class CleanText(io.RawIOBase):
             if not newline:
                 rest += block
                 if len(rest) > LONGEST_LINE:
-                    raise FileFormatError(
-                        f"{self._name}: a line is longer than {LONGEST_LINE >> 20} MiB; is it text with a row a line?"
-                    )
+                    raise too_long(self._name)
                 continue
             if cleaned := self._clean(rest + whole + newline):
                 yield cleaned
@@ -178,6 +184,11 @@ class CleanText(io.RawIOBase):
         if any(mark in block for mark in self._marks):
             block = self._comment.sub(b"", block)
         return squeeze(block, b"\n").lstrip(b"\n")
+
+
+def too_long(name: str) -> FileFormatError:
+    """Make the error for a text with a line that is not taken into memory."""
+    return FileFormatError(f"{name}: a line is longer than {LONGEST_LINE >> 20} MiB; is it text with a row a line?")
 
 
 def squeeze(block: bytes, char: bytes) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 from data_tools.source.file_spec import Reference
 from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.formats.triples import COLUMNS, WRITTEN, of_file, shorten
-from data_tools.source.formats.values import Raw, text_array
+from data_tools.source.formats.values import Raw, not_utf8, text_array
 from data_tools.source.selection import pick, select_all
 from hpcgnn.graph.files import FileFormatError
 
@@ -57,7 +57,7 @@ class TurtleTable:
             with self._source.open() as file:
                 text = file.read().decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FileFormatError(f"{self.name}: not UTF-8 text ({error}); is it compressed or binary?") from None
+            raise not_utf8(self.name, error) from None
         triples = Parser(self.name, text).triples()
         while batch := list(islice(triples, BATCH)):
             terms = zip(*batch, strict=True)

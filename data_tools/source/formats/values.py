@@ -18,19 +18,31 @@ from hpcgnn.graph.files import FileFormatError
 # Integers beyond this are not exact in float64.
 EXACT_FLOAT = 2**53
 TIME_TOLERANCE = 1e-6
+DATES = "dates must be made seconds first, such as by datetime.fromisoformat(date).timestamp() in Python"
+LONGEST_NAME = 1024  # bytes; ids of text are stored with the width of the longest
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
     """A piece of a column as the file gives it: one part per source column.
 
-    ``scalar`` columns have one part and become [n]; others become [n, width], the parts side by side.
+    ``scalar`` columns have one part and become [n]; others become [n, width], the parts side by side. White space
+    around values is theirs where they are ``is_exact``; in text it is not.
     """
 
     parts: list[pa.Array | np.ndarray]
     labels: list[str]
     scalar: bool
     num_rows: int
+    is_exact: bool = False
+
+
+class RowError(FileFormatError):
+    """An error about one row of a file, 0-based and counted over its rows of data."""
+
+    def __init__(self, message: str, row: int):
+        super().__init__(message)
+        self.row = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +53,38 @@ class Place:
     column: str
     first_row: int
 
-    def error(self, index: int, message: str) -> FileFormatError:
+    def error(self, index: int, message: str) -> RowError:
         """Make an error about the value at ``index`` of this piece."""
-        return FileFormatError(f"{self.file}: column {self.column}, row {self.first_row + index + 1}: {message}")
+        row = self.first_row + int(index)
+        return RowError(f"{self.file}: column {self.column}, row {row + 1}: {message}", row)
 
 
 def parse_ids(raw: Raw, file: str, first_row: int) -> np.ndarray:
     """Parse integer ids [n], int64. Raises FileFormatError for text, fractions and negative values."""
     part, place = single(raw, file, first_row)
-    values = to_numbers(part, place, None, "an integer id; for names set ids: string on the node type")
+    values = to_numbers(
+        part, place, None, "an integer id; for ids that are text pass --ids string (in a spec: ids: string)"
+    )
     values = to_integers(values, np.dtype(np.int64), place)
     if len(bad := np.flatnonzero(values < 0)):
-        raise place.error(bad[0], f"the id {values[bad[0]]} is negative; ids must be 0 or more")
+        raise place.error(bad[0], f"the id {values[bad[0]]} is negative; ids are 0 or more, or text: --ids string")
     return values
 
 
 def parse_names(raw: Raw, file: str, first_row: int) -> pa.Array:
-    """Parse ids that are text [n]. Raises FileFormatError for empty ids."""
+    """Parse ids that are text [n]. Raises FileFormatError for ids that are empty or too long."""
     part, place = single(raw, file, first_row)
-    names = to_arrow(part).cast(pa.string())
-    names = pc.utf8_trim_whitespace(pc.fill_null(names, ""))
+    names = pc.fill_null(to_arrow(part).cast(pa.string()), "")
+    names = names if raw.is_exact else pc.utf8_trim_whitespace(names)
     if len(bad := np.flatnonzero(pc.equal(names, "").to_numpy(zero_copy_only=False))):
         raise place.error(bad[0], "the id is empty; mend or remove the row")
+    lengths = pc.binary_length(names).to_numpy(zero_copy_only=False)
+    if len(bad := np.flatnonzero(lengths > LONGEST_NAME)):
+        raise place.error(
+            bad[0],
+            f"the id has {lengths[bad[0]]:,} bytes, at most {LONGEST_NAME:,} are stored; put numbers, or hashes, in "
+            "place of ids",
+        )
     return names
 
 
@@ -90,7 +112,7 @@ def parse_numbers(
 def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray:
     """Parse times [n] as int64: source * scale, which must be integral (to 1e-6 and the rounding of float64)."""
     part, place = single(raw, file, first_row)
-    source = to_numbers(part, place, None, "a time (a number; dates must be made seconds first)")
+    source = to_numbers(part, place, None, f"a time (a number; {DATES})")
     if source.dtype.kind in "iu" and float(scale).is_integer():
         scale = int(scale)
         limit = (2**63 - 1) // scale
@@ -119,7 +141,15 @@ def text_array(file: str, items: list[bytes]) -> pa.Array:
     try:
         return pa.array(items, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise FileFormatError(f"{file}: not UTF-8 text ({error}); is it compressed or binary?") from None
+        raise not_utf8(file, error) from None
+
+
+def not_utf8(file: str, error: Exception) -> FileFormatError:
+    """Make the error for a text in another encoding, or what is no text."""
+    return FileFormatError(
+        f"{file}: not UTF-8 text ({error}); is it compressed or binary, or of another encoding? Latin-1 becomes UTF-8 "
+        "by iconv -f latin1 -t utf-8"
+    )
 
 
 def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, Place]:

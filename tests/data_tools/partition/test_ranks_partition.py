@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import h5py
@@ -289,3 +290,16 @@ def test_bad_rows_are_refused_on_all_ranks(team, mpi_tmp_path):
     team.group.barrier()
     with pytest.raises((ValueError, SharedError), match=r"row 89: id 1000 is outside"):
         partition(path, mpi_tmp_path / "set", 2, "random", team=team)
+
+
+def test_room_for_scratch_files_is_looked_for_first(team, mpi_tmp_path, monkeypatch):
+    """One process needs none there."""
+    path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed=3))
+    usage = shutil.disk_usage(mpi_tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=100))
+    if team.size == 1:
+        partition(path, mpi_tmp_path / "p", 4, "random", team=team)
+        return
+    with pytest.raises(SharedError, match="scratch files are to be written there"):
+        partition(path, mpi_tmp_path / "p", 4, "random", team=team)
+    assert not files.book_path(mpi_tmp_path / "p").exists()

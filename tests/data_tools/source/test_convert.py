@@ -1,6 +1,7 @@
 """Conversion of source files: the graph does not depend on the format; presets; real data."""
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from convert_sources import contents, random_table, refused, run_preset, run_spec, spec_for, write_text
 
+from data_tools.source import edge_rows
 from data_tools.source.formats import text_stream
 from hpcgnn.graph.files import file_hash, node_types, relations
 
@@ -240,3 +242,55 @@ def test_cora_from_arrays(tmp_path, shared_data):
     with h5py.File(path) as file:
         assert np.bincount(file["nodes/paper/split"][...] + 1).tolist() == [1068, 140, 500, 1000]
         assert file["nodes/paper/feat"].shape == (2708, 1433)
+
+
+@pytest.mark.parametrize("more", [[], ["--memory", "400MiB"]])
+def test_ids_of_a_preset_may_be_text(tmp_path, more):
+    """What the message about an id that is no number says."""
+    (tmp_path / "e.csv").write_text("src,dst,time\nbob,alice,3\n17,bob,4\n")
+    with h5py.File(run_preset(tmp_path, "csv-temporal", tmp_path / "e.csv", "--ids", "string", *more)) as file:
+        assert file["nodes/node/id"][:].tolist() == [b"17", b"alice", b"bob"]
+        assert file["edges/node.to.node/src"][:].tolist() == [2, 0]
+
+
+def test_columns_that_are_not_read_are_named(tmp_path, capsys):
+    (tmp_path / "e.csv").write_text("src,weight,dst,time,note\n1,0.5,2,3,x\n")
+    run_preset(tmp_path, "csv-temporal", tmp_path / "e.csv")
+    assert capsys.readouterr().out.splitlines()[0] == "e.csv: columns that are not read: weight, note"
+    (tmp_path / "e.csv").write_text("src,dst,time\n1,2,3\n")
+    run_preset(tmp_path, "csv-temporal", tmp_path / "e.csv")
+    assert "not read" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--memory", "400MiB"]])
+def test_white_space_around_ids(tmp_path, capsys, more):
+    """In text it is left out, with a word; in parquet, where it can only be meant, it belongs to the id."""
+    rows = {"src": ["a", "a ", "b"], "dst": ["b", "b", "b"], "time": [1, 2, 3]}
+    (tmp_path / "e.csv").write_text("src,dst,time\na,b,1\na ,b,2\nb, b,3\n")
+    with h5py.File(run_preset(tmp_path, "csv-temporal", tmp_path / "e.csv", "--ids", "string", *more)) as file:
+        assert file["nodes/node/id"][:].tolist() == [b"a", b"b"]
+    assert "node: white space around ids left out, first in e.csv, column 'src', row 2" in capsys.readouterr().out
+    pyarrow.parquet.write_table(pa.table(rows), tmp_path / "e.parquet")
+    with h5py.File(run_preset(tmp_path, "csv-temporal", tmp_path / "e.parquet", "--ids", "string", *more)) as file:
+        assert file["nodes/node/id"][:].tolist() == [b"a", b"a ", b"b"]
+    assert "white space" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sample", [1 << 18, 1000])
+def test_undirected_input_in_both_directions_is_noticed(tmp_path, capsys, monkeypatch, sample):
+    monkeypatch.setattr(edge_rows, "SAMPLE_ROWS", sample)
+    monkeypatch.setattr(edge_rows, "SCAN_ROWS", 700)
+    pairs = np.unique(np.random.default_rng(0).integers(0, 400, (6_000, 2)), axis=0)
+    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+    edge = {"relation": "n.to.n", "file": "e", "src": "u", "dst": "v", "undirected": True}
+    for rows, policy in ((pairs, "keep"), (np.concatenate([pairs, pairs[:, ::-1]]), "keep"), (pairs, "drop")):
+        np.savetxt(tmp_path / "e.csv", rows, "%d", delimiter=",", header="u,v", comments="")
+        spec = {"files": {"e": {"path": "e.csv"}}, "nodes": [{"type": "n"}], "edges": [edge | {"duplicates": policy}]}
+        run_spec(tmp_path, spec)
+        words = re.findall(
+            r"n\.to\.n: (about )?([\d,]+) edges have their reverse in the source", capsys.readouterr().out
+        )
+        assert len(words) == (len(rows) > len(pairs))
+        if words:
+            assert bool(words[0][0]) == (sample == 1000)
+            assert int(words[0][1].replace(",", "")) == pytest.approx(len(rows), rel=0.1 if words[0][0] else 0)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from convert_sources import EDGE, SPEC_BY_NAME, random_table, refused, refused_text, run_spec, spec_for, write_text
 
+from data_tools.convert import main
 from data_tools.source.formats.values import Raw, parse_times
 from hpcgnn.graph.files import FileFormatError, create_column
 
@@ -258,9 +259,10 @@ def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
         file.write(b"src,dst,time\n1,2,3\n")
         for _ in range(70):
             file.write(b"7" * (1 << 20))
-    message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={path}")
-    assert "e.csv" in message
-    assert "a line is longer than 64 MiB" in message
+    for more in ([], ["--memory", "400MiB"]):
+        message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={path}", *more)
+        assert "e.csv" in message
+        assert "a line is longer than 64 MiB" in message
 
 
 @pytest.mark.parametrize(
@@ -273,3 +275,54 @@ def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
 )
 def test_what_is_often_wrong_has_its_remedy(tmp_path, capsys, text, words):
     assert words in refused_text(tmp_path, capsys, text)
+
+
+def test_a_row_is_named_with_its_line(tmp_path, capsys):
+    """Blank lines and comments are no rows."""
+    message = refused_text(tmp_path, capsys, "src,dst,time\n1,2,3\n\n\n1,x,4\n")
+    assert "row 2: 'x' is not an integer id" in message
+    assert message.endswith("(line 5)\n")
+    message = refused_text(tmp_path, capsys, "% a\r\n\r\n1 2 3\r\n \t\r\n# b\r\n4 -5 6\r\n", "snap-temporal")
+    assert "row 2: the id -5 is negative; ids are 0 or more, or text: --ids string (line 6)" in message
+    assert "row 2 has 2 fields instead of 3 (line 4); mend" in refused_text(
+        tmp_path, capsys, "src,dst,time\n1,2,3\n\n1,2\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["src,dst,time\n1,2,3\n1,é,3\n", "src,dst,time,é\n1,2,3,4\n"])
+def test_another_encoding_is_named(tmp_path, capsys, text):
+    (tmp_path / "e.csv").write_bytes(text.encode("latin-1"))
+    message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv'}")
+    assert "e.csv: not UTF-8 text" in message
+    assert "Latin-1 becomes UTF-8 by iconv -f latin1 -t utf-8" in message
+
+
+def test_carriage_returns_alone_are_no_line_ends(tmp_path, capsys):
+    assert r"tr '\r' '\n' < FILE > NEW" in refused_text(tmp_path, capsys, "src,dst,time\r1,2,3\r")
+
+
+def test_a_compressed_file_of_the_name_is_named(tmp_path, capsys):
+    with gzip.open(tmp_path / "e.csv.gz", "wt") as file:
+        file.write("src,dst,time\n1,2,3\n")
+    for more in ([], ["--memory", "8GiB"]):
+        message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv'}", *more)
+        assert "e.csv: no such file; e.csv.gz is there" in message
+
+
+def test_a_damaged_page_of_parquet_is_named(tmp_path, capsys):
+    path = tmp_path / "e.parquet"
+    pyarrow.parquet.write_table(pa.table({"u": range(50_000), "i": range(50_000), "t": range(50_000)}), path)
+    content = bytearray(path.read_bytes())
+    content[1_000:1_040] = bytes(range(40))
+    path.write_bytes(content)
+    spec = SPEC_BY_NAME | {"files": {"events": {"path": "e.parquet"}}, "edges": [EDGE]}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert "e.parquet: not a readable parquet file" in message
+    assert "write it anew" in message
+
+
+def test_an_unknown_preset_lists_the_others_once(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--preset", "nonsense", str(tmp_path / "g.h5")])
+    assert capsys.readouterr().err.count("csv-temporal") == 1

@@ -29,7 +29,7 @@ def parts(tmp_path):
 def converted(folder: Path) -> h5py.File:
     """The graph file that becomes of a folder."""
     output = folder.with_suffix(".h5")
-    assert main(["--chunks", str(folder), str(output)]) == 0
+    assert main(["--chunks", str(folder), "--overwrite", str(output)]) == 0
     return h5py.File(output)
 
 

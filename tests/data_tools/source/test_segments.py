@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_tools.source.disk_ids import fixed_width
+from data_tools.source.id_spaces import fixed_width
 from data_tools.source.segments import ArraySegments, IdSegments, hash_rows, hash_text, mix, text_parts, to_buckets
 
 pytestmark = pytest.mark.serial
@@ -54,8 +54,8 @@ def test_rows_are_written_in_place_of_others(tmp_path):
     rows = np.arange(30.0).reshape(10, 3)
     segments.append(rows[:6], np.array([0, 2, 6]))
     segments.append(rows[6:], np.array([0, 4, 4]))
-    assert segments.bucket(0).tolist() == rows[[0, 1, 6, 7, 8, 9]].tolist()
-    assert segments.bucket(1).tolist() == rows[2:6].tolist()
+    assert np.concatenate([segments.read(0, 0), segments.read(1, 0)]).tolist() == rows[[0, 1, 6, 7, 8, 9]].tolist()
+    assert np.concatenate([segments.read(0, 1), segments.read(1, 1)]).tolist() == rows[2:6].tolist()
     low, high = segments.span(1, 0)
     segments.put(low, -rows[low:high])
     assert segments.get(5, 8).tolist() == [rows[5].tolist(), (-rows[6]).tolist(), (-rows[7]).tolist()]

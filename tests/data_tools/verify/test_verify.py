@@ -1,6 +1,7 @@
 """Verification accepts every right set and finds every planted error, even when hashes were made to fit it."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -446,3 +447,28 @@ def test_the_unit_of_time_is_compared(planted):
         book["edges/a.meets.a"].attrs["time_scale"] = 1000.0
     (line,) = verify(folder, graph)
     assert "/edges/a.meets.a: time_scale is 1000.0, but" in line
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "name"),
+    [
+        (("balance", "events"), 7.5, "balance.events is 7.5"),
+        (("ideal", "events"), 7.5, "ideal.events is 7.5"),
+        (("volume",), 3, "volume is 3"),
+        (("runs", 1, "balance", "events"), 7.5, r"runs\[1\].balance.events is 7.5"),
+        (("runs", 1, "cut"), 3, r"runs\[1\].cut is 3"),
+        (("runs", 1, "volume"), 3, r"runs\[1\].volume is 3"),
+    ],
+)
+def test_all_measures_are_compared_with_the_graph_file(planted, path, value, name):
+    graph, folder = planted
+    with changing_book(folder) as book:
+        quality = json.loads(book.attrs["quality"])
+        place = quality
+        for key in path[:-1]:
+            place = place[key]
+        assert place[path[-1]] != value
+        place[path[-1]] = value
+        book.attrs["quality"] = json.dumps(quality)
+    (line,) = verify(folder, graph)
+    assert re.search(f"quality: {name}, the parts have", line)

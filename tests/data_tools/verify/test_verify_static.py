@@ -1,6 +1,7 @@
 """Verification of static sets accepts every right one and finds every planted error, even when hashes fit it."""
 
 import json
+import re
 import shutil
 
 import h5py
@@ -321,3 +322,45 @@ def test_missing_parts_are_not_taken_for_lost_edges(planted):
     lines = verify(folder, graph)
     assert len(lines) == 1
     assert "part-1.h5: no such file" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "name"),
+    [
+        (("balance", "nodes"), 7.5, "balance.nodes is 7.5"),
+        (("runs", 1, "halo"), 3, r"runs\[1\].halo is 3"),
+        (("runs", 1, "replication"), 3, r"runs\[1\].replication is 3"),
+        (("cache", "local"), 0.5, r"cache.local is 0.5"),
+    ],
+)
+def test_all_measures_are_compared_with_the_graph_file(planted, path, value, name):
+    graph, folder = planted
+    assert verify(folder, graph) == []
+    with changing_book(folder) as book:
+        quality = json.loads(book.attrs["quality"])
+        place = quality
+        for key in path[:-1]:
+            place = place[key]
+        assert place[path[-1]] != value
+        place[path[-1]] = value
+        book.attrs["quality"] = json.dumps(quality)
+    (line,) = verify(folder, graph)
+    assert re.search(f"quality: {name}, the parts have", line)
+
+
+def test_probabilities_of_a_cache_are_compared_with_the_graph_file(planted):
+    graph, folder = planted
+    with h5py.File(files.part_path(folder, 1), "r+") as file:
+        file["cache/a/probability"][0] *= np.float32(1.01)
+    refresh(folder)
+    lines = verify(folder, graph)
+    assert any(
+        "part-1.h5: /cache/a/probability: row 0: " in line and "follows from the graph" in line for line in lines
+    )
+
+
+def test_room_for_scratch_files_is_looked_for_first(planted, monkeypatch):
+    usage = shutil.disk_usage(planted[1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    with pytest.raises(ValueError, match=r"scratch files are to be written there, 0 MiB are free; set TMPDIR"):
+        verify(planted[1])

@@ -1,0 +1,127 @@
+"""Measure a partition set anew, from its graph file and the parts of its nodes, and compare what the book says:
+balance, halo, volume and cut of every number of ranks, and the probabilities of cache rankings.
+
+N nodes of all types numbered together, P parts.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from data_tools.partition.access import access_by_part
+from data_tools.partition.assignment import Job
+from data_tools.partition.blocks import NodeBlocks
+from data_tools.partition.layout import PartLayout
+from data_tools.partition.memory import LEAST_WORK
+from data_tools.partition.options import Options, StaticOptions
+from data_tools.partition.partition_set import load_parts
+from data_tools.partition.quality import EdgeSlab, Measured, measure
+from data_tools.partition.source import Source, SourceRelation, endpoint_slabs, open_source
+from data_tools.team import Team
+from data_tools.verify.book import BookView
+from data_tools.verify.findings import Findings, each
+from hpcgnn.graph import files
+
+TOLERANCE = 1e-4  # of a probability, whose sums another processor may add up in another order
+CACHE_TOLERANCE = 2e-6  # of its shares, which are rounded to six places
+
+
+class SharedRows(Measured):
+    """The rows of a graph file, of which a rank reads its share of every slab."""
+
+    def edges(self, relation: SourceRelation) -> Iterator[EdgeSlab]:
+        """Yield slabs of a relation's edges; every edge comes on one rank."""
+        part = self.layout.part
+        for start, src, dst in endpoint_slabs(self.source, relation, self.team):
+            yield EdgeSlab(start, src, dst, part[src], part[dst])
+
+
+def compare_measures(team: Team, view: BookView, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
+    """Collective. Check the quality and the cache rankings of a set that is right otherwise against the graph file at
+    ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
+    kind, options = Options if view.kind == "temporal" else StaticOptions, None
+    with findings.reading(view.path):
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in view.options.items()
+        }
+        options = kind(**given)
+    if options is None:
+        return
+    with (source := open_source(path)).file:
+        part = node_parts(view, source, rows)
+        layout = PartLayout(
+            view.num_parts, part, np.empty(0, np.int64), tuple(node_type.offsets for node_type in view.types)
+        )
+        blocks = NodeBlocks.even(team, source.num_nodes)
+        job = Job(source, options, blocks, pathlib.Path(tempfile.gettempdir()), LEAST_WORK)
+        loads = load_parts(job, part[blocks.own.start : blocks.own.stop])
+        measured = measure(SharedRows(team, source, layout, range(view.num_parts)), loads)
+        compare(view, "", view.quality, json.loads(json.dumps(measured)), findings)
+        if isinstance(options, StaticOptions) and options.cache_ranking:
+            compare_caches(team, view, source, part, rows, options, findings)
+
+
+def node_parts(view: BookView, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
+    """Find the part [N] int32 of every node of the graph file."""
+    part = np.zeros(source.num_nodes, np.int32)
+    for node_type, ours in zip(source.types, view.types, strict=True):
+        of_id = np.repeat(np.arange(view.num_parts, dtype=np.int32), np.diff(ours.offsets))
+        part[node_type.base + rows[ours.name]] = of_id
+    return part
+
+
+def compare(view: BookView, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
+    """Note where values of the book differ from those that were measured, by their path in the quality. What the book
+    of an older program lacks is left out."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for name in theirs:
+            if name in ours:
+                compare(view, f"{where}.{name}" if where else name, ours[name], theirs[name], findings)
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, (own, other) in enumerate(zip(ours, theirs, strict=True)):
+            compare(view, f"{where}[{index}]", own, other, findings)
+    elif ours != theirs:
+        findings.add(view.path, "quality", f"{where} is {ours!r}, the parts have {theirs!r}")
+
+
+def compare_caches(
+    team: Team,
+    view: BookView,
+    source: Source,
+    part: np.ndarray,
+    rows: dict[str, np.ndarray],
+    options: StaticOptions,
+    findings: Findings,
+) -> None:
+    """Collective. Check the probabilities of the cache rankings of all parts, and the book's shares of accesses."""
+
+    def check(number: int, problems: Findings) -> tuple[float, float, float]:
+        path, ranked = view.part_path(number), 0.0
+        block = range(number, number + 1)
+        ((_, probability),) = access_by_part(source, part, block, options.fanouts, options.batch_size)
+        with problems.reading(path, number), files.open_checked(path, files.PART) as file:
+            for node_type, ours in zip(source.types, view.types, strict=True):
+                group = file[f"cache/{ours.name}"]
+                values = group["probability"][:]
+                expected = probability[node_type.base + rows[ours.name][group["id"][:] - ours.base]]
+                bad = np.flatnonzero(np.abs(values - expected) > TOLERANCE * np.maximum(expected, values))
+                texts = [f"{values[row]} is stored, {expected[row]} follows from the graph" for row in bad[:3]]
+                problems.add_rows(path, f"{group.name}/probability", bad, texts.__getitem__)
+                ranked += float(values.sum(dtype=np.float64))
+        return (
+            float(probability.sum(dtype=np.float64)),
+            float(probability[part == number].sum(dtype=np.float64)),
+            ranked,
+        )
+
+    total, *shares = np.sum(each(team, findings, range(view.num_parts), check), axis=0).tolist()
+    for name, value in zip(("local", "ranked"), shares, strict=True):
+        share, stored = (value / total if total else 0.0), view.quality.get("cache", {}).get(name)
+        if not (isinstance(stored, float) and abs(stored - share) <= CACHE_TOLERANCE):
+            findings.add(view.path, "quality", f"cache.{name} is {stored!r}, the parts have {round(share, 6)}")
