@@ -26,7 +26,8 @@ SHOP, LEARNT_SHOP, LINKS = "shop", "shop with a split", "links"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
     r"data_tools\.derive|(recipes/|--recipe )bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP,
-    r"links-run/": LINKS, r"--nodes node": UNSPLIT, r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
+    r"links-run/": LINKS, r"--nodes node": UNSPLIT,
+    r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|snapshots\.py|--task.target": SNAPSHOTS,
