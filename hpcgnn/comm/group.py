@@ -131,7 +131,7 @@ class Group:
         stage."""
         verdict = None
         if error is not None:
-            remedy = REMEDIES.get(error.errno, "") if isinstance(error, OSError) else ""
+            remedy = REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
             verdict = f"{str(error) or type(error).__name__}{remedy}", isinstance(error, ValueError)
         job = self.job.mpi
         if not job.allreduce(error is not None, MPI.LOR):

@@ -96,11 +96,12 @@ def _write_slabs(
 
 def _by_entry(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Make a column of each entry of vectors."""
-    singles = {}
+    singles: dict[str, np.ndarray] = {}
     for name, column in columns.items():
-        vector = column.ndim > 1
-        singles |= {f"{name}_{place}": column[:, place] for place in range(column.shape[1])} if vector else {}
-        singles |= {} if vector else {name: column}
+        if column.ndim == 1:
+            singles[name] = column
+        else:
+            singles |= {f"{name}_{place}": entries for place, entries in enumerate(column.T)}
     return singles
 
 

@@ -54,8 +54,8 @@ def fixed_negatives(
     homes = BlockOwnership.even(end - begin, world.size)
     table = _collect(file, homes, begin, end, partition, world, channel)
     _check_complete(path, table, begin + int(homes.starts[world.rank]), batches.name, world)
-    (dst,) = Route.plan(homes, batches.events.row - begin, channel).pull(torch.from_numpy(table))
-    dst = dst.numpy()
+    (lines,) = Route.plan(homes, batches.events.row - begin, channel).pull(torch.from_numpy(table))
+    dst = lines.numpy()
     count = (dst >= 0).sum(axis=1)
     return Negatives(np.where(dst < 0, dst[:, :1], dst), count=None if (count == dst.shape[1]).all() else count)
 

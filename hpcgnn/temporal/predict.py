@@ -172,15 +172,17 @@ def score_pairs(session: Session, pairs: AskedPairs) -> AnswerColumns:
     the label (class and output [C], or a number as output), from the session's current memory."""
     partition, world, goal = session.partition, session.world, session.goal
     source_type, _, destination_type = files.split_relation(partition.relation)
-    ids_of, ends = partial(partition.original_ids, world=world), []
-    for name, names, kind in (("src", pairs.src, source_type), ("dst", pairs.dst, destination_type)):
-        ends.append(find_nodes(pairs.path, name, names, [kind] * len(pairs), ids_of, world))
+    ids_of = partial(partition.original_ids, world=world)
+    src, dst = (
+        find_nodes(pairs.path, name, names, [kind] * len(pairs), ids_of, world)
+        for name, names, kind in (("src", pairs.src, source_type), ("dst", pairs.dst, destination_type))
+    )
 
     def answers_of(plan: StepPlan) -> torch.Tensor:
         scores: Any = session.task.score(plan)
         return torch.sigmoid(scores.positive.double()) if goal.draws_negatives else scores.output
 
-    own, answers = _compute(session, pairs.time, *ends, pairs.feature, answers_of)
+    own, answers = _compute(session, pairs.time, src, dst, pairs.feature, answers_of)
     columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
     columns["time"] = source_times(pairs.time[own], partition.time_scale)
     columns |= {"score": answers} if goal.draws_negatives else _label_columns(session, answers)
