@@ -18,4 +18,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(variable, "64")
 
+# Which components Open MPI asks when windows are made. Ours are shared memory within a node; where UCX finds no device,
+# its component for windows between nodes prints an error for each of them. Read when MPI starts; a value set by the
+# user, as by mpirun --mca osc, stays.
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+
 former_names.install()

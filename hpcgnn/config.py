@@ -6,6 +6,7 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import difflib
 import io
 import json
 import os
@@ -33,8 +34,14 @@ RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_sec
              "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip
 
 
-# How jsonargparse refuses a word that is not among those of a Literal.
+# How jsonargparse refuses a word that is not among those of a Literal, a value of another type, and a key.
 NOT_A_WORD = re.compile(r'Parser key "(\S+)": Expected a typing\.Literal(\[.*?\])\. Got value: (.*)')
+NOT_OF_TYPE = re.compile(r'Parser key "(\S+)": Expected a <class \'(int|float|bool|str)\'>\. Got value:(.*)')
+NOT_A_KEY = (
+    re.compile(r"unrecognized arguments: (--[^\s=]+)"), re.compile(r"Group '(.+)' does not accept option '(.+)'"),
+    re.compile(r"Option '(.+)' is not accepted"),
+)  # fmt: skip
+TYPES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
@@ -87,7 +94,24 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
         message = " ".join(str(error).split())
         if refused := NOT_A_WORD.search(message):
             check_choice(refused[1], refused[3], ast.literal_eval(refused[2]))  # raises, in the words of this package
-        raise ValueError(f"{message} (see --help)") from error
+        raise ValueError(_in_words(message, result)) from error
+
+
+def _in_words(message: str, result: jsonargparse.ArgumentParser) -> str:
+    """Say what jsonargparse refused: which key, its value, what is expected, or which keys come near."""
+    if refused := NOT_OF_TYPE.search(message):
+        key, kind, value = refused[1], TYPES[refused[2]], refused[3].strip()
+        is_list = isinstance(result.get_default(key), (list, tuple))
+        return f"{key} must be {'a list, each entry ' * is_list}{kind}, got {value!r}"
+    unknown = next((".".join(found.groups()) for pattern in NOT_A_KEY if (found := pattern.search(message))), "")
+    if not unknown:
+        return f"{message} (see --help)"
+    dashes, name = "--" * unknown.startswith("--"), unknown.removeprefix("--")
+    keys = list(result.get_defaults().keys())
+    close = [key for key in keys if key.rpartition(".")[2] == name.rpartition(".")[2]]
+    close = close or difflib.get_close_matches(name, keys, n=1)
+    meant = f"; did you mean {' or '.join(dashes + key for key in close)}?" if close else ""
+    return f"no {'option' if dashes else 'key'} {unknown}{meant} (see --help)"
 
 
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:

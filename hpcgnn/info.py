@@ -1,11 +1,13 @@
 """``python -m hpcgnn.info``: says what this installation and this allocation can do, and checks itself, under mpirun
-too. ``python -m hpcgnn.info run/``: says what a run folder holds: its data, its newest epoch, its checkpoints, checked.
+too. ``python -m hpcgnn.info run/ [run2/ ...]``: says what run folders hold: their data, newest epoch, and checkpoints,
+checked.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -21,7 +23,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World, mpi_is_cuda_aware, mpi_version
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
-from hpcgnn.loop.checkpoint import MANIFEST, STATE, check_files, read_manifest
+from hpcgnn.loop.checkpoint import BEST, MANIFEST, STATE, check_files, read_manifest
 from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
@@ -84,8 +86,11 @@ def _checkpoint(path: Path, check: bool) -> str:
     except SafetensorError as error:
         raise ValueError(f"{path / STATE}: damaged: {error}") from error
     best = f", best epoch {progress['best_epoch']}" if progress["best_epoch"] >= 0 else ""
+    moment = f"before epoch {progress['epoch']}, step {progress['step']}{best}"
+    if path.name.startswith(BEST):  # what it knows of a best epoch is about those before its own
+        moment = f"after the training of epoch {progress['epoch']}"
     return (
-        f"{path.name}: before epoch {progress['epoch']}, step {progress['step']}{best}; {weights} weights, "
+        f"{path.name}: {moment}; {weights} weights, "
         f"{len(manifest['files'])} files, {size / 2**20:.1f} MiB, {'whole' if check else 'sizes right'}, by "
         f"{manifest['created_by']}"
     )
@@ -95,14 +100,18 @@ def main(world: World, argv: list[str]) -> int:
     """Collective. Describe a run or the machine; returns exit code 1 when a checkpoint is damaged or the self-check
     fails."""
     parser = jsonargparse.ArgumentParser(prog="python -m hpcgnn.info", description=__doc__, exit_on_error=False)
-    parser.add_argument("run", type=str, nargs="?", help="run folder to describe")
-    folder = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).run)
-    if not folder:
+    parser.add_argument("runs", type=str, nargs="*", help="run folders to describe")
+    folders = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).runs)
+    if not folders:
         return _describe_machine()
-    lines, problems = launch.on_first_rank(world, "describe the run", lambda: describe_run(Path(folder), check=True))
-    if world.rank == 0:
-        print("\n".join(lines))
-    return launch.EXIT_FAILURE if problems else launch.EXIT_DONE
+    damaged: list[str] = []
+    for folder in map(Path, folders):
+        described = partial(describe_run, folder, check=True)
+        lines, problems = launch.on_first_rank(world, "describe the run", described)
+        damaged += problems
+        if world.rank == 0:
+            print("\n".join(lines))
+    return launch.EXIT_FAILURE if damaged else launch.EXIT_DONE
 
 
 def _describe_machine() -> int:

@@ -1,11 +1,13 @@
 """``python -m hpcgnn.predict run/ --pairs pairs.csv --out scores.csv``: predicts probabilities of events after the end
-of the graph. ``--nodes nodes.csv --out embeddings.csv`` (or ``.npz``): embeddings of nodes at such times.
+of the graph. ``--nodes nodes.csv --out embeddings.csv``: embeddings of nodes at such times. Of a run on labels of
+events ``--pairs``, or of one on labels of nodes ``--nodes``, gives class and outputs, or the predicted number.
 
 Loads the best epoch, moves node memory through validation and test events, and answers for each (src, dst[, time]) or
-(node[, type][, time]) of the file. Ids are those of the source data.
+(node[, type][, time]) of the file. Ids and times are those of the source data. The suffix of ``--out`` says what is
+written: ``.csv``, ``.parquet``, or ``.npz``.
 
-For a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv`` (or ``.npz``): class and outputs, or
-``--embeddings``, of all nodes of the learnt type, with all their neighbours.
+For a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv``: class and outputs, or ``--embeddings``,
+of all nodes of the learnt type, with all their neighbours; of a run on links ``--pairs pairs.csv``: scores of pairs.
 
 For a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: the model's outputs for all
 nodes at the last three snapshots, after all snapshots before: predictions, or for runs on links embeddings.
@@ -18,6 +20,7 @@ import sys
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
+from hpcgnn.loop.answer_file import check_suffix
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, open_run, parse
 
@@ -25,21 +28,22 @@ from hpcgnn.reopen import command_parser, open_run, parse
 def main(world: World, argv: list[str]) -> int:
     """Collective. Predict, and write the answers into a file; returns the exit code."""
     parser = command_parser("python -m hpcgnn.predict", __doc__)
-    parser.add_argument("--pairs", type=str, default="", help="CSV with columns src, dst and optionally time")
+    parser.add_argument("--pairs", type=str, default="", help="CSV with columns src, dst, and time or rel")
     parser.add_argument(
         "--nodes", type=str, default="",
         help="CSV with columns node, type (of graphs with several) and optionally time",
     )  # fmt: skip
     parser.add_argument("--snapshots", type=int, default=1, help="of snapshot graphs: outputs at so many last ones")
-    parser.add_argument("--embeddings", action="store_true", help="of static graphs: embeddings in place of outputs")
+    parser.add_argument("--embeddings", action="store_true", help="embeddings of nodes in place of labels")
     parser.add_argument(
         "--out", type=str, required=True,
-        help="CSV to write: src, dst, time, score, or node, type, time and the embedding, or node, class and outputs; "
-        ".npz: arrays of the same",
+        help="file to write, .csv, .parquet or .npz: src, dst, time, score, or node, type, time and the embedding, or "
+        "node, class and outputs",
     )  # fmt: skip
     arguments, comm = parse(parser, argv, world)
 
     def change(config: Sections) -> Sections:
+        check_suffix(arguments.out)
         return kind_of(config).check(arguments, config)
 
     with open_run(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as (session, _):

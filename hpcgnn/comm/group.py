@@ -6,6 +6,7 @@ R ranks.
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 import sys
@@ -19,6 +20,10 @@ from mpi4py import MPI
 from hpcgnn.comm.launch import launched_tasks
 
 MAX_BYTES = 1 << 30
+REMEDIES = {
+    errno.EROFS: "; nothing can be written there: choose another folder, such as by output.dir",
+    errno.EACCES: "; ask for the permission, or choose another file or folder",
+}  # of system errors, which name the file
 FORWARD_SECONDS = 0.2  # the launcher forwards a message before it kills everything
 
 
@@ -124,7 +129,10 @@ class Group:
     def agree(self, error: BaseException | None, stage: str) -> None:
         """Collective. Raise DistributedError on all ranks of the job when any has an error; the message names rank and
         stage."""
-        verdict = None if error is None else (str(error) or type(error).__name__, isinstance(error, ValueError))
+        verdict = None
+        if error is not None:
+            remedy = REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+            verdict = f"{str(error) or type(error).__name__}{remedy}", isinstance(error, ValueError)
         job = self.job.mpi
         if not job.allreduce(error is not None, MPI.LOR):
             return

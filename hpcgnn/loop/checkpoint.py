@@ -37,6 +37,7 @@ from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner, SavedRows
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 2
+BEST = "best-"  # the names of best checkpoints begin with it
 STATE = "state.safetensors"
 CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
 MANIFEST = "manifest.json"
@@ -161,7 +162,7 @@ def find_best(folder: Path) -> Path | None:
     latest = find_latest(folder)
     if latest is None:
         return None
-    bests = sorted(path for path in folder.glob("best-*") if (path / MANIFEST).is_file())
+    bests = sorted(path for path in folder.glob(f"{BEST}*") if (path / MANIFEST).is_file())
     try:
         best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
     except OtherVersionError:
@@ -173,7 +174,7 @@ def find_best(folder: Path) -> Path | None:
 
 def best_tag(epoch: int) -> str:
     """Name the folder of an epoch's best checkpoint."""
-    return f"best-{epoch:05d}"
+    return f"{BEST}{epoch:05d}"
 
 
 def step_tag(progress: Progress) -> str:

@@ -12,7 +12,7 @@ import torch
 from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
-from hpcgnn.loop.node_file import NodeColumns, answer_with_nodes, text
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
 from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.plan import make_batches
@@ -22,15 +22,15 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
     kinds."""
     if arguments.pairs or arguments.nodes:
-        raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
+        raise ValueError("--pairs and --nodes are not for runs on snapshots, which predict all nodes: leave them out")
     if arguments.embeddings:
-        raise ValueError("--embeddings is for runs on static graphs; this one embeds the nodes of a file: --nodes")
+        raise ValueError("--embeddings is not for runs on snapshots: leave it out")
     return config
 
 
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write the outputs for all nodes at the last snapshots."""
-    answer_with_nodes(arguments.out, forecast_nodes(session, arguments.snapshots), session.world)
+    answer_with(arguments.out, forecast_nodes(session, arguments.snapshots), "nodes", session.world)
 
 
 def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
@@ -45,7 +45,7 @@ def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
         yield from zip(plan.targets, session.task.outputs(plan), strict=True)
 
 
-def forecast_nodes(session: Session, last: int) -> NodeColumns:
+def forecast_nodes(session: Session, last: int) -> AnswerColumns:
     """Collective. Predict for every node: original id (the row where the graph has none), and the model's outputs
     [n, C] at each of the ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers
     as in the source.
@@ -63,4 +63,4 @@ def forecast_nodes(session: Session, last: int) -> NodeColumns:
             columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
     order = np.argsort(partition.flat_row)
     columns = {name: column[order] for name, column in columns.items()}
-    return NodeColumns(partition.flat_row[order], partition.book.num_nodes, columns)
+    return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns)

@@ -144,8 +144,8 @@ def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) 
 
 
 class LinkGoal(StaticGoal):
-    """Predicts whether an edge of a relation exists. Messages follow training edges only, and in a step none of its
-    seeds."""
+    """Predicts whether an edge of a relation exists: ``learnt``, with edges of ``num_edge_types``. Messages follow
+    training edges only, and in a step none of its seeds."""
 
     complete: LinkNegatives
 
@@ -154,8 +154,8 @@ class LinkGoal(StaticGoal):
     ):
         """partition: the graph with the links of all splits."""
         self._config, self._world = config, world
-        self._relation, self._edge_types, seeds = links.relation, links.edge_types, links.seeds
-        self._kind = kind = partition.relations[self._relation]
+        self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
+        self.learnt = kind = partition.relations[self._relation]
         self.excluded = links.excluded
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._num_left_out = seeds.num_left_out
@@ -194,7 +194,7 @@ class LinkGoal(StaticGoal):
         selected = slice(None) if ranking == "filtered" else split == TRAIN
         for end in (DESTINATION, SOURCE) if ranking == "filtered" else (DESTINATION,):
             known_edges = known_answers(partition, self._relation, end == SOURCE, selected, channel)
-            kind = (self._kind.src_type, self._kind.dst_type)[end]
+            kind = (self.learnt.src_type, self.learnt.dst_type)[end]
             most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
             candidates[end] = Candidates(known_edges, most, end == SOURCE)
         return candidates
@@ -202,11 +202,11 @@ class LinkGoal(StaticGoal):
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """Add the decoder that scores links to the model."""
         task = self._config.task
-        model.decoder = make_decoder(task.decoder, self.num_outputs, self._edge_types, task.temperature)
+        model.decoder = make_decoder(task.decoder, self.num_outputs, self.num_edge_types, task.temperature)
         return model
 
     def task(self, *shared) -> GraphLinkTask:
-        task, types = self._config.task, (self._kind.src_type, self._kind.dst_type)
+        task, types = self._config.task, (self.learnt.src_type, self.learnt.dst_type)
         loss = make_loss(task.loss, task.margin, task.adversarial)
         return GraphLinkTask(types, self._replaced, loss, *shared)
 
@@ -242,7 +242,7 @@ class LinkGoal(StaticGoal):
         """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
         collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
-        kinds = self._kind.src_type, self._kind.dst_type
+        kinds = self.learnt.src_type, self.learnt.dst_type
         for step in range(batches.num_steps):
             seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
             ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
@@ -272,7 +272,7 @@ class LinkGoal(StaticGoal):
     def describe(self) -> str:
         reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
         left_out = f" ({self._num_left_out} edges without a split are left out)" if self._num_left_out else ""
-        return f"links of {self._kind.name}{left_out}{reverses}, {self._describe_negatives()}"
+        return f"links of {self.learnt.name}{left_out}{reverses}, {self._describe_negatives()}"
 
     def _describe_negatives(self) -> str:
         task, size = self._config.task, self._config.train.batch_size

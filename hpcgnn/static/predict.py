@@ -1,22 +1,26 @@
-"""Predicts all nodes of the type that a run on a static graph learnt, exactly, by the graph's original ids.
+"""Predicts, exactly, all nodes of the type that a run on a static graph learnt, or pairs of nodes as links.
 
-n nodes of a rank, N of all ranks, C classes, W width.
+Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pairs of a rank, C classes, W width.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jsonargparse import Namespace
 
-from hpcgnn.comm.together import together
-from hpcgnn.loop.node_file import NodeColumns, answer_with_nodes, text
+from hpcgnn.comm.route import Route
+from hpcgnn.graph.original_ids import OriginalIds
+from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
+from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.question_file import find_nodes, id_column, read_rows
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import SHARDED, StaticConfig
-from hpcgnn.static.goals import NodeGoal
-from hpcgnn.static.inference import last_rows
+from hpcgnn.static.config import LINK, SHARDED, StaticConfig
+from hpcgnn.static.inference import infer, last_rows
+from hpcgnn.task.links import TYPED
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -24,35 +28,122 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
-    if arguments.pairs or arguments.nodes:
-        raise ValueError("--pairs and --nodes are for runs on temporal graphs; this one predicts all nodes: --out")
+    if arguments.nodes:
+        raise ValueError("--nodes is for runs on temporal graphs; this one answers for all nodes: leave it out")
+    if config.task.kind != LINK and arguments.pairs:
+        raise ValueError("--pairs is for runs that learnt links; this one predicts labels of all nodes: leave it out")
+    if config.task.kind == LINK and bool(arguments.pairs) == arguments.embeddings:
+        raise ValueError("this run learnt links: give --pairs, to score pairs of nodes, or else --embeddings")
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write classes and outputs, or embeddings, of all nodes of the learnt type."""
-    answer_with_nodes(arguments.out, predict_nodes(session, arguments.embeddings), session.world)
+    """Collective. Write classes and outputs, or embeddings, of all nodes of the learnt type; or scores of pairs, or
+    embeddings of all nodes that the learnt relation is between."""
+    config, world = session.config, session.world
+    if arguments.pairs:
+        types = session.goal.num_edge_types if config.task.decoder in TYPED else 1
+        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types))
+        answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
+    elif config.task.kind == LINK:
+        answer_with(arguments.out, embed_ends(session), "nodes", world)
+    else:
+        answer_with(arguments.out, predict_nodes(session, arguments.embeddings), "nodes", world)
 
 
-def predict_nodes(session: Session, embeddings: bool = False) -> NodeColumns:
-    """Collective. Predict the nodes of this rank: original id (the row where the graph has none), predicted class (not
-    where a node may have several labels), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the
-    output layer; of a model without such a layer these are the outputs.
-
-    Raises DistributedError for a run that learnt links.
-    """
-    with together(session.world, "predict"):
-        if not isinstance(session.goal, NodeGoal):
-            raise ValueError("predict writes the nodes of runs with task.kind node; this one learnt links")
+def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
+    """Collective. Predict, in a run on labels, the nodes of this rank: original id (the row where the graph has none),
+    predicted class (not where a node may have several labels), and outputs [n, C], or, with ``embeddings``, the rows
+    [n, W] before the output layer; of a model without such a layer these are the outputs."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
     rows = last_rows(session)
     with torch.no_grad():
         outputs = session.model.last(rows)[nodes].cpu().numpy()
-    row = partition.flat_row[nodes] - base[kind]
-    columns = {"node": text(partition.columns[kind].get("id", row))}
+    columns = {"node": text(_ids(partition, kind))}
     columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}
     columns |= {"embedding": rows[nodes].cpu().numpy()} if embeddings else {"output": outputs}
+    row = partition.flat_row[nodes] - base[kind]
     order = np.argsort(row)
     total = int(base[kind + 1] - base[kind])
-    return NodeColumns(row[order], total, {name: column[order] for name, column in columns.items()})
+    return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
+
+
+def embed_ends(session: Session) -> AnswerColumns:
+    """Collective. Embed, in a run on links, this rank's nodes of the types that the relation is between, type by type:
+    original id (the row where the graph has none), type where there are two, and the rows [n, W] that are scored."""
+    partition, learnt, outputs = session.partition, session.goal.learnt, infer(session)
+    kinds, base = sorted({learnt.src_type, learnt.dst_type}), partition.book.type_base()
+    rows, total = [], 0
+    for kind in kinds:
+        rows.append(partition.flat_row[partition.of_type(kind)] - base[kind] + total)
+        total += int(base[kind + 1] - base[kind])
+    columns = {"node": np.concatenate([text(_ids(partition, kind)) for kind in kinds])}
+    if len(kinds) > 1:
+        columns["type"] = np.repeat(np.array(partition.types)[kinds], list(map(len, rows)))
+    columns["embedding"] = np.concatenate([outputs[partition.of_type(kind)].cpu().numpy() for kind in kinds])
+    row = np.concatenate(rows)
+    order = np.argsort(row)
+    return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
+
+
+def _ids(partition: GraphPartition, kind: int) -> np.ndarray:
+    """Return the original ids [n] of this rank's nodes of a type, or their rows where the graph has none."""
+    row = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
+    return partition.columns[kind].get("id", row)
+
+
+@dataclass(slots=True)
+class AskedPairs:
+    """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any."""
+
+    path: str
+    src: list[str]
+    dst: list[str]
+    rel: np.ndarray | None = None
+
+
+def read_pairs(path: str, edge_types: int = 1) -> AskedPairs:
+    """Read a CSV with columns src, dst and, where there are several edge types, rel. Raises ValueError naming file and
+    row for a missing column, or a number that is no edge type."""
+    rows = read_rows(path, ("src", "dst", "rel") if edge_types > 1 else ("src", "dst"))
+    src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
+    if edge_types == 1:
+        return AskedPairs(path, src, dst)
+    known = set(map(str, range(edge_types)))
+    for number, row in enumerate(rows, 1):
+        if row["rel"].strip() not in known:
+            raise ValueError(
+                f"{path}: row {number}: rel {row['rel']!r} is no edge type: the graph numbers them from 0 to "
+                f"{edge_types - 1}"
+            )
+    return AskedPairs(path, src, dst, np.array([int(row["rel"]) for row in rows], np.int64))
+
+
+@torch.no_grad()
+def score_pairs(session: Session, pairs: AskedPairs) -> AnswerColumns:
+    """Collective. Compute what the decoder says of each pair, as exact evaluation does for edges (score [m])."""
+    partition, world, learnt, count = session.partition, session.world, session.goal.learnt, len(pairs.src)
+
+    def ids_of(kind: str) -> OriginalIds:
+        return OriginalIds(partition.book, kind, _ids(partition, partition.type_of(kind)), world)
+
+    src, dst = (
+        find_nodes(pairs.path, name, names, [partition.types[kind]] * count, ids_of, world)
+        for name, names, kind in (("src", pairs.src, learnt.src_type), ("dst", pairs.dst, learnt.dst_type))
+    )
+    outputs, decoder, size = infer(session), session.model.decoder, session.config.eval.chunk * world.size
+    rel = np.zeros(count, np.int64) if pairs.rel is None else pairs.rel
+    rows, scores = [], []
+    for begin in range(0, max(1, count), size):
+        world.working("score the pairs", begin)
+        own = np.arange(begin + world.rank, min(begin + size, count), world.size)
+        ids, place = np.unique(np.concatenate([src[own], dst[own]]), return_inverse=True)
+        (pulled,) = Route.plan(partition.book, ids, session.graph.channel).to(outputs.device).pull(outputs)
+        source, destination = pulled[torch.from_numpy(place)].chunk(2)
+        scores.append(decoder(source, destination, torch.from_numpy(rel[own]).to(outputs.device)).cpu().numpy())
+        rows.append(own)
+    own = np.concatenate(rows)
+    columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
+    columns |= {} if pairs.rel is None else {"rel": rel[own]}
+    return AnswerColumns(own, count, columns | {"score": np.concatenate(scores)})

@@ -228,13 +228,14 @@ class LinkScores:
     """Logits of one step: positive [s]; negative [k, s], -inf where there is none.
 
     ends: where negatives stand in for both ends of a pair, how many of the k do so for each; number [s]: the snapshot
-    that a pair is predicted from.
+    that a pair is predicted from; count [s]: how many of the k, the first ones, count for each pair, None: all.
     """
 
     positive: torch.Tensor
     negative: torch.Tensor
     ends: tuple[int, ...] = ()
     number: torch.Tensor | None = None
+    count: torch.Tensor | None = None
 
     @classmethod
     def of_ends(cls, positive: torch.Tensor, negatives: list[torch.Tensor]) -> LinkScores:
@@ -252,9 +253,11 @@ class LinkScores:
         return replace(self, positive=self.positive.detach(), negative=self.negative.detach())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return positive [s] and negative [s, k] float64; of snapshots also number [s] int64."""
+        """Return positive [s] and negative [s, k] float64; of snapshots also number [s] int64; where not all negatives
+        count, count [s] int64."""
         columns = {"positive": self.positive.double(), "negative": self.negative.T.double()}
         columns |= {} if self.number is None else {"number": self.number}
+        columns |= {} if self.count is None else {"count": self.count}
         return {name: values.cpu().numpy() for name, values in columns.items()}
 
     @classmethod

@@ -111,14 +111,15 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
     return dict(zip(NAMES, values, strict=True))
 
 
-def ranks_of(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | None = None) -> np.ndarray:
     """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of two counts of
     negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
-    it. NaN where a score is not finite, and where k is 0.
+    it. NaN where a score is not finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
     """
     positive, negative = positive.astype(np.float32)[:, None], negative.astype(np.float32)
-    above, level = (negative > positive).sum(axis=1), (negative >= positive).sum(axis=1)
-    usable = np.isfinite(positive[:, 0]) & np.isfinite(negative).all(axis=1) & (negative.shape[1] > 0)
+    counts = np.ones(negative.shape, bool) if count is None else np.arange(negative.shape[1]) < count[:, None]
+    above, level = ((is_better & counts).sum(axis=1) for is_better in (negative > positive, negative >= positive))
+    usable = np.isfinite(positive[:, 0]) & np.isfinite(negative).all(axis=1) & counts.any(axis=1)
     return np.where(usable, 1 + 0.5 * (above + level), math.nan)
 
 

@@ -125,16 +125,17 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
         collected = session.goal.collector()
         for step in range(session.batches[split].num_steps):
             session.watchdog.at(split, step)
-            positive, negative = _score(session, bank, split, step)
-            collected.take({"positive": positive, "negative": negative})
+            collected.take(_score(session, bank, split, step))
         metrics = split_metrics(session, split, collected)
         values |= {f"{split}_{name}": value for name, value in metrics.items()}
     return values
 
 
-def _score(session: Session, bank: EdgeBank, split: str, step: int) -> tuple[np.ndarray, np.ndarray]:
+def _score(session: Session, bank: EdgeBank, split: str, step: int) -> dict[str, np.ndarray]:
     """Collective. Score a step's events [b] and all their negatives [b, k], a few columns at a time."""
     batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
     pieces = range(0, max(1, negatives.per_event), chunk)
     scores = [bank.score(batches, step, negatives, slice(first, first + chunk)) for first in pieces]
-    return scores[0][0], np.concatenate([others for _, others in scores], axis=1)
+    columns = {"positive": scores[0][0], "negative": np.concatenate([negative for _, negative in scores], axis=1)}
+    count = negatives.count if isinstance(negatives, Negatives) else None
+    return columns if count is None else columns | {"count": count[batches.at(step)]}

@@ -25,7 +25,7 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.eval_config import NEGATIVE_KINDS
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negative_file import NegativeFile, OriginalIds, open_negatives
+from hpcgnn.temporal.negative_file import NegativeFile, is_none, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory, random_negatives
 
 REMEDY = "set eval.negatives random, or file"
@@ -37,8 +37,8 @@ def fixed_negatives(
     path: str, batches: Batches, splits: Splits, partition: TemporalPartition, world: World, channel: Channel
 ) -> Negatives:
     """Collective. Read the negatives [n, k] that a file lists for this rank's events of a split; ``negative_file``
-    describes the formats. The file may list events of other splits too; ``{split}`` in the path stands for the name of
-    the split.
+    describes the formats. Events with fewer than k have them first, then their first one again. The file may list
+    events of other splits too; ``{split}`` in the path stands for the name of the split.
 
     Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
     unknown id, or an event of the split that is not listed.
@@ -54,15 +54,18 @@ def fixed_negatives(
     homes = BlockOwnership.even(end - begin, world.size)
     table = _collect(file, homes, begin, end, partition, world, channel)
     _check_complete(path, table, begin + int(homes.starts[world.rank]), batches.name, world)
-    (dst,) = Route.plan(homes, batches.events.row - begin, channel).pull(torch.from_numpy(table))
-    return Negatives(dst.numpy())
+    (lines,) = Route.plan(homes, batches.events.row - begin, channel).pull(torch.from_numpy(table))
+    dst = lines.numpy()
+    count = (dst >= 0).sum(axis=1)
+    return Negatives(np.where(dst < 0, dst[:, :1], dst), count=None if (count == dst.shape[1]).all() else count)
 
 
 def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, world, channel) -> np.ndarray:
-    """Collective. Collect this rank's home rows, [rows, k] global ids, -1 where the file lists nothing."""
+    """Collective. Collect this rank's home rows, [rows, k] global ids, -1 where the file lists nothing, and behind an
+    event's last one."""
     listed, per_event = world.broadcast(file and (file.num_listed, file.per_event))
     table = np.full((int(homes.starts[world.rank + 1] - homes.starts[world.rank]), per_event), -1, np.int64)
-    ids = OriginalIds(partition, files.split_relation(partition.relation)[2], world)
+    ids = partition.original_ids(files.split_relation(partition.relation)[2], world)
     with together(world, STAGE):
         if file and listed and not 0 <= file.row.min() <= file.row.max() < partition.num_events:
             wrong = file.row[(file.row < 0) | (file.row >= partition.num_events)][0]
@@ -86,7 +89,7 @@ def _of_split(file: NegativeFile, start: int, lines: np.ndarray, ids: np.ndarray
     """Return rows and global ids of the listed events of the split. Raises ValueError for an unknown id."""
     rows = file.row[start : start + len(lines)].astype(np.int64)
     keep = (rows >= begin) & (rows < end)
-    unknown = np.argwhere((ids < 0) & keep[:, None])
+    unknown = np.argwhere((ids < 0) & keep[:, None] & ~is_none(lines))
     if len(unknown):
         line, column = unknown[0]
         raise ValueError(
@@ -115,8 +118,8 @@ def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, w
     equal events share a line."""
     source, _, destination = files.split_relation(partition.relation)
     columns: Any = file.keys if file else (None, None, None)
-    src = OriginalIds(partition, source, world).find_for_first(columns[0])
-    dst = OriginalIds(partition, destination, world).find_for_first(columns[1])
+    src = partition.original_ids(source, world).find_for_first(columns[0])
+    dst = partition.original_ids(destination, world).find_for_first(columns[1])
     keys = np.empty((0, 4), np.int64)
     if file:
         keys = np.column_stack([src, dst, columns[2], np.arange(file.num_listed)])

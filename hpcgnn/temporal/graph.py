@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
+from hpcgnn.graph.original_ids import OriginalIds
 
 FIXED = ("row", "src", "dst", "time")
 KEPT = ("feat", "label", "split")  # further columns of events that training uses
@@ -62,7 +64,7 @@ class Events:
 class TemporalPartition:
     """A rank's share. flat_row [n] of every local node; graph: hash of the graph file, the same for all its partition
     sets; features, node_feature only where the graph has them; node_ids: original ids by type; unused: columns of
-    events that training does not look at."""
+    events that training does not look at; time_scale: times of the graph / times of its source."""
 
     book: Book
     graph: str
@@ -75,11 +77,16 @@ class TemporalPartition:
     events: Events
     features: np.ndarray | None
     unused: tuple[str, ...] = ()
+    time_scale: float = 1
 
     @property
     def num_nodes(self) -> int:
         """Local nodes, n."""
         return len(self.flat_row)
+
+    def original_ids(self, node_type: str, world: World) -> OriginalIds:
+        """Return what finds the nodes of a type by original id."""
+        return OriginalIds(self.book, node_type, self.node_ids[node_type], world)
 
     @property
     def edge_width(self) -> int:
@@ -122,7 +129,7 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, worki
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
         set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
         hashes = [digest.decode() for digest in file["parts/hash"][()]]
-        relation, num_events = _only_relation(file)
+        relation, num_events, time_scale = _only_relation(file)
         if len(hashes) != offsets.shape[1] - 1:
             raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
     digests = hashes if check_hash else [None] * len(hashes)
@@ -144,10 +151,11 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, worki
     return TemporalPartition(
         book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids, history,
         _merge_events(own), features, tuple(name for name in parts[0].edges if name not in FIXED + KEPT),
+        time_scale,
     )  # fmt: skip
 
 
-def _only_relation(file: h5py.File) -> tuple[str, int]:
+def _only_relation(file: h5py.File) -> tuple[str, int, float]:
     files.check_kind(file, "temporal")
     names = files.relations(file)
     if len(names) != 1:
@@ -155,7 +163,7 @@ def _only_relation(file: h5py.File) -> tuple[str, int]:
             f"{file.filename}: temporal training takes one relation, this set has {', '.join(names)}"
         )
     group = file["edges"][names[0]]
-    return names[0], int(group.attrs["num_edges"])
+    return names[0], int(group.attrs["num_edges"]), float(group.attrs.get("time_scale", 1))
 
 
 def _read_part(path, part: int, set_id: str, digest: str | None, types, relation: str) -> _Part:

@@ -1,8 +1,10 @@
-"""Files of fixed negatives, as rank 0 reads them: m listed events, k negatives each, ids as in the graph's source.
+"""Files of fixed negatives, as rank 0 reads them: m listed events, up to k negatives each, ids of the graph's source.
 
-* .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings);
-* .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array [k] of
-  destinations. Unpickling admits arrays and built-in containers only, so that such a file cannot run code.
+* .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings); lines of fewer
+  negatives end with -1, or with empty strings;
+* .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array of
+  destinations, of any length. Unpickling admits arrays and built-in containers only, so that such a file cannot run
+  code.
 """
 
 from __future__ import annotations
@@ -18,9 +20,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from hpcgnn.comm.world import World
 from hpcgnn.graph import files
-from hpcgnn.temporal.graph import TemporalPartition
 
 SUFFIXES = (".npz", ".h5", ".pkl")
 
@@ -28,7 +28,7 @@ SUFFIXES = (".npz", ".h5", ".pkl")
 @dataclass(frozen=True, slots=True)
 class NegativeFile:
     """Negatives as a file lists them. read(start, stop): negatives [stop - start, k] of the events listed there, int64
-    or bytes.
+    or bytes; behind the last one of an event, what ``is_none`` says.
 
     Events are listed by row [m], or by their source, destination and time: keys, three arrays [m].
     """
@@ -60,7 +60,7 @@ def open_negatives(path: str) -> NegativeFile:
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
             f"{path}: cannot read 'row' [m] and 'negatives' [m, k] ({' '.join(str(error).split())}); write both as "
-            "plain arrays, the same number k of negatives for every event"
+            "plain arrays; lines of fewer negatives than others end with -1, or with empty text"
         ) from error
     _check(path, row, shape)
     return NegativeFile(path, shape[0], shape[1], lambda start, stop: _as_ids(read(start, stop), path, start), row)
@@ -101,22 +101,31 @@ def _check(path: str, row: np.ndarray, shape: tuple[int, ...]) -> None:
         )
 
 
+def is_none(ids: np.ndarray) -> np.ndarray:
+    """Say where a line has no further negative, bool of the shape of ``ids``."""
+    return ids == (b"" if ids.dtype.kind == "S" else -1)
+
+
 def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
-    """Convert ids to int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
+    """Convert ids [m, k] to int64 or bytes; whole numbers stored as floats are taken (TGB's files have them)."""
     if values.dtype.kind == "O":  # variable-length strings of HDF5
         values = np.array([[v if isinstance(v, bytes) else str(v).encode() for v in line] for line in values], "S")
     if values.dtype.kind == "U":
         values = np.char.encode(values, "utf-8")
     if values.dtype.kind not in "iufS":
         raise ValueError(f"{path}: negatives must be integers or strings, got {values.dtype}")
-    bad = values == b"" if values.dtype.kind == "S" else values < 0
+    none = is_none(values)
+    bad = none & ~np.logical_and.accumulate(none[:, ::-1], axis=1)[:, ::-1]  # others follow
+    bad[:, 0] |= none[:, 0]
+    if values.dtype.kind != "S":
+        bad |= (values < 0) & ~none
     if values.dtype.kind == "f":
-        bad = bad | ~(values == np.floor(values))
+        bad |= ~(values == np.floor(values))
     if bad.any():
         line, column = np.argwhere(bad)[0]
         raise ValueError(
-            f"{path}: line {start + line}: {values[line, column].item()!r} is no id; every event must have all "
-            f"{values.shape[1]} negatives: fill up with further nodes, or keep fewer for all"
+            f"{path}: line {start + line}: {values[line, column].item()!r} is no id; every event must have a negative, "
+            "and -1, or empty text, may only stand behind its last one"
         )
     return values if values.dtype.kind == "S" else values.astype(np.int64)
 
@@ -234,22 +243,40 @@ def _open_pickle(path: str) -> NegativeFile:
         lines = [_as_array(key, line) for key, line in content.items()]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    size = len(lines[0])
     for key, line in zip(content, lines, strict=True):
-        if line.shape != (size,) or size == 0:
-            raise ValueError(
-                f"{path}: event {key}: {line.shape} negatives, where the first event has {size}; all events must have "
-                "the same number, at least one: repeat negatives, or keep fewer for all"
-            )
-    negatives = _as_ids(np.stack(lines), path, 0)
+        if line.ndim != 1 or len(line) == 0:
+            raise ValueError(f"{path}: event {key}: {line.shape} negatives; give every event a list of at least one")
+    negatives = _as_ids(_as_table(lines, path), path, 0)
     columns = zip(KEY, zip(*content, strict=True), strict=True)
     source, destination, time = (_key_column(path, name, column) for name, column in columns)
     return NegativeFile(
-        path, len(lines), size, lambda start, stop: negatives[start:stop], None, (source, destination, time)
+        path,
+        len(lines),
+        negatives.shape[1],
+        lambda start, stop: negatives[start:stop],
+        None,
+        (source, destination, time),
     )
 
 
+def _as_table(lines: list[np.ndarray], path: str) -> np.ndarray:
+    """Make lines [m, k] of lists of negatives, filled up behind the last one of each."""
+    counts, negatives = np.array([len(line) for line in lines]), np.concatenate(lines)
+    size = int(counts.max())
+    if size * len(lines) > MOST_FILLED * len(negatives):
+        raise ValueError(
+            f"{path}: one event has {size} negatives, and {len(lines)} events have {len(negatives)} together; keep "
+            "fewer for the longest lists"
+        )
+    if negatives.dtype.kind in "iu":
+        negatives = negatives.astype(np.int64)
+    table = np.full((len(lines), size), -1 if negatives.dtype.kind in "if" else "", negatives.dtype)
+    table[np.arange(size) < counts[:, None]] = negatives
+    return table
+
+
 KEY = ("source", "destination", "time")
+MOST_FILLED = 16  # entries of a table for each negative that a file lists
 
 
 def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
@@ -261,44 +288,3 @@ def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
             f"{path}: the {name} of all keys must be whole numbers, got {column.dtype}, such as {values[0]!r}"
         )
     return column.astype(np.int64)
-
-
-class OriginalIds:
-    """Finds the nodes of one type by original id; every rank knows its own."""
-
-    def __init__(self, partition: TemporalPartition, node_type: str, world: World):
-        base = partition.book.type_base()
-        kind = partition.book.node_types.index(node_type)
-        local = np.flatnonzero((partition.flat_row >= base[kind]) & (partition.flat_row < base[kind + 1]))
-        ids = partition.node_ids[node_type]
-        order = np.argsort(ids, kind="stable")
-        self._ids, self._global_ids = ids[order], partition.book.local_to_global(world.rank)[local][order]
-        self._world = world
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """Collective. Find the global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where
-        no node has one. Integers match bytes and text that spell them."""
-        encoded = np.char.encode(ids, "utf-8") if ids.dtype.kind == "U" else ids
-        return self._world.reduce_array(self._find_own(encoded), "max")
-
-    def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
-        """Collective. Find the global ids of ids that rank 0 alone brings and asks for, however often each; None
-        elsewhere."""
-        unique = inverse = None
-        if self._world.rank == 0:
-            unique, inverse = np.unique(ids, return_inverse=True)
-        global_ids = self.find(self._world.broadcast(unique))
-        return None if inverse is None else global_ids[inverse]
-
-    def _find_own(self, ids: np.ndarray) -> np.ndarray:
-        own_ids, global_ids = self._ids, self._global_ids
-        if len(own_ids) == 0:
-            return np.full(len(ids), -1, np.int64)
-        if ids.dtype.kind != "S" and own_ids.dtype.kind == "S":
-            ids = ids.astype("S")
-        elif ids.dtype.kind == "S" and own_ids.dtype.kind != "S":
-            own_ids = own_ids.astype("S")
-            order = np.argsort(own_ids)
-            own_ids, global_ids = own_ids[order], global_ids[order]
-        place = np.minimum(np.searchsorted(own_ids, ids), len(own_ids) - 1)
-        return np.where(own_ids[place] == ids, global_ids[place], -1)

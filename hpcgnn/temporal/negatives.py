@@ -21,10 +21,12 @@ from hpcgnn.temporal.graph import TemporalPartition
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
-    """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source."""
+    """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source; count [n]:
+    how many of the k, the first ones, count for each event, None: all."""
 
     dst: np.ndarray
     src: np.ndarray | None = None
+    count: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.dst)
@@ -36,7 +38,8 @@ class Negatives:
 
     def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
         """Return the negatives of some of the events, such as those of one step; columns: some of each event's."""
-        return Negatives(self.dst[events, columns], None if self.src is None else self.src[events, columns])
+        src = None if self.src is None else self.src[events, columns]
+        return Negatives(self.dst[events, columns], src, None if self.count is None else self.count[events])
 
 
 def no_negatives(batches: Batches) -> Negatives:

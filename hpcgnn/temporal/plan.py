@@ -134,8 +134,9 @@ def on_device(part: Part, device: torch.device) -> Part:
 class StepPlan:
     """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
     roots [N] and of their neighbours [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
-    label and the like; write, hot, delivery: None without memory; hot: of the hot nodes, where there are any; delivery:
-    None when mails are but the winners' own; final: no further plan of this step scores more negatives."""
+    label, and count, how many negatives of each count, if not all; write, hot, delivery: None without memory; hot: of
+    the hot nodes, where there are any; delivery: None when mails are but the winners' own; final: no further plan of
+    this step scores more negatives."""
 
     step: int
     epoch: int

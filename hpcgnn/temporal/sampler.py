@@ -73,6 +73,8 @@ class TemporalSampler:
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         side, needs = self._side, self._needs
         events, candidates = side.events(batches, negatives, step, columns)
+        labels = {name: values for name, values in events.columns.items() if name == "label"}
+        labels |= {} if candidates.count is None else {"count": candidates.count}
         ids = [values for values in (candidates.dst, candidates.src) if values is not None]
         roots = side.lib.concatenate([events.src, events.dst, *(values.T.reshape(-1) for values in ids)])
         numbers = side.arange(negatives.per_event * len(ids)).reshape(len(ids), -1)[:, columns].reshape(-1)
@@ -95,7 +97,7 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,
             batches.events.row[batches.at(step)], route.to(self._place.device), query,
             (self._move(roots), self._move(answers[0].other)) if needs.slots else None, side.event_feature(events),
-            *writes, {name: self._move(values) for name, values in events.columns.items() if name == "label"}, write,
+            *writes, {name: self._move(values) for name, values in labels.items()}, write,
         )  # fmt: skip
         return pad_plan(plan) if self._padded else plan
 

@@ -184,8 +184,8 @@ class DeviceSide:
         if isinstance(negatives, AllOthers):
             return own, Negatives(self._put(negatives.at(rows, columns).dst))
         if self._negatives is None or self._negatives[0] is not negatives:
-            src = None if negatives.src is None else self._put(negatives.src)
-            self._negatives = negatives, Negatives(self._put(negatives.dst), src)
+            src, count = (None if values is None else self._put(values) for values in (negatives.src, negatives.count))
+            self._negatives = negatives, Negatives(self._put(negatives.dst), src, count)
         return own, self._negatives[1].at(rows, columns)
 
     def _put(self, values: np.ndarray) -> Any:

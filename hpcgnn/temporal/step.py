@@ -334,7 +334,7 @@ class TemporalLinkTask(TemporalTask):
         nearby = None if plan.nearby is None else tuple(map(partial(by_role, plan), plan.nearby))
         if not plan.paired:
             logits = self.model.decode(rows, nearby)
-            return LinkScores(logits[0], logits[1:])
+            return LinkScores(logits[0], logits[1:], count=plan.columns.get("count"))
         source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
         positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby))
         between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))

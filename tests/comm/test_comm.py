@@ -1,5 +1,7 @@
 """Exchange, routes, gradient sums: size-agnostic, against what each rank can compute alone."""
 
+import errno
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -342,3 +344,12 @@ def test_watchdog_knows_the_line_of_the_main_thread(comm):
         where = pool.submit(watchdog._where).result()
     assert where.stage == "start"
     assert "threading.py:" in where.line
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.EROFS, "choose another folder"), (errno.EACCES, "permission")])
+def test_what_the_system_refuses_comes_with_a_remedy(comm, number, remedy):
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    error = OSError(number, os.strerror(number), "/gone") if comm.rank == comm.size - 1 else None
+    with pytest.raises(DistributedError, match=f"'/gone'; .*{remedy}") as caught:
+        world.agree(error, "write")
+    assert not caught.value.user_error

@@ -50,6 +50,35 @@ def test_a_wrong_word_is_refused_alike_everywhere(parser):
         SamplingConfig(strategy="newest")
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--train.epoch=3", "no option --train.epoch; did you mean --train.epochs?"),
+     ("--lr=3", "no option --lr; did you mean --train.lr?"),
+     ("--trian.epochs=3", "no option --trian.epochs; did you mean --train.epochs?"),
+     ("--qqqqqq=3", "no option --qqqqqq (see --help)"),
+     ("--train.epochs=many", "train.epochs must be an integer, got 'many'"),
+     ("--train.lr=x", "train.lr must be a number, got 'x'"),
+     ("--task.class_weights=[a]", "task.class_weights must be a list, each entry a number, got 'a'")],
+)  # fmt: skip
+def test_mistakes_are_told_in_plain_words(parser, argument, message):
+    with pytest.raises(ValueError) as caught:
+        configuration.parse(parser, [argument])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("train:\n  epoch: 3\n", "no key train.epoch; did you mean train.epochs?"),
+     ("epochs: 3\n", "no key epochs; did you mean train.epochs?"),
+     ("train:\n  epochs: [1]\n", "train.epochs must be an integer, got '[1]'")],
+)  # fmt: skip
+def test_mistakes_in_a_file_are_told_in_plain_words(parser, tmp_path, text, message):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError) as caught:
+        configuration.parse(parser, ["--config", str(tmp_path / "config.yaml")])
+    assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize("text", ["trian:\n  epochs: 3\n", "train:\n  epoch: 3\n", "train: [1, 2\n"])
 def test_mistakes_in_a_saved_file_name_the_file(tmp_path, text):
     path = tmp_path / "config.yaml"

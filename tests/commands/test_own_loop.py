@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from mpi4py import MPI
 from static_runs import make_static_parts, plain
@@ -42,6 +45,17 @@ def test_an_error_of_one_rank_ends_the_job(tmp_path, mpirun, prefetch):
     assert result.returncode != 0
     assert "ZeroDivisionError: a defect of one's own" in result.stderr
     assert "hpcgnn: rank 1 of 2 on " in result.stderr
+    assert "OSC UCX" not in result.stderr  # Open MPI's component for windows between nodes, of which there are none
+
+
+@pytest.mark.parametrize("value", [None, "rdma"])
+def test_a_choice_of_windows_stays(monkeypatch, value):
+    """Open MPI reads the variable when MPI starts, so it is set before."""
+    monkeypatch.delenv("OMPI_MCA_osc", raising=False)
+    if value:
+        monkeypatch.setenv("OMPI_MCA_osc", value)
+    command = [sys.executable, "-c", "import os, hpcgnn; print(os.environ['OMPI_MCA_osc'])"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip() == (value or "^ucx")
 
 
 def test_an_error_that_all_ranks_have_aborts_nothing(tmp_path, mpirun):

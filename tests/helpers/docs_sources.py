@@ -146,6 +146,7 @@ SOURCES = {
     "data/wikipedia.csv": _jodie,
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
     "pairs.csv": _pairs,
+    "links.csv": lambda path: path.write_text("src,dst\n1000,1003\n1006,1000\n"),
     "shop.yaml": _own_spec,
     "papers/": _chunks,
     "chunks/": _chunks,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn import info
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph.saved_rows import SavedRows
@@ -278,7 +281,7 @@ def test_a_run_leaves_before_its_time_ends(monkeypatch, left, wanted, early):
         stop.leave_before_end(wanted)
 
 
-def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path):
+def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path, capsys):
     """One rank's clock is enough; a checkpoint is whole before the run leaves with 75; info tells it all."""
     graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
     parts = make_parts(comm, graph, mpi_tmp_path / "parts")
@@ -317,6 +320,14 @@ def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path
         assert not problems
         assert any(line.startswith("tested: best epoch") for line in lines)
         assert sum("whole" in line for line in lines) == 3
+        (best,) = (line for line in lines if line.startswith("best-"))
+        assert re.match(r"best-0000(\d): after the training of epoch \1; ", best)
+        alone = World(CommConfig(device="cpu", threads=1), MPI.COMM_SELF)
+        folders = [mpi_tmp_path / "whole", mpi_tmp_path / "cut"]
+        capsys.readouterr()
+        assert info.main(alone, list(map(str, folders))) == 0
+        printed = capsys.readouterr().out
+        assert all(f"{folder}: temporal graph" in printed for folder in folders)
         flip(checkpoint.find_latest(mpi_tmp_path / "cut" / "checkpoints") / "state.safetensors")
         _, problems = describe_run(mpi_tmp_path / "cut", check=True)
         assert len(problems) == 1

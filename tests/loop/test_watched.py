@@ -12,10 +12,10 @@ from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.loop import checkpoint, node_file
+from hpcgnn.loop import answer_file, checkpoint
+from hpcgnn.loop.answer_file import AnswerColumns, write_answers
 from hpcgnn.loop.checkpoint import Progress, State
 from hpcgnn.loop.checkpoint_writer import CheckpointWriter
-from hpcgnn.loop.node_file import NodeColumns, write_nodes
 from hpcgnn.loop.session import split_metrics
 
 
@@ -81,13 +81,13 @@ def test_exact_scores(comm, mpi_tmp_path, reports, ranking):
 
 def test_writing_predictions(comm, mpi_tmp_path, reports, monkeypatch):
     """Every slab, on all ranks."""
-    monkeypatch.setattr(node_file, "SLAB", 3)
+    monkeypatch.setattr(answer_file, "SLAB", 3)
     world = World(CommConfig(device="cpu", threads=1), comm)
     world.working = Watchdog(world, 0).working
     rows = np.arange(comm.rank, 20, comm.size)
     for name in ("nodes.csv", "nodes.npz"):
         reports.clear()
-        write_nodes(str(mpi_tmp_path / name), NodeColumns(rows, 20, {"class": rows}), world)
+        write_answers(str(mpi_tmp_path / name), AnswerColumns(rows, 20, {"class": rows}), world)
         assert reports["write"] == 7
 
 

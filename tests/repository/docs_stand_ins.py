@@ -22,11 +22,12 @@ from data_tools.synthetic.built_in import make_synthetic_graph
 from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
-SHOP, LEARNT_SHOP = "shop", "shop with a split"
+SHOP, LEARNT_SHOP, LINKS = "shop", "shop with a split", "links"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
     r"data_tools\.derive|(recipes/|--recipe )bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP,
-    r"--nodes node": UNSPLIT, r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
+    r"links-run/": LINKS, r"--nodes node": UNSPLIT,
+    r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|snapshots\.py|--task.target": SNAPSHOTS,
@@ -34,6 +35,7 @@ KINDS = {
 PAGE_KINDS = {"static.md": STATIC, "snapshots.md": SNAPSHOTS}
 RUN_OPTIONS = {
     TEMPORAL: [], STATIC: ["--kind=static", "--sampling.fanouts=[3,2]", "--model.layers=2"],
+    LINKS: ["--kind=static", "--task.kind=link", "--sampling.fanouts=[3]", "--model.layers=1"],
     SNAPSHOTS: ["--kind=snapshots"],
 }  # fmt: skip
 GRAPHS: dict[str, Callable[[Path], object]] = {
@@ -55,7 +57,7 @@ SET_NAMES = (
     "parts/", "sfhh-parts/", "mo-parts/", "enron-parts/", "cora-parts/", "fb15k-237-parts/", "gowalla-parts/",
 )  # fmt: skip
 FLAGS = ("--stratify", "--sort", "--undirected", "--cumulative", "--static", "--rmat", "--raw")
-RUN_NAMES = ("run/", "other/", "run2/")
+RUN_NAMES = ("run/", "other/", "run2/", "links-run/")
 STAND_INS = GRAPH_NAMES + SET_NAMES + RUN_NAMES
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from pyarrow import parquet
 from run_commands import run
 from static_runs import make_static_parts, open_graph_session, static_config, typed
 from training_runs import on_rank_0
@@ -19,8 +20,8 @@ from hpcgnn import config as configuration
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.kinds import KINDS
-from hpcgnn.loop import node_file
-from hpcgnn.loop.node_file import write_nodes
+from hpcgnn.loop import answer_file
+from hpcgnn.loop.answer_file import write_answers
 from hpcgnn.native import Relabel
 from hpcgnn.static.inference import _full_block, infer, last_rows
 from hpcgnn.static.predict import predict_nodes
@@ -45,6 +46,14 @@ def read_csv(path) -> tuple[list[str], list[str], np.ndarray]:
     return heading, [row[0] for row in rows], np.array([row[1:] for row in rows], float)
 
 
+def read_parquet(path) -> tuple[list[str], list[str], np.ndarray]:
+    """The same of a parquet file, one row group a slab."""
+    file = parquet.ParquetFile(path)
+    assert file.num_row_groups == 3
+    heading, (nodes, *columns) = file.schema.names, file.read().to_pydict().values()
+    return heading, nodes, np.array(columns, float).T
+
+
 @pytest.mark.serial
 def test_a_chunk_costs_what_it_holds():
     """Not what the rank holds, whatever the number of chunks."""
@@ -66,16 +75,16 @@ def test_a_chunk_costs_what_it_holds():
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
-@pytest.mark.parametrize("name", ["nodes.csv", "nodes.npz"])
+@pytest.mark.parametrize("name", ["nodes.csv", "nodes.npz", "nodes.parquet"])
 def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path, monkeypatch, name, embeddings):
     """In slabs of a few nodes, and what is in it is what inference says."""
-    monkeypatch.setattr(node_file, "SLAB", 50)
+    monkeypatch.setattr(answer_file, "SLAB", 50)
     parts = make_static_parts(comm, with_ids, mpi_tmp_path)
     config = static_config(model__residual=True, model__hidden=4)
 
     def write(communicator, path):
         session = open_graph_session(communicator, parts, config)
-        write_nodes(str(path), predict_nodes(session, embeddings), session.world)
+        write_answers(str(path), predict_nodes(session, embeddings), session.world)
         return session
 
     write(comm, mpi_tmp_path / name)
@@ -93,7 +102,7 @@ def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path,
             assert found["node"].tolist() == ids
             found = np.column_stack([found["class"], found[column]])
         else:
-            heading, nodes, found = read_csv(path)
+            heading, nodes, found = read_parquet(path) if name.endswith(".parquet") else read_csv(path)
             assert heading == ["node", "class", *(f"{column}_{place}" for place in range(values.shape[1]))]
             assert nodes == ids
         assert np.array_equal(found[:, 0], classes)
@@ -134,9 +143,12 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("static", ["--pairs=pairs.csv"], "--pairs and --nodes are for runs on temporal graphs"),
-        ("static", ["--nodes=nodes.csv"], "--pairs and --nodes are for runs on temporal graphs"),
-        ("temporal", ["--embeddings"], "--embeddings is for runs on static graphs"),
+        ("static", ["--pairs=pairs.csv"], "--pairs is for runs that learnt links; this one predicts labels of all"),
+        ("static", ["--nodes=nodes.csv"], "--nodes is for runs on temporal graphs; this one answers for all nodes"),
+        ("snapshots", ["--pairs=pairs.csv"], "--pairs and --nodes are not for runs on snapshots"),
+        ("snapshots", ["--embeddings"], "--embeddings is not for runs on snapshots"),
+        ("temporal", ["--embeddings"], "give either --pairs or --nodes"),
+        ("temporal", ["--embeddings", "--pairs=pairs.csv"], "--embeddings are of nodes: give --nodes, not --pairs"),
         ("temporal", [], "give either --pairs or --nodes"),
     ],
 )
@@ -145,3 +157,13 @@ def test_options_of_the_other_kind_are_refused(comm, mpi_tmp_path, capsys, kind,
     assert run([["predict", str(mpi_tmp_path), *options, f"--out={mpi_tmp_path / 'out.csv'}"]]) == 2
     assert comm.rank or message in capsys.readouterr().err
     assert not (mpi_tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("name", ["out", "out.txt", "out.csv.gz"])
+def test_formats_that_are_none_are_refused_before_any_work(comm, mpi_tmp_path, capsys, kind, name):
+    on_rank_0(comm, lambda: configuration.save(KINDS[kind].config(), {}, mpi_tmp_path / "config.yaml"))
+    assert run([["predict", str(mpi_tmp_path), "--nodes=nodes.csv", f"--out={mpi_tmp_path / name}"]]) == 2
+    expected = f"{name}: the suffix says what is written, and must be one of .csv, .npz, .parquet"
+    assert comm.rank or expected in capsys.readouterr().err
+    assert not (mpi_tmp_path / name).exists()

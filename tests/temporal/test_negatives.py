@@ -374,7 +374,10 @@ def pkl(content):
 
 DAMAGED = {
     "unknown id": (npz(row=ROWS, negatives=changed(650, 999)), r"event row 650: negative 999 is no destination"),
-    "padding": (npz(row=ROWS, negatives=changed(651, -1)), r"line 651: -1 is no id; every event must have all 4"),
+    "padding": (
+        npz(row=ROWS, negatives=changed(651, -1)),
+        r"line 651: -1 is no id; every event must have a negative, and -1",
+    ),
     "empty name": (npz(row=ROWS, negatives=changed(652, "", "U5")), r"line 652: b'' is no id"),
     "missing event": (
         npz(row=ROWS[:-3], negatives=GOOD[:-3]),
@@ -382,7 +385,10 @@ DAMAGED = {
     ),
     "row twice": (npz(row=np.append(ROWS, 5), negatives=GOOD[[*ROWS, 5]]), r"event row 5 is listed 2 times"),
     "row outside": (npz(row=ROWS + 1, negatives=GOOD), r"event row 700 is outside 0..699"),
-    "ragged": (npz(row=ROWS[:2], negatives=np.array([[1], [2, 3]], object)), r"the same number k of negatives"),
+    "ragged": (
+        npz(row=ROWS[:2], negatives=np.array([[1], [2, 3]], object)),
+        r"lines of fewer negatives than others end with -1",
+    ),
     "no row": (npz(negatives=GOOD), r"'row' \[m\] and 'negatives' \[m, k\]"),
     "lengths differ": (npz(row=ROWS, negatives=GOOD[:5]), r"must be \[700, k\], .*got \(5, 4\)"),
     "no columns": (npz(row=ROWS, negatives=GOOD[:, :0]), r"has no columns"),
@@ -396,7 +402,12 @@ DAMAGED = {
     "truncated pickle": (pkl(pickle.dumps({(1, 2, 3): GOOD[0]})[:-9]), r"not a pickled dict"),
     "a list": (pkl([1, 2]), r"must hold a dict"),
     "keys of two": (pkl({(1, 2): GOOD[0]}), r"keys must be \(source, destination, time\), got \(1, 2\)"),
-    "another length": (pkl({(1, 2, 3): GOOD[0], (1, 2, 4): GOOD[0, :3]}), r"event \(1, 2, 4\): \(3,\) negatives"),
+    "no negatives": (pkl({(1, 2, 3): GOOD[0], (1, 2, 4): GOOD[0, :0]}), r"event \(1, 2, 4\): \(0,\) negatives; give"),
+    "no negatives in npz": (npz(row=ROWS, negatives=np.full_like(GOOD, -1)), r"line 0: -1 is no id"),
+    "one list of nearly all": (
+        pkl({(1, 2, time): GOOD[0, :1] for time in range(50)} | {(1, 2, 50): GOOD[:25].ravel()}),
+        r"one event has 100 negatives, and 51 events have 150 together",
+    ),
     "unknown events": (pkl({(1, 2, 3): GOOD[0]}), r"no negatives for event row \d+ of test"),
     "times of text": (pkl({(1, 2, "3"): GOOD[0]}), r"the time of all keys must be whole numbers"),
 }

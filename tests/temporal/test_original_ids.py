@@ -6,8 +6,6 @@ from evaluation_setup import Evaluation
 from random_graphs import write_graph
 from training_runs import make_parts, on_rank_0
 
-from hpcgnn.temporal.negative_file import OriginalIds
-
 NUMBERS, NAMES = 1000 + 3 * np.arange(7), np.array([f"n{i}é" for i in range(7)])
 
 
@@ -18,7 +16,7 @@ def test_every_spelling_finds_its_node(comm, mpi_tmp_path, stored):
     columns = {"src": np.arange(60) % 7, "dst": np.arange(60) % 5, "time": np.arange(60)}
     on_rank_0(comm, lambda: write_graph(graph, {"word": {"id": stored}}, {("word", "next", "word"): columns}) and None)
     evaluation = Evaluation.open(comm, make_parts(comm, graph, mpi_tmp_path / "parts", 4, "random"))
-    ids = OriginalIds(evaluation.partition, "word", evaluation.world)
+    ids = evaluation.partition.original_ids("word", evaluation.world)
     asked = stored[[3, 0, 3, 6]]
     text = asked.astype(str) if asked.dtype.kind == "i" else NAMES[[3, 0, 3, 6]]
     for wanted in (asked, text, np.char.encode(text, "utf-8")):

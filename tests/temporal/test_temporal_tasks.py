@@ -9,6 +9,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from mpi4py import MPI
@@ -17,11 +18,12 @@ from training_runs import bipartite, homogeneous, make_config, make_parts, on_ra
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop import checkpoint
+from hpcgnn.loop.answer_file import write_answers
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig, TaskConfig
-from hpcgnn.temporal.predict import AskedPairs, embed_nodes, read_nodes, score_pairs, write_embeddings
+from hpcgnn.temporal.predict import AskedPairs, Nodes, answer_nodes, read_nodes, read_pairs, score_pairs, source_times
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -348,6 +350,18 @@ def end_of_graph(comm, parts: Path, config: RunConfig) -> Session:
     return session
 
 
+def answered(session: Session, nodes) -> np.ndarray | None:
+    """Collective. The embeddings of nodes, on rank 0."""
+    return answer_nodes(session, nodes, True).slab("embedding", 0, session.world)
+
+
+def read_columns(path) -> dict[str, list[str]]:
+    """Columns of a CSV file."""
+    with open(path, newline="") as file:
+        heading, *rows = csv.reader(file)
+    return dict(zip(heading, map(list, zip(*rows, strict=True)), strict=True))
+
+
 def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mpi_tmp_path):
     """Decoded pair by pair they are the scores of the pairs; more nodes than a batch holds, and repeated ones."""
     config, path = make_config(train__batch_size=30), parts("binary")
@@ -358,9 +372,9 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     file = write_nodes(comm, mpi_tmp_path / "nodes.csv", "node,type,time", rows)
     session = end_of_graph(comm, path, config)
     types = session.partition.book.node_types
-    embedding = embed_nodes(session, read_nodes(str(file), types, 0))
+    embedding = answered(session, read_nodes(str(file), types, 0))
     pairs = AskedPairs("", list(map(str, users)), list(map(str, items)), 10**10 + np.array(users))
-    scores = score_pairs(session, pairs)
+    scores = score_pairs(session, pairs).slab("score", 0, session.world)
     other = parts("binary", "other", 4)
     if comm.rank > 0:
         assert embedding is None
@@ -369,23 +383,35 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     decoded = torch.sigmoid(session.model.decode_pairs(source, destination[None])[0]).detach().numpy()
     np.testing.assert_allclose(decoded, scores, rtol=1e-9)
     alone = end_of_graph(MPI.COMM_SELF, other, config)
-    np.testing.assert_allclose(embedding, embed_nodes(alone, read_nodes(str(file), types, 0)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(embedding, answered(alone, read_nodes(str(file), types, 0)), rtol=1e-9, atol=1e-12)
 
 
-def test_embeddings_are_written_with_original_ids(tmp_path):
-    (tmp_path / "nodes.csv").write_text("node,type,time\n7,user,5\n 9 ,item,\n")
-    nodes, embedding = read_nodes(str(tmp_path / "nodes.csv"), ("user", "item"), 4), np.array([[0.1, 2], [3, 4]])
-    write_embeddings(str(tmp_path / "out.csv"), nodes, embedding)
-    with open(tmp_path / "out.csv", newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows == [["node", "type", "time", "embedding_0", "embedding_1"], ["7", "user", "5", "0.1", "2.0"],
-                    ["9", "item", "5", "3.0", "4.0"]]  # fmt: skip
-    write_embeddings(str(tmp_path / "out.npz"), nodes, embedding)
-    with np.load(tmp_path / "out.npz") as found:
-        assert found["node"].tolist() == [7, 9]
-        assert found["type"].tolist() == ["user", "item"]
-        assert found["time"].tolist() == [5, 5]
-        assert np.array_equal(found["embedding"], embedding)
+@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
+def test_embeddings_are_written_with_original_ids(comm, parts, mpi_tmp_path, suffix):
+    """In the order of the file, with the same numbers in every format."""
+    file = write_nodes(
+        comm, mpi_tmp_path / "nodes.csv", "node,type,time", [(1003, "user", 400), (" 1006 ", "item", "")]
+    )
+    session = end_of_graph(comm, parts("binary"), make_config())
+    nodes = read_nodes(str(file), session.partition.book.node_types, 359)
+    answers, out = answer_nodes(session, nodes, True), str(mpi_tmp_path / f"out.{suffix}")
+    embedding = answers.slab("embedding", 0, session.world)
+    write_answers(out, answers, session.world)
+    if comm.rank:
+        return
+    if suffix == "npz":
+        with np.load(out) as file:
+            table = {name: values.tolist() for name, values in file.items()}
+        assert np.array_equal(table.pop("embedding"), embedding)
+    else:
+        lines = pq.read_table(out).to_pydict() if suffix == "parquet" else read_columns(out)
+        table, vectors = dict(list(lines.items())[:3]), dict(list(lines.items())[3:])
+        assert list(vectors) == [f"embedding_{place}" for place in range(embedding.shape[1])]
+        assert np.array_equal(np.array(list(vectors.values()), float).T, embedding)
+    expected = {"node": [1003, 1006], "type": ["user", "item"], "time": [400, 360]}
+    assert table == (
+        {name: list(map(str, values)) for name, values in expected.items()} if suffix == "csv" else expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -406,4 +432,107 @@ def test_unknown_nodes_are_refused(comm, parts, mpi_tmp_path):
     file = write_nodes(comm, mpi_tmp_path / "nodes.csv", "node,type", [(1000, "user"), (1001, "item")])
     session = open_session(comm, parts("binary"), make_config())
     with pytest.raises(DistributedError, match="row 2: node '1001' is no item of this graph"):
-        embed_nodes(session, read_nodes(str(file), session.partition.book.node_types, 0))
+        answer_nodes(session, read_nodes(str(file), session.partition.book.node_types, 0), True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# times of the source
+
+
+@pytest.mark.parametrize(
+    ("time", "scale", "stored"),
+    [("18", 1, 18), ("18.0", 1, 18), ("18.5", 1000.0, 18500), ("18", 1000.0, 18000), ("", 1000.0, 17001),
+     ("120", 1 / 60, 2), ("18000", 0.001, 18)],
+)  # fmt: skip
+def test_times_are_those_of_the_source(tmp_path, time, scale, stored):
+    (tmp_path / "nodes.csv").write_text(f"node,time\n7,{time}\n")
+    nodes = read_nodes(str(tmp_path / "nodes.csv"), ("user",), 17000 if scale > 1 else 1, scale)
+    assert nodes.time.tolist() == [stored]
+    if time:
+        assert source_times(nodes.time, scale) == pytest.approx([float(time)])
+
+
+@pytest.mark.parametrize(
+    ("time", "scale", "message"),
+    [("17", 1000.0, r"row 1: time 17 is not after the graph's last event \(17.5\)"),
+     ("18.0005", 1000.0, "time '18.0005' is not a number that times the graph's time_scale, 1000, is an integer"),
+     ("18.5", 1, "row 1: time '18.5' is not an integer"), ("nan", 1000.0, "time 'nan' is not a number that times"),
+     ("1e30", 1, "time 1e30 does not fit 64 bits"), ("1e999999999", 1, "is not an integer")],
+)  # fmt: skip
+def test_times_between_those_of_the_graph_are_refused(tmp_path, time, scale, message):
+    (tmp_path / "pairs.csv").write_text(f"src,dst,time\n7,8,{time}\n")
+    with pytest.raises(ValueError, match=message):
+        read_pairs(str(tmp_path / "pairs.csv"), 17500 if scale > 1 else 17, scale)
+
+
+def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_path):
+    """With the scores of the graph of the same stored times."""
+
+    def write(scale: float) -> None:
+        bipartite(mpi_tmp_path / f"graph-{scale}.h5", num_events=300)
+        with h5py.File(mpi_tmp_path / f"graph-{scale}.h5", "r+") as file:
+            (edges,) = file["edges"].values()
+            edges.attrs["time_scale"] = scale
+
+    tables = []
+    for scale in (1, 1000.0):
+        on_rank_0(comm, lambda scale=scale: write(scale))
+        parts = make_parts(comm, mpi_tmp_path / f"graph-{scale}.h5", mpi_tmp_path / f"parts-{scale}", 4)
+        session = open_session(comm, parts, make_config())
+        assert session.partition.time_scale == scale
+        pairs = AskedPairs("", ["1000", "1003"], ["1000", "1006"], np.array([9500, 9000]))
+        answers = score_pairs(session, pairs)
+        tables.append({name: answers.slab(name, 0, session.world) for name in ("time", "score")})
+    if comm.rank == 0:
+        assert tables[0]["time"].tolist() == [9500, 9000]
+        assert tables[1]["time"].tolist() == [9.5, 9.0]
+        assert np.array_equal(tables[0]["score"], tables[1]["score"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# labels of what may happen next
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "columns"),
+    [("edge", "three", ["class", "output"]), ("node", "binary", ["class", "output"]),
+     ("edge_regression", "numbers", ["output"])],
+)  # fmt: skip
+def test_labels_are_those_of_evaluation(comm, parts, mpi_tmp_path, kind, labels, columns):
+    """Events of the last batch, asked about by what they are, just before they happen; and one process says the same
+    as several."""
+    config = task_config(kind, sampling__in_batch_neighbors=False)
+    tables = []
+    for communicator, path in ((comm, parts(labels, **RICH)), (MPI.COMM_SELF, parts(labels, "other", 4, **RICH))):
+        session = open_session(communicator, path, config)
+        loader = session.loaders["test"]
+        for split in ("train", "val"):
+            session.scores(split)
+        with loader.plans(0, scored=True) as plans:
+            first = next(iter(plans))
+            expected = session.world.gather_rows(session.task.score(first).arrays()["output"])
+            rows = session.world.gather_rows(first.event_row)
+        with h5py.File(mpi_tmp_path / f"{labels}.h5") as file:
+            ((name, edges),) = file["edges"].items()
+            src_type, _, dst_type = name.split(".")
+            count = int(session.world.total(first.num_events))
+            begin = int(loader.batches.first_row[0])
+            events = slice(begin, begin + count)
+            ids = [file["nodes"][end]["id"][()][edges[column][events]] for end, column in
+                   ((src_type, "src"), (dst_type, "dst"))]  # fmt: skip
+            time, feature = edges["time"][events], edges["feat"][events]
+        src, dst = (list(map(str, column)) for column in ids)
+        object.__setattr__(session.partition, "num_events", begin)  # nothing of the batch has happened
+        if kind == "node":
+            answers = answer_nodes(session, Nodes("", src, [src_type] * count, time, True), False)
+        else:
+            answers = score_pairs(session, AskedPairs("", src, dst, time, feature))
+        assert [name for name in answers.columns if name in ("class", "output", "score")] == columns
+        tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
+        if session.world.rank == 0:
+            output, order = tables[-1]["output"], np.argsort(rows)
+            np.testing.assert_allclose(output.reshape(count, -1), expected[order], rtol=1e-9, atol=1e-12)
+            if "class" in columns:
+                assert np.array_equal(tables[-1]["class"], expected[order].argmax(axis=1))
+    if comm.rank == 0:
+        np.testing.assert_allclose(tables[0]["output"], tables[1]["output"], rtol=1e-9, atol=1e-12)

@@ -1,0 +1,152 @@
+"""Writes columns of answers that are spread over the ranks into one file, whose suffix says in what format."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph import durable
+
+SLAB = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerColumns:
+    """Columns [n, ...] of this rank's answers, by name, in order of the answers' row [n] in the file; total: answers of
+    all ranks, N."""
+
+    row: np.ndarray
+    total: int
+    columns: dict[str, np.ndarray]
+
+    def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
+        """Collective. Gather a column of the answers first .. first + SLAB - 1, in order of row, on rank 0 (None
+        elsewhere)."""
+        own = slice(*np.searchsorted(self.row, (first, first + SLAB)))
+        rows, values = world.gather_rows(self.row[own]), world.gather_rows(self.columns[name][own])
+        return None if rows is None else values[np.argsort(rows)]
+
+
+def text(ids: np.ndarray) -> np.ndarray:
+    """Decode bytes to text of a width that is the same on all ranks; other ids stay as they are."""
+    return np.char.decode(ids, "utf-8").astype(f"U{ids.dtype.itemsize}") if ids.dtype.kind == "S" else ids
+
+
+def check_suffix(path: str) -> None:
+    """Raise ValueError for a file that is to be in no format which its suffix names."""
+    if Path(path).suffix not in WRITERS:
+        raise ValueError(f"--out {path}: the suffix says what is written, and must be one of {', '.join(WRITERS)}")
+
+
+def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
+    """Collective. Write the answers of all ranks in order of row, as the suffix of the path says: arrays (.npz), or a
+    table with a column for each entry of a vector (.csv, .parquet). Rank 0 writes, under a temporary name first, and
+    never holds more than a slab."""
+    temporary = Path(path + ".tmp")
+    WRITERS[Path(path).suffix](temporary, answers, world)
+    with together(world, f"write {path}"):
+        if world.rank == 0:
+            durable.commit(temporary, Path(path))
+
+
+def _write_csv(path: Path, answers: AnswerColumns, world: World) -> None:
+    """Collective."""
+    with _on_rank_0(world, lambda: open(path, "w", newline="")) as file:
+
+        def write(columns: dict[str, np.ndarray], is_first: bool) -> None:
+            writer = csv.writer(file)
+            if is_first:
+                writer.writerow(columns)
+            writer.writerows(map(str, values) for values in zip(*columns.values(), strict=True))
+
+        _write_slabs(path, answers, world, write)
+
+
+def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
+    """Collective. Write a row group a slab."""
+    import pyarrow as pa  # takes a second to load, and few answers are parquet
+    from pyarrow import parquet
+
+    kinds = {name: column[:0] for name, column in _by_entry(answers.columns).items()}
+    schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()])
+    with _on_rank_0(world, lambda: parquet.ParquetWriter(path, schema)) as file:
+        _write_slabs(path, answers, world, lambda columns, _: file.write_table(pa.table(columns, schema)))
+
+
+def _write_slabs(
+    path: Path, answers: AnswerColumns, world: World, write: Callable[[dict[str, np.ndarray], bool], None]
+) -> None:
+    """Collective. Call ``write(columns, is_first)`` on rank 0 for one slab after the other, at least one."""
+    for first in range(0, max(1, answers.total), SLAB):
+        world.working(f"write {path}", first)
+        slabs = {name: answers.slab(name, first, world) for name in answers.columns}
+        with together(world, f"write {path}"):
+            if world.rank == 0:
+                write(_by_entry(slabs), first == 0)
+
+
+def _by_entry(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Make a column of each entry of vectors."""
+    singles: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        if column.ndim == 1:
+            singles[name] = column
+        else:
+            singles |= {f"{name}_{place}": entries for place, entries in enumerate(column.T)}
+    return singles
+
+
+def _write_npz(path: Path, answers: AnswerColumns, world: World) -> None:
+    """Collective. Write one array after the other, slab by slab."""
+    with _on_rank_0(world, lambda: zipfile.ZipFile(path, "w")) as archive:
+        for name, column in answers.columns.items():
+            opened = lambda name=name: archive.open(f"{name}.npy", "w", force_zip64=True)  # noqa: E731
+            with _on_rank_0(world, opened) as file:
+                with together(world, f"write {path}"):
+                    if file:
+                        np.lib.format.write_array_header_2_0(file, {
+                            "descr": np.lib.format.dtype_to_descr(column.dtype), "fortran_order": False,
+                            "shape": (answers.total, *column.shape[1:]),
+                        })  # fmt: skip
+                for first in range(0, answers.total, SLAB):
+                    world.working(f"write {path}", first)
+                    values = answers.slab(name, first, world)
+                    with together(world, f"write {path}"):
+                        if file:
+                            file.write(np.ascontiguousarray(values).tobytes())
+
+
+WRITERS = {".csv": _write_csv, ".npz": _write_npz, ".parquet": _write_parquet}
+
+
+@contextmanager
+def _on_rank_0(world: World, make) -> Iterator:
+    """Collective. Open with ``make()`` on rank 0 (None elsewhere) what is closed at the end of the block."""
+    opened = None
+    with together(world, "write the answers"):
+        opened = make() if world.rank == 0 else None
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def answer_with(path: str, answers: AnswerColumns, what: str, world: World) -> None:
+    """Collective. Write the answers into a file, whose folder is made if need be, and print how many there are of
+    ``what``."""
+    with together(world, f"write {path}"):
+        if world.rank == 0:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_answers(path, answers, world)
+    if world.rank == 0:
+        print(f"{path}: {answers.total} {what}")

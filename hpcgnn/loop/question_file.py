@@ -1,0 +1,75 @@
+"""Reads the CSV files that ask ``hpcgnn.predict`` about nodes or pairs, named by their original ids."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph.original_ids import OriginalIds
+
+
+def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Read the rows of a CSV with a header. Raises ValueError naming file and row for a missing column or field."""
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file")
+    with open(path, newline="") as file:
+        reader = csv.DictReader(file)
+        header = reader.fieldnames or ()
+        missing = [column for column in columns if column not in header]
+        if missing:
+            raise ValueError(f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}")
+        rows = list(reader)
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise ValueError(f"{path}: row {number}: {len(header)} fields expected, as in the header")
+    return rows
+
+
+def read_numbers(path: str, rows: list[dict[str, str]], column: str) -> np.ndarray:
+    """Read a column of finite numbers, float64 [n]. Raises ValueError naming file and row for anything else."""
+    values = np.empty(len(rows))
+    for number, row in enumerate(rows, 1):
+        try:
+            values[number - 1] = float(row[column])
+        except ValueError:
+            values[number - 1] = np.nan
+        if not np.isfinite(values[number - 1]):
+            raise ValueError(f"{path}: row {number}: {column} {row[column]!r} is not a finite number")
+    return values
+
+
+def find_nodes(
+    path: str, column: str, names: list[str], types: list[str], ids_of: Callable[[str], OriginalIds], world: World
+) -> np.ndarray:
+    """Collective. Find the global ids [n] of the nodes that a file's column names by original id, each of its type;
+    ids_of: makes what finds nodes of a type.
+
+    Raises DistributedError naming file and row for an unknown id.
+    """
+    kinds, ids, text = np.array(types, object), np.full(len(names), -1), np.array(names, str)
+    for kind in sorted(set(types)):
+        places = np.flatnonzero(kinds == kind)
+        ids[places] = ids_of(kind).find(text[places])
+    with together(world, "look up the nodes"):
+        unknown = np.flatnonzero(ids < 0)
+        if len(unknown):
+            at = unknown[0]
+            raise ValueError(
+                f"{path}: row {at + 1}: {column} {names[at]!r} is no {types[at]} of this graph "
+                f"({len(unknown)} such rows)"
+            )
+    return ids
+
+
+def id_column(names: list[str]) -> np.ndarray:
+    """Make a column of ids as a file spells them: integers where all are such, text otherwise."""
+    try:
+        numbers = np.array([int(name) for name in names], np.int64)
+    except (ValueError, OverflowError):
+        return np.array(names, str)
+    return numbers if list(map(str, numbers)) == names else np.array(names, str)

@@ -1,0 +1,186 @@
+"""Predictions of runs on links of static graphs: scores are those of evaluation, on any number of ranks."""
+
+from __future__ import annotations
+
+import csv
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from link_graphs import facts, shop
+from mpi4py import MPI
+from run_commands import run_caught
+from static_runs import make_static_parts, open_graph_session
+from test_graph_links import BUYS, link_config, rank_of, relation_rows
+from training_runs import on_rank_0
+
+from hpcgnn import config as configuration
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.kinds import KINDS
+from hpcgnn.static.inference import infer
+from hpcgnn.static.predict import AskedPairs, embed_ends, read_pairs, score_pairs
+
+CASES = {
+    "typed": (facts, {"task__decoder": "distmult", "eval__exact": True}),
+    "both directions count": (facts, {"task__decoder": "complex", "eval__exact": True}),
+    "two node types": (shop, {"task__decoder": "mlp", "eval__exact": True, "task__relation": BUYS}),
+    "no layers": (facts, {"task__decoder": "distmult", "model__kind": "embedding", "model__layers": 0,
+                          "sampling__fanouts": [], "eval__exact": True}),
+}  # fmt: skip
+
+
+def named(make):
+    """A graph whose source nodes have ids of their own."""
+
+    def write(path):
+        make(path)
+        with h5py.File(path, "r+") as file:
+            for name, nodes in file["nodes"].items():
+                count = nodes.attrs["num_nodes"]
+                if "id" in nodes:
+                    del nodes["id"]
+                nodes["id"] = np.array([f"{name} {(7 * row) % count}".encode() for row in range(count)])
+
+    return write
+
+
+def asked(edges, rows, src: str, dst: str, sizes, typed: bool) -> AskedPairs:
+    """Pairs of the edges in some rows, by name."""
+    ends = [f"{name} {(7 * row) % size}" for name, size, column in
+            ((src, sizes[0], "src"), (dst, sizes[1], "dst")) for row in edges[column][rows]]  # fmt: skip
+    return AskedPairs("pairs.csv", ends[: len(rows)], ends[len(rows) :], edges["rel"][rows] if typed else None)
+
+
+def pairs_of(parts, name: str, session, typed: bool):
+    """The test edges of a graph as pairs, in order of row."""
+    edges, partition = relation_rows(parts, name), session.partition
+    src, _, dst = name.split(".")
+    sizes = [int(np.diff(partition.book.type_base())[partition.type_of(kind)]) for kind in (src, dst)]
+    return asked(edges, np.flatnonzero(edges["split"] == 2), src, dst, sizes, typed)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_are_those_of_evaluation_on_any_number_of_ranks(comm, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, named(make), mpi_tmp_path)
+    config = link_config(**changes, eval__chunk=7)
+    name, typed = (BUYS, False) if make is shop else ("entity.fact.entity", True)
+    tables, collected = [], []
+    for communicator in (comm, MPI.COMM_SELF):
+        session = open_graph_session(communicator, parts, config)
+        pairs = pairs_of(parts, name, session, typed)
+        answers = score_pairs(session, pairs)
+        assert list(answers.columns) == ["src", "dst", *(["rel"] if typed else []), "score"]
+        tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
+        batches = session.batches["test"]
+        order = session.world.gather_rows(batches.position)
+        scores = session.world.gather_rows(session.scores("test").columns()["positive"])
+        collected.append(None if scores is None else scores[np.argsort(order)])
+    if comm.rank:
+        return
+    assert tables[0]["src"].tolist() == pairs.src
+    assert tables[0]["dst"].tolist() == pairs.dst
+    for table, scores in zip(tables, collected, strict=True):
+        np.testing.assert_allclose(table["score"], scores, rtol=1e-12)
+    np.testing.assert_allclose(tables[0]["score"], tables[1]["score"], rtol=1e-9)
+
+
+def test_ranks_among_all_nodes_are_those_of_the_scores(comm, mpi_tmp_path):
+    """Every destination of a query, asked for as a pair, ranks the edge as evaluation does."""
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__decoder="distmult", eval__ranking="filtered"))
+    edges = relation_rows(parts, "entity.fact.entity")
+    test = np.flatnonzero(edges["split"] == 2)[:5]
+    count = session.partition.book.num_nodes
+    src, rel = (np.repeat(edges[name][test], count) for name in ("src", "rel"))
+    pairs = AskedPairs("", list(map(str, src)), list(map(str, range(count))) * len(test), rel)
+    scores = score_pairs(session, pairs).slab("score", 0, session.world)
+    position = session.world.gather_rows(session.batches["test"].position)
+    ranks = ranks_of_destinations(session)
+    if comm.rank:
+        return
+    assert len(position) >= len(test)
+    for number, row in enumerate(test):
+        u, v, kind = edges["src"][row], edges["dst"][row], edges["rel"][row]
+        true = edges["dst"][(edges["rel"] == kind) & (edges["src"] == u)]
+        of_query = torch.from_numpy(scores[number * count : (number + 1) * count])
+        assert rank_of(of_query, v, true) in ranks
+
+
+def ranks_of_destinations(session) -> list[float]:
+    """Collective. All ranks that evaluation of the test edges counts, on rank 0."""
+    ranks = session.world.gather_rows(session.scores("test").columns()["rank"])
+    return [] if ranks is None else ranks.tolist()
+
+
+def test_embeddings_are_those_of_both_ends(comm, mpi_tmp_path):
+    """Users first, then items, in order of row, and nothing of other types."""
+    parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+    config = link_config(task__relation=BUYS)
+    session = open_graph_session(comm, parts, config)
+    answers = embed_ends(session)
+    table = {name: answers.slab(name, 0, session.world) for name in answers.columns}
+    alone = open_graph_session(MPI.COMM_SELF, parts, config)
+    rows = np.empty((70, 8))
+    rows[alone.partition.flat_row] = infer(alone).numpy()
+    if comm.rank:
+        return
+    assert list(table) == ["node", "type", "embedding"]
+    counts = {name: len(alone.partition.global_ids(kind)) for kind, name in enumerate(alone.partition.types)}
+    assert table["type"].tolist() == [name for name in counts for _ in range(counts[name])]
+    assert table["node"].tolist() == [f"{name} {(7 * row) % count}" for name, count in counts.items()
+                                      for row in range(count)]  # fmt: skip
+    np.testing.assert_allclose(table["embedding"], rows, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("src,dst\n1,2\n", "no column rel; it has src, dst"), ("src,rel\n1,2\n", "no column dst"),
+     ("src,dst,rel\n1,2,4\n", "row 1: rel '4' is no edge type: the graph numbers them from 0 to 3"),
+     ("src,dst,rel\n1,2,likes\n", "row 1: rel 'likes' is no edge type")],
+)  # fmt: skip
+def test_bad_pairs_are_refused(tmp_path, text, message):
+    (tmp_path / "pairs.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_pairs(str(tmp_path / "pairs.csv"), 4)
+
+
+def test_unknown_nodes_are_refused(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__relation=BUYS))
+    with pytest.raises(DistributedError, match=r"p\.csv: row 1: dst 'user 3' is no item of this graph"):
+        score_pairs(session, AskedPairs("p.csv", ["user 3"], ["user 3"]))
+
+
+@pytest.mark.parametrize("options", [[], ["--pairs=p.csv", "--embeddings"]])
+def test_a_run_on_links_says_what_it_answers(comm, mpi_tmp_path, options):
+    config = KINDS["static"].config.from_dict({"task": {"kind": "link"}})
+    on_rank_0(comm, lambda: configuration.save(config, {}, mpi_tmp_path / "config.yaml"))
+    ended = run_caught("predict", str(mpi_tmp_path), *options, f"--out={mpi_tmp_path / 'x.csv'}")
+    assert ended is None or "give --pairs, to score pairs of nodes, or else --embeddings" in ended.stderr
+    assert ended is None or ended.returncode == 2
+
+
+@pytest.mark.parametrize("what", ["--pairs", "--embeddings"])
+def test_the_command_answers(comm, mpi_tmp_path, what):
+    """From a run folder to a file, by rank or by all nodes."""
+    parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+    pairs, out = mpi_tmp_path / "pairs.csv", mpi_tmp_path / "out.csv"
+    on_rank_0(comm, lambda: pairs.write_text("src,dst\nuser 3,item 4\nuser 5,item 0\n") and None)
+    train = ["--kind=static", "--task.kind=link", f"--task.relation={BUYS}", "--train.epochs=1", "--model.layers=1",
+             "--sampling.fanouts=[3]", "--model.hidden=4", "--comm.threads=1", f"--data.path={parts}",
+             f"--output.dir={mpi_tmp_path / 'run'}"]  # fmt: skip
+    question = [f"--pairs={pairs}"] if what == "--pairs" else ["--embeddings"]
+    for command in (["train", *train], ["predict", str(mpi_tmp_path / "run"), *question, f"--out={out}"]):
+        ended = run_caught(*command)
+        assert ended is None or ended.returncode == 0, ended.stderr
+    if comm.rank == 0:
+        with open(out, newline="") as file:
+            heading, *rows = csv.reader(file)
+        if what == "--pairs":
+            assert heading == ["src", "dst", "score"]
+            assert [row[:2] for row in rows] == [["user 3", "item 4"], ["user 5", "item 0"]]
+        else:
+            assert heading == ["node", "type", *(f"embedding_{place}" for place in range(4))]
+            assert len(rows) == 70

@@ -1,0 +1,103 @@
+"""Files that list more negatives for some events than for others: each event is ranked among its own."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from evaluation_setup import graph_and_parts, module_folder
+from test_negatives import ITEMS, listed, write_file
+from training_runs import bipartite, make_config, on_rank_0, open_session, read_plain
+
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.task.goal import Collected
+from hpcgnn.temporal.edgebank import baseline_metrics
+from hpcgnn.temporal.eval_config import BaselineConfig
+
+
+@pytest.fixture(scope="module")
+def graph_parts(comm, tmp_path_factory):
+    """The bipartite graph and a partition set of it. Collective."""
+    return graph_and_parts(comm, module_folder(comm, tmp_path_factory), bipartite)
+
+
+@pytest.fixture
+def graph(graph_parts):
+    return graph_parts[0]
+
+
+@pytest.fixture
+def parts(graph_parts):
+    return graph_parts[1]
+
+
+RAGGED = {"pickle": ".pkl", "npz": ".npz", "npz of strings": ".npz", "h5": ".h5"}
+
+
+@pytest.mark.parametrize("chunk", [3, 100])
+@pytest.mark.parametrize("case", RAGGED)
+def test_events_have_as_many_negatives_as_the_file_lists(comm, graph, parts, mpi_tmp_path, case, chunk):
+    """Ranks and mean are those of TGB's evaluator, an event at a time, of the scores of all lists with an equal number;
+    the baseline's, too."""
+    path, full = mpi_tmp_path / f"ragged{RAGGED[case]}", mpi_tmp_path / "full.npz"
+    plain, rows = read_plain(graph), np.arange(700)
+    counts, lines = 1 + rows % 5, 1000 + 3 * listed(rows, 5)
+
+    def write():
+        np.savez(full, row=rows, negatives=lines)
+        if path.suffix == ".pkl":
+            src, dst = 1000 + 3 * plain.src, 1000 + 3 * (plain.dst - plain.num_nodes + ITEMS)
+            keys = list(zip(src, dst, plain.time, strict=True))
+            counts_of = {key: count for key, count in zip(keys, counts, strict=True)}
+            content = {key: line[: counts_of[key]] for key, line in zip(keys, lines, strict=True)}
+            path.write_bytes(pickle.dumps(content))
+            return [counts_of[key] for key in keys]
+        none = "" if "strings" in case else -1
+        ragged = lines.astype("U8") if "strings" in case else lines.copy()
+        ragged[np.arange(5) >= counts[:, None]] = none
+        write_file(path, plain, rows, ragged)
+        return counts.tolist()
+
+    counts = np.array(on_rank_0(comm, write))
+    found = {}
+    for file in (path, full):
+        config = make_config(eval__protocol="tgb", eval__negatives_file=str(file), eval__chunk=chunk)
+        session = open_session(comm, parts, config)
+        collected = session.scores("test") if file == path else every_score(session, "test")
+        order = session.world.gather_rows(session.batches["test"].events.row)
+        columns = {name: session.world.gather_rows(values) for name, values in collected.columns().items()}
+        metrics = split_metrics(session, "test", collected) if file == path else {}
+        found[file] = (order, columns, metrics)
+    order, columns, metrics = found[path]
+    scores = found[full][1]
+    if comm.rank:
+        return
+    ranks = []
+    for row, positive, negative in zip(order, scores["positive"], scores["negative"].astype(np.float32), strict=True):
+        own, positive = negative[: counts[row]], np.float32(positive)
+        ranks.append(0.5 * ((own > positive).sum() + (own >= positive).sum()) + 1)
+    assert columns["rank"].tolist() == ranks
+    assert metrics["mrr"] == pytest.approx(np.mean(1 / np.array(ranks)), rel=1e-9)
+
+
+def every_score(session, split):
+    """Collective. The scores themselves, where evaluation keeps ranks alone."""
+    collected = Collected(lambda scores, batches, world: {})
+    with session.plans(split, 0) as plans:
+        for plan in plans:
+            collected.add(plan, session.task.evaluate(plan))
+    return collected
+
+
+@pytest.mark.parametrize("kind", ["unlimited", "time_window"])
+def test_the_baseline_looks_at_no_more_negatives_than_there_are(comm, parts, mpi_tmp_path, kind):
+    rows, metrics = np.arange(700), []
+    lines = 1000 + 3 * listed(rows, 5)
+    lines[:, 2:] = -1
+    for width in (2, 5):
+        path = mpi_tmp_path / f"{width}.npz"
+        on_rank_0(comm, lambda path=path, width=width: np.savez(path, row=rows, negatives=lines[:, :width]))
+        config = make_config(eval__protocol="tgb", eval__negatives_file=str(path))
+        metrics.append(baseline_metrics(open_session(comm, parts, config), BaselineConfig(kind=kind)))
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-12, nan_ok=True)
