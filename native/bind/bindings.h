@@ -22,7 +22,15 @@ using Device = nb::device::cuda;
 using Device = nb::device::cpu;
 #endif
 
-template <typename T, int Dims> using Array = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, Device>;
+template <typename T, int Dims> using Input = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, Device>;
+
+// An array that a kernel writes. It is never converted: a copy would be written, and lost.
+template <typename T, int Dims> struct Output : Input<T, Dims> {
+  Output() = default;
+  explicit Output(const Input<T, Dims> &array) : Input<T, Dims>(array) {}
+};
+
+template <typename T, int Dims> using Array = std::conditional_t<std::is_const_v<T>, Input<T, Dims>, Output<T, Dims>>;
 template <typename T, int Dims> using Maybe = std::optional<Array<T, Dims>>;
 using I64 = Array<const int64_t, 1>;
 
@@ -87,3 +95,22 @@ void bind_segment(nb::module_ &module);
 void bind_workspace(nb::module_ &module);
 
 } // namespace hpcgnn
+
+namespace nanobind::detail {
+
+template <typename T, int Dims> struct type_caster<hpcgnn::Output<T, Dims>> {
+  using Base = make_caster<hpcgnn::Input<T, Dims>>;
+  using Output = hpcgnn::Output<T, Dims>;
+  NB_TYPE_CASTER(Output, Base::Name)
+
+  bool from_python(handle source, uint8_t flags, cleanup_list *cleanup) noexcept {
+    Base base;
+    if (!base.from_python(source, flags & ~static_cast<uint8_t>(cast_flags::convert), cleanup)) {
+      return false;
+    }
+    value = Output(base.value);
+    return true;
+  }
+};
+
+} // namespace nanobind::detail

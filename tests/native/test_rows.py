@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hpcgnn import native
+from hpcgnn.native.dispatch import compute_backend
 
 pytestmark = pytest.mark.serial
 
@@ -29,3 +30,14 @@ def test_gather_rows_gradient():
     table = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     gather = lambda t: native.GatherRows.apply(t, torch.from_numpy(index).long(), *transpose)  # noqa: E731
     assert torch.autograd.gradcheck(gather, table)
+
+
+def test_outputs_are_never_copies():
+    """A kernel would write a copy of what is not contiguous, and nobody would read it."""
+    table, out = torch.ones(4, 2, dtype=torch.uint8), torch.zeros(3, 4, dtype=torch.uint8)
+    index = torch.tensor([0, 1, 3])
+    kernels, execution = compute_backend(table)
+    for wrong in (out[:, ::2], out.to(torch.int32)[:, :2].contiguous()):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            kernels.gather_rows(table, index, wrong, execution)
+    kernels.gather_rows(table, index, out[:, :2].contiguous(), execution)
