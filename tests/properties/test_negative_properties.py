@@ -141,8 +141,9 @@ def test_candidates_of_a_step(comm, world, channel, seeds, known, ranks, ends, s
         setup = Setup(world, channel, seeds, known, ranks, ends, strict)
         negatives = LinkNegatives(setup.ends, source, count, 1, 7, seed, channel)
         columns = negatives(setup.batches("train", len(seeds)), 1, 0)
+        everyone = comm.allgather([columns[end.column] for end in setup.ends])
         for end in setup.ends:
-            pieces = comm.allgather(columns[end.column])
+            pieces = [of_rank[end.number] for of_rank in everyone]
             candidates = np.concatenate(pieces)
             assert np.array_equal(columns[end.column + COUNTS], [len(piece) for piece in pieces])
             assert (np.diff(candidates) > 0).all()
