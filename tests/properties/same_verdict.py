@@ -9,7 +9,8 @@ import pytest
 
 @contextmanager
 def same_verdict(comm):
-    """Collective. Fail on all ranks, with one error, where the block fails on any of them."""
+    """Collective. Fail on all ranks, with one error, where the block fails on any of them. A block looks at results
+    after its last collective call, or ranks that fail would leave the others in it."""
     failure = None
     try:
         yield

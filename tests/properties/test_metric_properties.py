@@ -42,7 +42,7 @@ def rows_of(world: World, ranks: list[int]) -> np.ndarray:
 @st.composite
 def pairs(draw, fewest: int = 0):
     """Rows of (score, k scores of negatives, inductive?, rank), and k."""
-    k = draw(st.integers(fewest, 4))
+    k = draw(st.integers(fewest, 4) | st.just(15))
     row = st.tuples(SCORES, st.lists(SCORES, min_size=k, max_size=k), st.booleans(), RANKS)
     return draw(st.lists(row, max_size=12)), k
 
@@ -99,6 +99,28 @@ def test_ranks_and_their_means(comm, world, drawn):
         for prefix, some in (("", expected), ("inductive_", expected[inductive])):
             mean = np.mean([1 / some, some <= 10], axis=1) if len(some) else [math.nan] * 2
             same([result[f"{prefix}mrr"], result[f"{prefix}hits@10"]], mean)
+
+
+@given(rows=st.lists(st.tuples(st.integers(2, 60), st.integers(0, 2), RANKS), max_size=60))
+def test_means_of_ranks(comm, world, rows):
+    """Around the places that count as hits; of queries with more answers than these, too."""
+    place, query = np.array([row[0] / 2 for row in rows]), np.array([row[1] for row in rows], int)
+    own, at_owner = rows_of(world, [row[2] for row in rows]), query % world.size == world.rank
+    with same_verdict(comm):
+        hits = metrics.ranking_metrics(place[own], place[own] > 5, world)
+        same(hits["hits@10"], np.mean(place <= 10) if rows else math.nan)
+        same(hits["inductive_hits@10"], np.mean(place[place > 5] <= 10) if (place > 5).any() else math.nan)
+        filtered = filtered_metrics({"rank": place[own]}, None, world)
+        mean = [np.mean(1 / place), np.mean(place <= 1), np.mean(place <= 10)] if rows else [math.nan] * 3
+        same(list(filtered.values()), mean)
+        full = full_metrics({"rank": place[at_owner], "query": query[at_owner]}, None, world)
+        recall, gain = [], []
+        for asked in sorted(set(query.tolist())):
+            places = place[query == asked]
+            recall.append(np.mean(places <= 20))
+            ideal = sum(1 / math.log2(2 + number) for number in range(min(20, len(places))))
+            gain.append(sum(1 / math.log2(1 + at) for at in places if at <= 20) / ideal)
+        same(list(full.values()), [np.mean(recall), np.mean(gain)] if rows else [math.nan] * 2)
 
 
 def drawn(positive, negative, number, snapshots, world) -> dict[str, float]:
@@ -231,7 +253,7 @@ EDGES = st.lists(
 
 @given(vectors=VECTORS, known=EDGES, seeds=EDGES, ends=st.lists(st.integers(0, NODES), min_size=11, max_size=11))
 def test_ranks_among_all_nodes(comm, world, vectors, known, seeds, ends):
-    """Known answers are passed by; equal scores count half; recall and NDCG by their definitions."""
+    """Known answers are passed by, and equal scores count half."""
     table = torch.tensor(vectors, dtype=torch.float64)
     starts = np.array([0, *sorted(ends[: world.size - 1]), NODES])
     first, stop = starts[world.rank], starts[world.rank + 1]
@@ -248,17 +270,3 @@ def test_ranks_among_all_nodes(comm, world, vectors, known, seeds, ends):
             others = [score[node] for node in range(NODES) if node != target and (source, type_, node) not in known]
             expected.append(rank_of(score[target], np.array(others)))
         assert rank.tolist() == expected
-    own = query % world.size == world.rank
-    with same_verdict(comm):
-        filtered = filtered_metrics({"rank": rank[own]}, None, world)
-        place = np.array(expected)
-        mean = [np.mean(1 / place), np.mean(place <= 1), np.mean(place <= 10)] if seeds else [math.nan] * 3
-        same(list(filtered.values()), mean)
-        full = full_metrics({"rank": rank[own], "query": query[own]}, None, world)
-        recall, gain = [], []
-        for asked in sorted(set(query.tolist())):
-            places = place[query == asked]
-            recall.append(np.mean(places <= 20))
-            ideal = sum(1 / math.log2(2 + number) for number in range(len(places)))
-            gain.append(sum(1 / math.log2(1 + at) for at in places if at <= 20) / ideal)
-        same(list(full.values()), [np.mean(recall), np.mean(gain)] if seeds else [math.nan] * 2)

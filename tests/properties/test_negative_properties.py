@@ -15,8 +15,9 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.negatives import COUNTS, HIDDEN, TRIES, End, LinkNegatives
-from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.static.negatives import COUNTS, HIDDEN, End, LinkNegatives
+from hpcgnn.task.known_edges import TRIES, KnownAnswers
+from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negatives import random_negatives
 
 NODES, TYPES, MOST = 6, 2, 12
@@ -53,7 +54,7 @@ def test_random_negatives_of_events(comm, world, channel, pool, rows, ranks, hom
     row = np.array(rows, np.int64)
     with same_verdict(comm):
         directory = NodeDirectory(world, channel, pool[here], 1000 + pool[here], NODES)
-        batches = SimpleNamespace(name=split, events=SimpleNamespace(row=row[own]))
+        batches = SimpleNamespace(name=split, events=Events(row[own], own, own, own, {}))
         drawn = random_negatives(batches, directory, per_event, seed, epoch).dst
         if not per_event or not len(pool):
             assert drawn.shape == (len(own), 0)
@@ -141,8 +142,9 @@ def test_candidates_of_a_step(comm, world, channel, seeds, known, ranks, ends, s
         setup = Setup(world, channel, seeds, known, ranks, ends, strict)
         negatives = LinkNegatives(setup.ends, source, count, 1, 7, seed, channel)
         columns = negatives(setup.batches("train", len(seeds)), 1, 0)
+        everyone = comm.allgather([columns[end.column] for end in setup.ends])
         for end in setup.ends:
-            pieces = comm.allgather(columns[end.column])
+            pieces = [of_rank[end.number] for of_rank in everyone]
             candidates = np.concatenate(pieces)
             assert np.array_equal(columns[end.column + COUNTS], [len(piece) for piece in pieces])
             assert (np.diff(candidates) > 0).all()

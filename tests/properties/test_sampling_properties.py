@@ -97,8 +97,8 @@ def test_labor_takes_the_sources_with_the_smallest_numbers(graph, fanout, key):
 
 @given(
     graph=in_lists(), fanout=FANOUTS, mode=st.sampled_from(["uniform", "labor", "full"]), key=KEYS,
-    seeds=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12), total=st.integers(1, 31),
-    batch_size=st.integers(1, 9), epoch=st.none() | st.integers(0, 3), evaluation=st.booleans(),
+    seeds=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=20), total=st.integers(1, 9),
+    batch_size=st.integers(1, 6), epoch=st.none() | st.integers(0, 3), evaluation=st.booleans(),
 )  # fmt: skip
 def test_edges_that_are_held_out_might_as_well_not_be_there(
     graph, fanout, mode, key, seeds, total, batch_size, epoch, evaluation
