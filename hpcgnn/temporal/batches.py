@@ -93,8 +93,9 @@ def _bounds(partition: TemporalPartition, config: DataConfig, world: World) -> n
         for quantile in (1 - config.val_fraction - config.test_fraction, 1 - config.test_fraction):
             position = quantile * (partition.num_events - 1)  # of all event times, interpolated as numpy.quantile does
             rows = np.array([int(np.floor(position)), int(np.ceil(position))])
-            times = event_times(partition, rows, world)
-            limit = times[0] + (position - rows[0]) * (times[1] - times[0])
+            earlier, later = event_times(partition, rows, world).tolist()
+            # A whole time: float64 holds no nanoseconds since 1970. 4.999999999999995 beyond the earlier one is 5.
+            limit = earlier + int(np.round((position - rows[0]) * (later - earlier), 6))
             inner.append(int(world.total(int(np.searchsorted(partition.events.time, limit, side="right")))))
         bounds = np.array([0, *inner, partition.num_events], np.int64)
     if bounds[1] == 0:

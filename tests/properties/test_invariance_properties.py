@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_graphs import write_columns
 from same_verdict import same_verdict
@@ -34,7 +34,7 @@ MODELS = {
 }
 GRAPHS = st.fixed_dictionaries({
     "make": st.sampled_from([bipartite, homogeneous]), "seed": st.integers(0, 99), "num_events": st.integers(80, 120),
-    "ticks": st.sampled_from([60, 10_000]), "edge_width": st.sampled_from([0, 3]),
+    "ticks": st.sampled_from([1000, 10_000]), "edge_width": st.sampled_from([0, 3]),
 })  # fmt: skip
 NODES = {bipartite: 55, homogeneous: 30}
 
@@ -76,6 +76,7 @@ def record(comm, folder: Path, graph: dict, config: dict, factor: int = 1, shift
     graph=GRAPHS, model=st.sampled_from(sorted(MODELS)),
     start=st.sampled_from([-(10**4), -5000, 1 << 31, 1 << 53, -(1 << 53), 1 << 62, -(1 << 62)]),
 )  # fmt: skip
+@example(graph={"make": bipartite, "seed": 3, "num_events": 100, "ticks": 1000}, model="tgn", start=1 << 62)
 def test_only_differences_of_times_count(comm, folder, graph, model, start):
     """To the last bit, however late the events are."""
     with same_verdict(comm):
