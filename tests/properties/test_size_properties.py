@@ -195,6 +195,7 @@ class Shifted:
 
 
 @given(first=COUNT, wanted=st.lists(st.integers(0, 30), unique=True, max_size=9), empty=st.integers(0, 3))
+@example(first=MOST_ROWS, wanted=[0], empty=3)
 def test_rows_that_routes_name(comm, world, channel, first, wanted, empty):
     """Up to 2^32 of a rank, beyond that none."""
     everyone = [[] if rank == empty else [node + rank for node in wanted] for rank in range(world.size)]
