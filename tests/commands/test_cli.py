@@ -425,7 +425,8 @@ def test_environment_has_no_complaints_of_shellcheck(tmp_path):
 @pytest.mark.launcher
 @pytest.mark.parametrize("ending", [0, 75])
 def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
-    """The trainer itself on two ranks, by nothing but what was written; interrupted, it goes on."""
+    """The trainer itself on two ranks, by nothing but what was written; interrupted, it goes on, to be interrupted
+    again."""
     ended = start(sys.executable, SCRIPT, "jobs", "d", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     batch = ("SLURM_", "PBS_", "FLUX_", "HPCGNN_", "PYTHONPATH")
@@ -433,14 +434,16 @@ def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
     environment["PATH"] += f":{Path(mpirun.path).parent}"
     environment |= mpirun.environment | {"HPCGNN_RUN": "mine"}
     command = ["bash", "d/train_tgn.slurm", *SMALL]
-    if ending:  # more epochs than there are seconds for, but for the start
-        command += ["--data.synthetic_events=20000", "--train.epochs=120", "--train.patience=0"]
+    run, epochs = tmp_path / "runs" / "tgn-mine", 0
+    if ending:  # more epochs than there are seconds for
+        command += ["--data.synthetic_events=20000", "--train.epochs=1000", "--train.patience=0"]
         left = start(*command, cwd=tmp_path, env=environment | job_end(14))
         assert left.returncode == ending, left.stdout + left.stderr
-    ended = start(*command, cwd=tmp_path, env=environment)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+        epochs = (run / "metrics.jsonl").read_text().count('"kind": "epoch"')
+    ended = start(*command, cwd=tmp_path, env=environment | (job_end(14) if ending else {}))
+    assert ended.returncode == ending, ended.stdout + ended.stderr
     assert ("--resume" in ended.stdout) == bool(ending)
-    run = tmp_path / "runs" / "tgn-mine"
-    assert (run / "finished").exists()
+    assert (run / "metrics.jsonl").read_text().count('"kind": "epoch"') > epochs
+    assert (run / "finished").exists() == (not ending)
     assert re.search(r"^# ranks: 2$", (run / "config.yaml").read_text(), re.MULTILINE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "runs"]

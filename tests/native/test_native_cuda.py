@@ -10,6 +10,8 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.native.dispatch import compute_backend, download, upload
 from hpcgnn.native.relabel import Scratch, unique_on_device
 
+pytestmark = pytest.mark.serial
+
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep temporal_reply count_neighbors sample_neighbors random_integers "
     "dropout_mask gather_rows scatter_rows segment_sum_rows segment_sum segment_max segment_max_backward edge_products "

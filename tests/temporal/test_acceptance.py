@@ -92,7 +92,9 @@ def test_ap():
     return {}
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, marks=pytest.mark.nightly), 2, pytest.param(4, marks=pytest.mark.nightly)]
+)
 def test_accuracy_within_9_epochs(jobs, sets, tmp_path, test_ap, ranks):
     """After the last of them, without a choice among epochs."""
     arguments = training(sets, "metis16", tmp_path / "run")
