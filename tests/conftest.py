@@ -255,6 +255,20 @@ def comm():
     duplicate.Free()
 
 
+@pytest.fixture(scope="module")
+def world(comm):
+    """All ranks, on the CPU, a thread each. Collective."""
+    from hpcgnn.comm.world import CommConfig, World  # hpcgnn is not imported where tests are only chosen
+
+    return World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm)
+
+
+@pytest.fixture(scope="module")
+def channel(world):
+    """Exchanges of all ranks. Collective."""
+    return world.channel()
+
+
 @pytest.fixture
 def mpi_tmp_path(comm):
     """An empty folder, the same on all ranks, removed afterwards. Collective."""

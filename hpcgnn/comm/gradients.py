@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 from mpi4py import MPI
 
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 
 FOREVER = 1e8  # seconds
@@ -147,16 +148,12 @@ def _own_address(world: World) -> str:
 
 def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:
     """Start torch.distributed by MPI: rank 0 opens a store on a free port and broadcasts its address."""
-    store, address, host, error = None, None, "", None
-    if comm.rank == 0:
-        try:
+    store, address = None, None
+    with together(world, "open a process group"):
+        if comm.rank == 0:
             host = _own_address(world)
-        except ValueError as caught:
-            error = caught
-    world.agree(error, "open a process group")
-    if comm.rank == 0:
-        store = torch.distributed.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
-        address = (host, store.port)
+            store = torch.distributed.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+            address = (host, store.port)
     host, port = comm.bcast(address)
     if store is None:
         store = torch.distributed.TCPStore(host, port, comm.size, is_master=False)

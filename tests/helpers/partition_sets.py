@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import h5py
 import numpy as np
@@ -36,6 +37,18 @@ def changing_book(folder):
     with h5py.File(files.book_path(folder), "r+") as book:
         yield book
     files.seal(files.book_path(folder))
+
+
+def change_quality(folder, path, value):
+    """Change one number of the quality in a set's book, by the keys that lead to it; it had another value."""
+    with changing_book(folder) as book:
+        quality = json.loads(book.attrs["quality"])
+        place = quality
+        for key in path[:-1]:
+            place = place[key]
+        assert place[path[-1]] != value
+        place[path[-1]] = value
+        book.attrs["quality"] = json.dumps(quality)
 
 
 def refresh(folder):

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from same_verdict import same_verdict
 
-from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.book import Book
 from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.mail import Mailing, plan_delivery
 
 NODE = st.integers(0, 7)
 EVENT = st.tuples(NODE, NODE, st.lists(st.just(-1) | NODE, min_size=4, max_size=4), st.integers(0, 11))
-
-
-@pytest.fixture(scope="module")
-def channel(comm):
-    return World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm).channel()
 
 
 def mails_of(events, to_neighbors: bool):

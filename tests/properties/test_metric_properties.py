@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from same_verdict import same_verdict
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
-from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.task import metrics
 from hpcgnn.task.known_edges import KnownAnswers
@@ -27,11 +27,6 @@ SCORES = st.sampled_from([0.0, -0.0, 0.5, 1.0, 1 / 3, math.nextafter(1 / 3, 1), 
 # Such as a model in float64 may have.
 WILD = st.sampled_from([math.nan, math.inf, -math.inf, 1e39, -1e300])
 RANKS = st.integers(0, 11)
-
-
-@pytest.fixture(scope="module")
-def world(comm):
-    return World(CommConfig(device="cpu", threads=1), comm)
 
 
 def rows_of(world: World, ranks: list[int]) -> np.ndarray:

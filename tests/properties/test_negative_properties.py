@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from same_verdict import same_verdict
 
 from hpcgnn import native
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.native import Random, Stream
@@ -26,16 +25,6 @@ SPLIT = st.sampled_from(["train", "val"])
 RANKS = st.lists(st.integers(0, 11), min_size=MOST, max_size=MOST)
 ENDS = st.lists(st.integers(0, NODES), min_size=11, max_size=11)
 EDGE = st.tuples(st.integers(0, NODES - 1), st.integers(0, TYPES - 1), st.integers(0, NODES - 1))
-
-
-@pytest.fixture(scope="module")
-def world(comm):
-    return World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm)
-
-
-@pytest.fixture(scope="module")
-def channel(world):
-    return world.channel()
 
 
 def own_of(world: World, ranks: list[int], count: int) -> np.ndarray:

@@ -18,7 +18,6 @@ from hpcgnn import native
 from hpcgnn.comm import exchange
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import MOST_ROWS, Route, narrow_rows
-from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import directory
 from hpcgnn.graph.book import BlockOwnership, Book, find_ghosts, is_remote
 from hpcgnn.native import Random, Relabel, Stream
@@ -30,16 +29,6 @@ LARGE = [1 << 31, 1 << 32, 1 << 53]
 AROUND = st.sampled_from(LARGE).flatmap(lambda size: st.integers(size - 3, size + 3))
 COUNT = st.integers(0, 3) | AROUND
 KEY = Random(5, Stream.SHUFFLE)
-
-
-@pytest.fixture(scope="module")
-def world(comm):
-    return World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm)
-
-
-@pytest.fixture(scope="module")
-def channel(world):
-    return world.channel()
 
 
 @st.composite

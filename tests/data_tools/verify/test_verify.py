@@ -9,7 +9,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from partition_sets import changing_book, each_column, offsets_of, refresh, replace
+from partition_sets import change_quality, changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_graph
 
 from data_tools.partition.command import partition
@@ -462,13 +462,6 @@ def test_the_unit_of_time_is_compared(planted):
 )
 def test_all_measures_are_compared_with_the_graph_file(planted, path, value, name):
     graph, folder = planted
-    with changing_book(folder) as book:
-        quality = json.loads(book.attrs["quality"])
-        place = quality
-        for key in path[:-1]:
-            place = place[key]
-        assert place[path[-1]] != value
-        place[path[-1]] = value
-        book.attrs["quality"] = json.dumps(quality)
+    change_quality(folder, path, value)
     (line,) = verify(folder, graph)
     assert re.search(f"quality: {name}, the parts have", line)

@@ -7,7 +7,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from partition_sets import changing_book, each_column, offsets_of, refresh, replace
+from partition_sets import change_quality, changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_static
 
 from data_tools.inspect import main as inspect
@@ -336,14 +336,7 @@ def test_missing_parts_are_not_taken_for_lost_edges(planted):
 def test_all_measures_are_compared_with_the_graph_file(planted, path, value, name):
     graph, folder = planted
     assert verify(folder, graph) == []
-    with changing_book(folder) as book:
-        quality = json.loads(book.attrs["quality"])
-        place = quality
-        for key in path[:-1]:
-            place = place[key]
-        assert place[path[-1]] != value
-        place[path[-1]] = value
-        book.attrs["quality"] = json.dumps(quality)
+    change_quality(folder, path, value)
     (line,) = verify(folder, graph)
     assert re.search(f"quality: {name}, the parts have", line)
 
