@@ -19,7 +19,7 @@ from hpcgnn.loop.checkpoint import load_state
 pytestmark = pytest.mark.launcher
 
 CHILD = HELPERS / "interrupted_train.py"
-TIMES = ("train_seconds", "events_per_second", "seeds_per_second")
+TIMES = ("train_seconds", "events_per_second", "seeds_per_second", "predictions_per_second")
 EPOCHS = 2
 ARGUMENTS = [
     "--train.batch_size=50", "--train.precision=float64", "--train.checkpoint_every=3", "--train.log_every=1",
