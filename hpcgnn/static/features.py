@@ -284,6 +284,11 @@ class NodeTables:
         return other
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the ranks of a machine read each other's rows."""
+        return bool(self._shared)
+
+    @property
     def wants_copies(self) -> bool:
         """Whether copies are configured and some rows are not near."""
         return self._config.cache_ratio > 0 and self.rows[0].has_far_ranks
