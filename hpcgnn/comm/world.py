@@ -67,8 +67,10 @@ class CommConfig:
         check_choices("comm", self)
         if self.threads < 0 or self.watchdog_seconds < 0 or self.max_message_bytes < 1:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
-        if self.sampler_ranks < 0 or self.sampler_buffer < 0 or self.node_ranks < 0:
-            raise ValueError("comm.sampler_ranks, comm.sampler_buffer and comm.node_ranks must be >= 0")
+        if self.sampler_ranks < 0 or self.sampler_buffer < 0:
+            raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
+        if self.node_ranks < 0:
+            raise ValueError(f"comm.node_ranks must be at least 0, got {self.node_ranks}")
         if self.time_parallel < 1:
             raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
 

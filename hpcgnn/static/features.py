@@ -121,8 +121,8 @@ class NodeRows:
 
     def _plan_far(self, ids, owner, local, row, is_near, route: Route) -> Fetch:
         """Collective. Plan to fetch rows some of which may not be near."""
-        is_copied = copy = np.zeros(len(ids), bool)
-        if self.num_copies:
+        is_copied, copy = np.zeros(len(ids), bool), np.empty(0, np.int64)
+        if self.num_copies:  # none of learnt types
             copy = np.minimum(np.searchsorted(self._hot, ids), self.num_copies - 1)
             is_copied = (self._hot[copy] == ids) & ~is_near
         with self._counting:
