@@ -66,6 +66,12 @@ class Route:
         return cls(channel, count, count, None, rows, rows, place[:-1], place, place[:-1])
 
     @classmethod
+    def to_nothing(cls, channel: Channel) -> Route:
+        """Make a route of no rows, which is not for use."""
+        none, counts = torch.empty(0, dtype=torch.int64), np.zeros(channel.size, np.int64)
+        return cls(channel, counts, counts, None, none, none, none, none, none)
+
+    @classmethod
     def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel) -> Route:
         """Collective. Plan the exchange of rows whose owners are known; (owner, local) pairs are unique."""
         order = None

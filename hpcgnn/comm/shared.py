@@ -1,87 +1,103 @@
-"""Shares memory between the ranks of a node: one copy a node of rows that come from all ranks.
+"""Shares memory between the ranks of a node, which read there what others would send them: MPI-3 shared-memory windows.
 
-A ranks' arrays, R ranks. The copy is an MPI-3 shared-memory window of the node's ranks; between nodes the first rank
-of each broadcasts what its own ranks have written.
+A ranks' arrays, R ranks of the world. ``SharedRows`` are a copy a node of rows that come from all ranks: between nodes
+the first rank of each broadcasts what its own ranks have written. ``NodeColumns`` are one table a node of rows that
+each of its ranks has.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
-from hpcgnn.comm.exchange import MAX_BYTES
+from hpcgnn.comm.group import MAX_BYTES, DistributedError
 from hpcgnn.comm.memory import free_bytes
 from hpcgnn.comm.world import World
 
-ALIGNMENT = 8
 BACKING = Path("/dev/shm")  # where Linux keeps shared memory
+Shape = tuple[tuple[int, ...], torch.dtype]
+SPARE = 64 << 20  # bytes of it that are left to others
+
+
+class NodeMemory:
+    """Memory of ``num_bytes`` bytes that the ranks of a node share. Collective to create and to close.
+
+    node: their communicator; bytes [num_bytes] uint8. The memory is gone when the last of its processes is."""
+
+    def __init__(self, world: World, node: Any, num_bytes: int):
+        """node: of ``node_of``; num_bytes: the same on all its ranks. Raises DistributedError where a node refuses."""
+        self.node, self.num_bytes = node, num_bytes
+        own_bytes, error = (max(1, num_bytes) if node.rank == 0 else 0), None
+        try:
+            self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self.node)
+        except MPI.Exception as caught:
+            error = ValueError(f"no shared memory of {num_bytes} bytes on {world.host}: {caught}")
+        world.agree(error, "share memory")
+        buffer, _ = self._window.Shared_query(0)
+        self.bytes = np.frombuffer(buffer, np.uint8)[:num_bytes]  # type: ignore[call-overload]
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+
+    def meet(self) -> None:
+        """Collective. Make what ranks of the node have written visible to its other ranks."""
+        self._window.Sync()
+        self.node.Barrier()
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Collective. Free the memory; nothing may refer to it any more."""
+        self._window.Unlock_all()
+        self.bytes = np.empty(0, np.uint8)
+        self._window.Free()
+        self.node.Free()
 
 
 class SharedRows:
     """Rows of all ranks, of which the ranks of a node share one copy of ``num_bytes`` bytes. Collective to create and
     to close. arrays: the rows of all ranks one behind the other, read-only."""
 
-    def __init__(self, world: World, pieces: list[np.ndarray], node_size: int = 0, max_bytes: int = MAX_BYTES):
-        """pieces [n, ...]: this rank's rows of every array, of one dtype and width on all ranks. node_size: so many
-        ranks count as a node; 0: all ranks that can share memory. max_bytes: of one broadcast.
+    def __init__(self, world: World, pieces: list[np.ndarray], max_bytes: int = MAX_BYTES):
+        """pieces [n, ...]: this rank's rows of every array, of one dtype and width on all ranks. max_bytes: of one
+        broadcast.
 
-        Raises ValueError, on all ranks, where a node has no room for the copy.
+        Raises DistributedError where a node has no room for the copy.
         """
-        self._node: Any = world.mpi.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
-        if node_size:
-            whole, self._node = self._node, self._node.Split(world.rank // node_size)
-            whole.Free()
         counts = world.allgather_array(np.array([len(piece) for piece in pieces], np.int64))  # [R, A]
-        width = np.array([piece.dtype.itemsize * int(np.prod(piece.shape[1:], dtype=np.int64)) for piece in pieces])
+        width = np.array([_row_bytes(piece.dtype, piece.shape[1:]) for piece in pieces])
         size = counts.sum(axis=0) * width
-        padded = -(-size // ALIGNMENT) * ALIGNMENT
-        start = np.cumsum(padded) - padded
-        self.num_bytes = int(padded.sum())
-        self._allocate(world)
+        start, self.num_bytes = _places(size, 8)
+        self._shared = NodeMemory(world, node_of(world), self.num_bytes)
         begin = start + (np.cumsum(counts, axis=0) - counts) * width  # [R, A]
         for piece, at in zip(pieces, begin[world.rank], strict=True):
             raw = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
-            self._memory[at : at + len(raw)] = raw
-        self._meet()
+            self._shared.bytes[at : at + len(raw)] = raw
+        self._shared.meet()
         self._spread(world, begin, begin + counts * width, max_bytes)
-        self._meet()
-        self._memory.flags.writeable = False
+        self._shared.meet()
+        self._shared.bytes.flags.writeable = False
         self._spans = list(zip(start.tolist(), (start + size).tolist(), strict=True))
         self.arrays = [
-            self._memory[first:last].view(piece.dtype).reshape(-1, *piece.shape[1:])
+            self._shared.bytes[first:last].view(piece.dtype).reshape(-1, *piece.shape[1:])
             for piece, (first, last) in zip(pieces, self._spans, strict=True)
         ]
 
     def span(self, first: int, last: int) -> np.ndarray:
         """Return the arrays first to last - 1, of one dtype of 8 bytes a row, as one array."""
         begin, end = self._spans[first][0], self._spans[last - 1][1]
-        return self._memory[begin:end].view(self.arrays[first].dtype)
-
-    def _allocate(self, world: World) -> None:
-        """Collective. Make the window; the first rank of a node holds all of it."""
-        own_bytes, error = (max(1, self.num_bytes) if self._node.rank == 0 else 0), None
-        try:
-            self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self._node)
-        except MPI.Exception as caught:
-            error = ValueError(f"no shared memory of {self.num_bytes} bytes on {world.host}: {caught}")
-        world.agree(error, "share memory")
-        buffer, _ = self._window.Shared_query(0)
-        self._memory = np.frombuffer(buffer, np.uint8)[: self.num_bytes]  # type: ignore[call-overload]
-        self._window.Lock_all(MPI.MODE_NOCHECK)
-
-    def _meet(self) -> None:
-        """Collective. Make what ranks of the node have written visible to its other ranks."""
-        self._window.Sync()
-        self._node.Barrier()
-        self._window.Sync()
+        return self._shared.bytes[begin:end].view(self.arrays[first].dtype)
 
     def _spread(self, world: World, begin: np.ndarray, end: np.ndarray, max_bytes: int) -> None:
         """Collective. Broadcast the rows that the ranks of one node wrote to the other nodes."""
-        head = self._node.bcast(world.rank)
+        memory = self._shared.bytes
+        head = self._shared.node.bcast(world.rank)
         head_of = np.array(world.allgather(head))
         heads = world.mpi.Split(0 if head == world.rank else MPI.UNDEFINED, world.rank)
         if heads == MPI.COMM_NULL:
@@ -91,15 +107,88 @@ class SharedRows:
             for root, first, last in zip(roots, begin, end, strict=True):
                 for lower, upper in zip(first.tolist(), last.tolist(), strict=True):
                     for at in range(lower, upper, max_bytes):
-                        heads.Bcast([self._memory[at : min(at + max_bytes, upper)], MPI.BYTE], int(root))
+                        heads.Bcast([memory[at : min(at + max_bytes, upper)], MPI.BYTE], int(root))
         heads.Free()
 
     def close(self) -> None:
         """Collective. Free the memory; the arrays must not be used any more."""
-        self._window.Unlock_all()
-        self.arrays, self._memory = [], np.empty(0, np.uint8)
-        self._window.Free()
-        self._node.Free()
+        self.arrays = []
+        self._shared.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTable:
+    """The rows [N, ...] of all ranks of this node; first [R] int64: the row of the table at which a rank's rows begin,
+    -1 for the ranks of other nodes."""
+
+    table: torch.Tensor
+    first: np.ndarray
+
+
+class NodeColumns:
+    """Columns of rows that each rank has, a table a node: its ranks write their own rows, and read those of all.
+    Collective to create, to publish and to close.
+
+    own: this rank's rows [n, ...] of every column, to be filled before ``publish``; tables: of the node, by column."""
+
+    def __init__(self, world: World, node: Any, shapes: Sequence[Shape]):
+        """shapes: of this rank's rows [n, ...] of every column, of one dtype and width on all ranks. Raises
+        DistributedError where a node refuses."""
+        counts = np.array(node.allgather([shape[0] for shape, _ in shapes]), np.int64).reshape(node.size, len(shapes))
+        members = np.array(node.allgather(world.rank))
+        width = np.array([_row_bytes(dtype, shape[1:]) for shape, dtype in shapes], np.int64)
+        start, num_bytes = _places(counts.sum(axis=0) * width, 64)
+        self._shared = NodeMemory(world, node, num_bytes)
+        below = np.cumsum(counts, axis=0) - counts  # [ranks of the node, A]
+        self.tables, self.own = [], []
+        for column, (shape, dtype) in enumerate(shapes):
+            total, at = int(counts[:, column].sum()), int(start[column])
+            raw = self._shared.bytes[at : at + total * int(width[column])]
+            first = np.full(world.size, -1, np.int64)
+            first[members] = below[:, column]
+            table = torch.empty((total, *shape[1:]), dtype=dtype)
+            if len(raw):
+                table = torch.from_numpy(raw).view(dtype).view(table.shape)
+            self.tables.append(NodeTable(table, first))
+            own = int(below[node.rank, column])
+            self.own.append(table[own : own + shape[0]])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tables of this node."""
+        return self._shared.num_bytes
+
+    def publish(self) -> None:
+        """Collective. Let the other ranks of the node see what this rank has written."""
+        self._shared.meet()
+
+    def close(self) -> None:
+        """Collective. Free the memory; the tables must not be used any more."""
+        self.tables, self.own = [], []
+        self._shared.close()
+
+
+def share_columns(world: World, shapes: Sequence[Shape]) -> NodeColumns | None:
+    """Collective. Make NodeColumns; None, on all ranks, where no node has several ranks, or where one lacks the memory
+    or refuses it: then rows travel in messages."""
+    node = node_of(world)
+    needed = node.allreduce(sum(shape[0] * _row_bytes(dtype, shape[1:]) for shape, dtype in shapes))
+    has_room = needed + SPARE <= free_memory(world)
+    if world.any(node.size > 1) and not world.any(not has_room):
+        with contextlib.suppress(DistributedError):
+            return NodeColumns(world, node, shapes)
+    node.Free()
+    return None
+
+
+def node_of(world: World) -> Any:
+    """Collective. Make the communicator of the ranks that share this rank's memory, as ``comm.node_ranks`` says."""
+    node, most = world.mpi.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank), world.config.node_ranks
+    if not most:
+        return node
+    part = node.Split(world.rank // most, world.rank)
+    node.Free()
+    return part
 
 
 def free_memory(world: World) -> int:
@@ -109,3 +198,13 @@ def free_memory(world: World) -> int:
         space = os.statvfs(BACKING)
         free.append(space.f_bavail * space.f_frsize)
     return int(world.reduce_array(np.array([min(free)], np.int64), "min")[0])
+
+
+def _row_bytes(dtype: np.dtype | torch.dtype, shape: Sequence[int]) -> int:
+    return dtype.itemsize * math.prod(shape)
+
+
+def _places(sizes: np.ndarray, alignment: int) -> tuple[np.ndarray, int]:
+    """Return where arrays of so many bytes begin, one behind the other, and the bytes of all."""
+    padded = -(-sizes // alignment) * alignment
+    return np.cumsum(padded) - padded, int(padded.sum())

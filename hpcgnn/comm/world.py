@@ -45,6 +45,8 @@ class CommConfig:
         sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
         overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
             once, to see what that hides.
+        node_ranks: so many ranks, in order, are those of a node, which read each other's rows in shared memory;
+            0: all that can share memory; 1: none does, and rows travel in messages.
         time_parallel: of runs on snapshots: so many groups of ranks split a step's snapshots between them, besides the
             nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
@@ -58,6 +60,7 @@ class CommConfig:
     sampler_ranks: int = 0
     sampler_buffer: int = 2
     overlap: bool = True
+    node_ranks: int = 0
     time_parallel: int = 1
 
     def __post_init__(self):
@@ -66,6 +69,8 @@ class CommConfig:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
         if self.sampler_ranks < 0 or self.sampler_buffer < 0:
             raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
+        if self.node_ranks < 0:
+            raise ValueError(f"comm.node_ranks must be at least 0, got {self.node_ranks}")
         if self.time_parallel < 1:
             raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
 

@@ -94,6 +94,9 @@ PARTITION = "python -m data_tools.partition"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 
 
+_sound: set[tuple[int, ...]] = set()  # files whose objects were checked, by device, inode, size and time: not again
+
+
 class FileFormatError(ValueError):
     """A file of ours (or one that should be) that cannot be used; the message names file, dataset, row and remedy."""
 
@@ -119,7 +122,11 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     try:
         with naming(path, "write it anew"):
             check_format(file, expected)
-            check_objects(file)
+            stat = os.stat(path)
+            version = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+            if version not in _sound:
+                check_objects(file)
+                _sound.add(version)
     except FileFormatError:
         file.close()
         raise

@@ -66,6 +66,10 @@ class Ranking:
     id: np.ndarray
     probability: np.ndarray
 
+    def of(self, mask: np.ndarray) -> Ranking:
+        """Return only the nodes where mask [k] bool is set."""
+        return Ranking(self.id[mask], self.probability[mask])
+
 
 @dataclass(frozen=True, slots=True)
 class GraphPartition:

@@ -1,7 +1,8 @@
-"""A node's rows and how they are fetched: features, row ids and degrees, from their owners or from copies a rank keeps.
+"""A node's rows and how they are fetched: features, row ids and degrees, from memory that the ranks of a machine share,
+from their owners, or from copies a rank keeps.
 
 The remote rows that a rank needs most are counted over an epoch of plans, or were stored with the parts. n nodes of a
-type at this rank, U wanted nodes, C copies.
+type at this rank, N at the ranks that it shares memory with, U wanted nodes, C copies.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, share_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
@@ -25,6 +27,7 @@ from hpcgnn.graph.columns import FileTable, GatheredTable, Table, gather, load, 
 from hpcgnn.graph.partition import GraphPartition, Ranking
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.config import WIRES, FeatureConfig
+from hpcgnn.static.model.blocks import IndexedRows
 
 FEATURE = "feature"  # the table of input rows
 InputIds = Callable[[int], Sequence[np.ndarray]]  # collective: the global ids that a step needs, by node type
@@ -32,85 +35,130 @@ InputIds = Callable[[int], Sequence[np.ndarray]]  # collective: the global ids t
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A plan to fetch the rows of U wanted nodes: over ``route`` for all, or, with copies, for those at positions
-    ``pulled``; those at positions ``copied`` are rows ``copy`` of the copies. All int64."""
+    """A plan to fetch the rows of U wanted nodes. index [U]: their rows in the tables that this rank reads, where it
+    reads all of them; else None, and those at positions ``near`` are rows ``row`` of these tables, those at ``copied``
+    rows ``copy`` of the copies, and those at ``pulled`` come over the route ``pull``. All int64. route: to the owners
+    of all, of types whose rows are learnt."""
 
-    route: Route
     num_wanted: int
-    pulled: torch.Tensor | None = None
+    route: Route
+    index: torch.Tensor | Any = None
+    near: torch.Tensor | Any = None
+    row: torch.Tensor | Any = None
     copied: torch.Tensor | Any = None
     copy: torch.Tensor | Any = None
+    pulled: torch.Tensor | Any = None
+    pull: Route | Any = None
 
     def to(self, device: torch.device, channel: Channel) -> Fetch:
         """Return this fetch with its index tensors on a device, over another channel."""
-        route = self.route.over(channel).to(device)
-        if device.type == "cpu" or self.pulled is None:
-            return replace(self, route=route)
-        indices = [upload(tensor, device) for tensor in (self.pulled, self.copied, self.copy)]
-        return Fetch(route, self.num_wanted, *indices)
+        routes = {name: getattr(self, name).over(channel).to(device) for name in self._names(Route)}
+        if device.type == "cpu":
+            return replace(self, **routes)
+        indices: dict[str, Any] = {name: upload(getattr(self, name), device) for name in self._names(torch.Tensor)}
+        return replace(self, **routes, **indices)
+
+    def _names(self, kind: type) -> list[str]:
+        return [field.name for field in fields(self) if isinstance(getattr(self, field.name), kind)]
 
 
 class NodeRows:
     """Tables of one node type [n, ...] by name, and copies of remote rows. Collective to create, to plan and to fetch.
 
-    num_copies: C. wire: dtype that floating rows travel in, to which all are rounded, or None. remote, hits: remote
-    rows planned so far, and those of them that were copied.
+    Rows are *near* where this rank reads the memory that they lie in: its own and, where ranks share memory, theirs.
+    num_copies: C. wire: dtype that floating rows travel in, to which all are rounded, or None. remote, hits: rows that
+    were not near among those planned so far, and those of them that were copied.
     """
 
     def __init__(
         self, ownership: BlockOwnership, tables: dict[str, Table], hot: np.ndarray, channel: Channel,
-        wire: torch.dtype | None = None,
+        wire: torch.dtype | None = None, shared: dict[str, NodeTable] | None = None, is_learnt: bool = False,
     ):  # fmt: skip
         """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
-        travel in, None: their own."""
+        travel in, None: their own; shared: the tables with the rows of all ranks that share memory, by name; is_learnt:
+        plans have a route to all rows, over which a step learns others of these nodes."""
         self._ownership, self._rank, self.tables, self.wire = ownership, channel.rank, tables, wire
+        self._near_tables: dict[str, Table] = dict(tables)
+        self._first = np.full(channel.size, -1, np.int64)  # row of the near tables at which a rank's rows begin
+        self._first[self._rank] = 0
+        for name, of_node in (shared or {}).items():
+            self._near_tables[name], self._first = of_node.table, of_node.first
         self.hits = self.remote = 0
+        self._is_learnt = is_learnt
         self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._counting = threading.Lock()  # several threads may plan
         self._hot, self.num_copies = np.sort(hot), len(hot)
-        route = Route.plan(ownership, self._hot, channel)
         self._copies: dict[str, torch.Tensor] = {}
-        if channel.size > 1:
+        if self.has_far_ranks:
+            route = Route.plan(ownership, self._hot, channel)
             self._copies = {name: self._pull(route.to(table.device), table) for name, table in tables.items()}
+
+    @property
+    def has_far_ranks(self) -> bool:
+        """Whether rows of some ranks are not near; the same on all ranks."""
+        return bool((self._first < 0).any())
+
+    def is_near(self, ids: np.ndarray) -> np.ndarray:
+        """Say of which global ids [U] this rank reads the rows where they lie."""
+        return self._first[self._ownership.locate(ids)[0]] >= 0
 
     def plan(self, ids: np.ndarray | torch.Tensor, channel: Channel) -> Fetch:
         """Collective. Plan to fetch the rows of unique global ids [U], which may be a tensor of a device; several ranks
         plan on the host."""
         if isinstance(ids, torch.Tensor):
             if channel.size == 1:
-                return Fetch(Route.alone(channel, ids - int(self._ownership.starts[0])), len(ids))
+                index = ids - int(self._ownership.starts[0])
+                return Fetch(len(ids), Route.alone(channel, index), index)
             ids = ids.cpu().numpy()
-        if channel.size == 1:
-            return Fetch(Route.plan(self._ownership, ids, channel), len(ids))
-        first, last = self._ownership.starts[self._rank], self._ownership.starts[self._rank + 1]
-        num_remote, num_hits = len(ids) - int(((ids >= first) & (ids < last)).sum()), 0
-        if self.num_copies == 0:
-            fetch = Fetch(Route.plan(self._ownership, ids, channel), len(ids))
-        else:
+        owner, local = self._ownership.locate(ids)
+        row = self._first[owner]
+        is_near = row >= 0
+        row += local
+        route = Route.plan_located(owner, local, channel) if self._is_learnt else Route.to_nothing(channel)
+        if not self.has_far_ranks:
+            return Fetch(len(ids), route, torch.from_numpy(row))
+        return self._plan_far(ids, owner, local, row, is_near, route)
+
+    def _plan_far(self, ids, owner, local, row, is_near, route: Route) -> Fetch:
+        """Collective. Plan to fetch rows some of which may not be near."""
+        is_copied, copy = np.zeros(len(ids), bool), np.empty(0, np.int64)
+        if self.num_copies:  # none of learnt types
             copy = np.minimum(np.searchsorted(self._hot, ids), self.num_copies - 1)
-            is_copied = self._hot[copy] == ids
-            num_hits = int(is_copied.sum())
-            indices = (np.flatnonzero(~is_copied), np.flatnonzero(is_copied), copy[is_copied])
-            route = Route.plan(self._ownership, ids[~is_copied], channel)
-            fetch = Fetch(route, len(ids), *(torch.from_numpy(index) for index in indices))
+            is_copied = (self._hot[copy] == ids) & ~is_near
         with self._counting:
-            self.remote += num_remote
-            self.hits += num_hits
-        return fetch
+            self.remote += len(ids) - int(is_near.sum())
+            self.hits += int(is_copied.sum())
+        is_pulled = ~(is_near | is_copied)
+        pulled = np.flatnonzero(is_pulled)
+        if self._is_learnt:
+            pull = route.restrict(is_pulled, self._first[route.requesters()] < 0)
+        else:
+            pulled = pulled[np.argsort(owner[pulled], kind="stable")]  # as they come: nothing is put in order again
+            pull = Route.plan_located(owner[pulled], local[pulled], route.channel)
+        near, copied = np.flatnonzero(is_near), np.flatnonzero(is_copied)
+        columns = {"near": near, "row": row[near], "copied": copied, "copy": copy[copied], "pulled": pulled}
+        indices: dict[str, Any] = {name: torch.from_numpy(index) for name, index in columns.items()}
+        return Fetch(len(ids), route, pull=pull, **indices)
+
+    def in_place(self, fetch: Fetch, name: str) -> IndexedRows | None:
+        """Return the wanted rows of a table where they lie; None where they must be fetched."""
+        table = self._near_tables[name]
+        if fetch.index is None or self._is_narrow(table) or isinstance(table, GatheredTable):
+            return None
+        return IndexedRows(table, fetch.index)
 
     def fetch(self, fetch: Fetch, name: str) -> torch.Tensor:
         """Collective. Fetch the wanted rows [U, ...] of a table."""
-        table, device = self.tables[name], fetch.route.requests.device
-        if not isinstance(table, GatheredTable) and table.device != device:
-            if (name, device) not in self._moved:
-                self._moved[name, device] = table.to(device)
-            table = self._moved[name, device]
-        rows = self._pull(fetch.route, table)
-        if fetch.pulled is None:
-            return rows
+        device = (fetch.pulled if fetch.index is None else fetch.index).device
+        near = self._on(device, name, self._near_tables[name])
+        if fetch.index is not None:
+            return self._gather(near, fetch.index)
+        rows = self._pull(fetch.pull, self._on(device, name, self.tables[name]))
         out = rows.new_empty((fetch.num_wanted, *rows.shape[1:]))
         native.scatter_rows(out, fetch.pulled, rows)
-        native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
+        native.scatter_rows(out, fetch.near, self._gather(near, fetch.row))
+        if self.num_copies:
+            native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
         return out
 
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
@@ -126,25 +174,41 @@ class NodeRows:
             for table in tables
         )
 
+    def _on(self, device: torch.device, name: str, table: Table) -> Table:
+        """Return a table on a device, to which it is moved once."""
+        if isinstance(table, GatheredTable) or table.device == device:
+            return table
+        if (name, device) not in self._moved:
+            self._moved[name, device] = table.to(device)
+        return self._moved[name, device]
+
+    def _is_narrow(self, table: Table) -> bool:
+        """Say whether rows of a table travel in the dtype ``wire``. Those that need not travel are rounded as well, so
+        that the answer does not depend on the number of ranks."""
+        return self.wire is not None and table.dtype.is_floating_point
+
+    def _gather(self, table: Table, rows: torch.Tensor) -> torch.Tensor:
+        """Copy near rows of a table, as they would be if they had travelled."""
+        gathered = gather(table, rows)
+        return gathered.to(self.wire).to(table.dtype) if self._is_narrow(table) else gathered
+
     def _pull(self, route: Route, table: Table) -> torch.Tensor:
-        """Collective. Pull rows of a table; floating ones travel in the dtype ``wire``, and those that need not travel
-        are rounded as well, so that the answer does not depend on the number of ranks."""
-        narrow = self.wire is not None and table.dtype.is_floating_point
-        if not narrow and not isinstance(table, GatheredTable):
+        """Collective. Pull rows of a table, in the dtype in which they travel."""
+        is_narrow = self._is_narrow(table)
+        if not is_narrow and not isinstance(table, GatheredTable):
             return route.pull(table)[0]
         rows = gather(table, route.served)
-        return route.pull_served(rows.to(self.wire) if narrow else rows)[0].to(table.dtype)
+        return route.pull_served(rows.to(self.wire) if is_narrow else rows)[0].to(table.dtype)
 
 
-def presample(input_ids: InputIds, num_steps: int, partition: GraphPartition, world: World) -> tuple[Ranking, ...]:
-    """Collective. Rank the remote nodes of each type by how often the steps of an epoch need them; probability: needs a
-    step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
-    pieces = [[np.empty(0, np.int64)] for _ in partition.types]
+def presample(input_ids: InputIds, num_steps: int, rows: Sequence[NodeRows], world: World) -> tuple[Ranking, ...]:
+    """Collective. Rank the nodes of each type whose rows are not near by how often the steps of an epoch need them;
+    probability: needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
+    pieces = [[np.empty(0, np.int64)] for _ in rows]
     for step in range(num_steps):
         world.working("presample", step)
         for kind, ids in enumerate(input_ids(step)):
-            owner, _ = partition.book.of_type(kind).locate(ids)
-            pieces[kind].append(ids[owner != partition.rank])
+            pieces[kind].append(ids[~rows[kind].is_near(ids)])
     rankings = []
     for pieces_of_type in pieces:
         unique, counts = np.unique(np.concatenate(pieces_of_type), return_counts=True)
@@ -159,55 +223,104 @@ class NodeTables:
     create. predicted_hits: share of the remote rows needed that the copies should answer."""
 
     def __init__(
-        self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype
-    ):
+        self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype,
+        shares: bool = True,
+    ):  # fmt: skip
+        """shares: in memory of the machine, where its ranks read each other's rows."""
         self._partition, self._config, self._world, self._channel = partition, config, world, channel
+        self._shared: list[NodeColumns] = []
+        self._near: list[dict[str, NodeTable]] = [{} for _ in partition.types]
+        self._shares = shares and config.storage == "memory" and not world.any(world.device.type != "cpu")
+        places = self._share(_shapes(partition, dtype))
         with together(world, "read the features"):
-            self._tables = _make_tables(partition, config, dtype, world)
+            self._tables = _make_tables(partition, config, dtype, world, places)
+        self._publish()
         self.predicted_hits = 0.0
+        self._learnt: Collection[int] = ()
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
+
+    def learn(self, kinds: Collection[int]) -> None:
+        """Collective. Say of which node types steps learn rows besides these, which then have no copies."""
+        self._learnt = kinds
+        self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
+
+    def _share(self, shapes: list[dict[str, Shape]]) -> list[dict[str, torch.Tensor]]:
+        """Collective. Make tables of this rank's rows, by type and name, in memory that the ranks of a machine share;
+        none where they do not."""
+        places: list[dict[str, torch.Tensor]] = [{} for _ in shapes]
+        columns = None
+        if self._shares and self._world.size > 1:
+            columns = share_columns(self._world, [shape for of_type in shapes for shape in of_type.values()])
+        if columns is None:
+            return places
+        self._shared.append(columns)
+        names = [(kind, name) for kind, of_type in enumerate(shapes) for name in of_type]
+        for (kind, name), own, of_node in zip(names, columns.own, columns.tables, strict=True):
+            places[kind][name], self._near[kind][name] = own, of_node
+        return places
+
+    def _publish(self) -> None:
+        """Collective. Let the ranks of the machine see what was written last."""
+        if self._shared:
+            self._shared[-1].publish()
+
+    def close(self) -> None:
+        """Collective. Free what ranks share; the tables must not be used any more."""
+        self.rows, self._near, self._tables = (), [], []
+        while self._shared:
+            self._shared.pop().close()
 
     def over(self, partition: GraphPartition) -> NodeTables:
         """Collective. Return these tables, without copies, with the degrees of another graph of the same nodes."""
         other, degree = copy.copy(self), partition.in_degree()
-        other._partition = partition
-        other._tables = [
-            tables | {"degree": torch.from_numpy(degree[partition.of_type(kind)])}
-            for kind, tables in enumerate(self._tables)
-        ]
+        other._partition, other._near = partition, [dict(near) for near in self._near]
+        own = [torch.from_numpy(degree[partition.of_type(kind)]) for kind in range(len(partition.types))]
+        places = other._share([{"degree": (tuple(rows.shape), rows.dtype)} for rows in own])
+        other._tables = []
+        for tables, place, rows in zip(self._tables, places, own, strict=True):
+            other._tables.append(tables | {"degree": place["degree"].copy_(rows) if place else rows})
+        other._publish()
         other.rows = other._make_rows([np.empty(0, np.int64)] * len(self._tables))
         return other
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the ranks of a machine read each other's rows."""
+        return bool(self._shared)
+
+    @property
     def wants_copies(self) -> bool:
-        """Whether copies are configured and there are remote rows."""
-        return self._config.cache_ratio > 0 and self._world.size > 1
+        """Whether copies are configured and some rows are not near."""
+        return self._config.cache_ratio > 0 and self.rows[0].has_far_ranks
 
     def _make_rows(self, hot: list[np.ndarray]) -> tuple[NodeRows, ...]:
         """Collective. Make the rows of each type, with copies of the ``hot`` global ids."""
         wire, book = WIRES[self._config.wire], self._partition.book
         return tuple(
-            NodeRows(book.of_type(kind), tables, ids, self._channel, wire)
-            for kind, (tables, ids) in enumerate(zip(self._tables, hot, strict=True))
+            NodeRows(book.of_type(kind), tables, ids, self._channel, wire, near, kind in self._learnt)
+            for kind, (tables, ids, near) in enumerate(zip(self._tables, hot, self._near, strict=True))
         )
 
-    def keep_copies(self, input_ids: InputIds, num_steps: int, without: Collection[int] = ()) -> None:
-        """Collective. Copy the remote rows that this rank needs most, by the parts' ranking or by what the steps of an
-        epoch need, of the types with features except those in ``without``. Raises DistributedError where the parts
-        should have a ranking and have none."""
+    def keep_copies(self, input_ids: InputIds, num_steps: int) -> None:
+        """Collective. Copy the rows that this rank needs most and that are not near, by the parts' ranking or by what
+        the steps of an epoch need, of the types with features none of whose rows are learnt. Raises DistributedError
+        where the parts should have a ranking and have none."""
         config, partition = self._config, self._partition
         if config.cache == "stored":
             with together(self._world, "read the cache ranking"):
-                rankings = partition.ranking
-                if not any(len(ranking.id) for ranking in rankings):
+                if not any(len(ranking.id) for ranking in partition.ranking):
                     raise ValueError(
                         "features.cache stored: the parts hold no ranking; partition again with --cache-ranking or "
                         "--method hotness, or use features.cache presample"
                     )
+            rankings = tuple(
+                ranking.of(~rows.is_near(ranking.id))
+                for ranking, rows in zip(partition.ranking, self.rows, strict=True)
+            )
         else:
-            rankings = presample(input_ids, num_steps, partition, self._world)
+            rankings = presample(input_ids, num_steps, self.rows, self._world)
         counts = np.diff(partition.book.type_base())
-        room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in without)
+        room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in self._learnt)
                 for kind, tables in enumerate(self._tables)]  # fmt: skip
         ranked = [(ranking, count) for ranking, count in zip(rankings, room, strict=True) if count]
         answered = self._world.total(sum(float(ranking.probability[:count].sum()) for ranking, count in ranked))
@@ -231,23 +344,38 @@ class NodeTables:
         return hits / max(1, needed)
 
 
-def _make_tables(
-    partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, world: World
-) -> list[dict[str, Table]]:
-    """Load the tables of this rank's nodes, by type and name."""
-    degree, tables = partition.in_degree(), []
+def _shapes(partition: GraphPartition, dtype: torch.dtype) -> list[dict[str, Shape]]:
+    """Return shape and dtype of the tables of this rank's nodes, by type and name."""
+    shapes: list[dict[str, Shape]] = []
     for kind, features in enumerate(partition.features):
         nodes = partition.of_type(kind)
-        of_type: dict[str, Table] = {
-            "identity": torch.from_numpy(partition.flat_row[nodes]),
-            "degree": torch.from_numpy(degree[nodes]),
-        }
+        ids: Shape = ((nodes.stop - nodes.start,), torch.int64)
+        shapes.append({"identity": ids, "degree": ids})
+        if features is not None:
+            shapes[-1][FEATURE] = (features.shape, dtype)
+    return shapes
+
+
+def _make_tables(
+    partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, world: World,
+    places: list[dict[str, torch.Tensor]],
+) -> list[dict[str, Table]]:  # fmt: skip
+    """Load the tables of this rank's nodes, by type and name, into ``places`` where they have one."""
+    degree, tables = partition.in_degree(), []
+    for kind, (features, place) in enumerate(zip(partition.features, places, strict=True)):
+        nodes = partition.of_type(kind)
+        of_type: dict[str, Table] = {}
+        for name, column in (("identity", partition.flat_row[nodes]), ("degree", degree[nodes])):
+            rows = torch.from_numpy(column)
+            of_type[name] = place[name].copy_(rows) if place else rows
         if features is not None:
             options = (features, dtype, config.normalize, world.device)
             if config.storage == "pinned":
                 of_type[FEATURE] = load_pinned(*options, hot_rows(partition, kind, world.rank, config.device_ratio))
+            elif config.storage == "file":
+                of_type[FEATURE] = FileTable(*options)
             else:
-                of_type[FEATURE] = (FileTable if config.storage == "file" else load)(*options)
+                of_type[FEATURE] = load(*options, place.get(FEATURE))
         tables.append(of_type)
     return tables
 

@@ -52,12 +52,13 @@ class StaticGraph:
     def __init__(
         self, path: str | os.PathLike, world: World, features: FeatureConfig | None = None,
         dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: Direction = IN, *,
-        channel: Channel | None = None, opened: GraphPartition | None = None,
+        channel: Channel | None = None, opened: GraphPartition | None = None, shares: bool = True,
     ):  # fmt: skip
         """features: copies of remote rows, the dtype that rows travel in; dtype: of the input rows. Copies are chosen
         when the first loader is made, by what its first epoch wants. direction: "in" or "out", of the edges that
         sampling follows; of a graph opened "out", ``partition`` has all edges the other way. opened: the partition,
-        where it was read before and its edges are in that direction; channel: of exchanges.
+        where it was read before and its edges are in that direction; channel: of exchanges; shares: the ranks of a
+        machine read each other's input rows in memory that they share, where it has room.
 
         Raises DistributedError for a partition set that cannot be used.
         """
@@ -72,7 +73,7 @@ class StaticGraph:
             if direction == OUT:
                 partition = outward(partition, self.channel)
         self.partition = partition
-        self.tables = NodeTables(partition, features or FeatureConfig(), world, self.channel, dtype)
+        self.tables = NodeTables(partition, features or FeatureConfig(), world, self.channel, dtype, shares)
         self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # and the loader that has it alone
         self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
@@ -133,6 +134,7 @@ class StaticGraph:
         for replica, _ in self._replicas:
             replica.close()
         self._replicas.clear()
+        self.tables.close()
         self.channel.close()
         self.world.free_channels()
 

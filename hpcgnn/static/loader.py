@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -66,12 +66,12 @@ class SeedLoader:
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, batch_size: int, seed: int, *,
         shuffle: bool = False, drop_last: bool = False, remote: Samplers | None = None,
         neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
-        without: Collection[int] = (), timers: Timers | None = None, **options: Any,
+        timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
         """batch_size: seeds of a step on all ranks; shuffle: a new order every epoch, of training. neighbors, induced,
         remote: what draws neighbours, that blocks hold all edges among the sampled nodes, or the ranks that draw.
-        with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``. without: node types that no copies of
-        remote rows are kept of; options: as GraphSampler takes them."""
+        with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``. options: as GraphSampler takes
+        them."""
         world = graph.world
         self._graph, self._sampling, self._seed, self.shuffle = graph, sampling, seed, shuffle
         self.batch_size, self._pool, self._drop_last, self.remote = batch_size, seeds.pool, drop_last, remote
@@ -96,7 +96,7 @@ class SeedLoader:
         self.start_epoch(0)
         if graph.tables.wants_copies and graph.tables.num_copies() == 0:
             input_ids = partial(self.samplers[0].input_ids, self.batches, 0)
-            graph.tables.keep_copies(input_ids, self.batches.num_steps, without)
+            graph.tables.keep_copies(input_ids, self.batches.num_steps)
             self.samplers = self._make_samplers(seeds.roots, options)
 
     @property

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import Route
 from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
@@ -165,10 +164,9 @@ def pad_graph_plan(plan: GraphPlan) -> GraphPlan:
     inputs = levels[0]
     identity, degree = ((values if len(values) == 0 else inputs.spread(values),)
                         for (values,) in (batch.identity, batch.degree))  # fmt: skip
-    route = Route.alone(fetch.route.channel, inputs.spread(fetch.route.requests))
     return replace(
         plan, batch=replace(batch, blocks=tuple(blocks), identity=identity, degree=degree),
-        fetches=(replace(fetch, route=route, num_wanted=inputs.length),),
+        fetches=(replace(fetch, index=inputs.spread(fetch.index), num_wanted=inputs.length),),
     )  # fmt: skip
 
 

@@ -32,9 +32,9 @@ class Replica:
 
     def __init__(
         self, partition: GraphPartition, mode: str, world: World, channel: Channel,
-        excluded: Exclusion | Any = None, node_size: int = 0,
+        excluded: Exclusion | Any = None,
     ):  # fmt: skip
-        """node_size: as in SharedRows. Raises DistributedError where a machine has no room for it."""
+        """Raises DistributedError where a machine has no room for it."""
         self._mode, self._channel = mode, world.own_channel()
         lists = make_lists(partition, mode, channel)
         first = edges_below(partition, channel)[world.rank]
@@ -50,7 +50,7 @@ class Replica:
             columns = exchange_columns([position + first[relation], place], target, channel)
             order = np.lexsort(columns)
             pieces += [column[order] for column in columns]
-        self._rows = SharedRows(world, pieces, node_size)
+        self._rows = SharedRows(world, pieces)
         self.num_bytes = self._rows.num_bytes
         self.partition, self._lists, rest = _whole(partition, self._rows, lists)
         self.excluded = None

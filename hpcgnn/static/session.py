@@ -56,7 +56,16 @@ def open_session(
     if whole is not None or not (samplers is None or exact):
         partition = partition.degrees_only()
     direction = config.sampling.direction
-    graph = StaticGraph(path, world, config.features, dtype, direction=direction, channel=channel, opened=partition)
+    graph = StaticGraph(
+        path,
+        world,
+        config.features,
+        dtype,
+        direction=direction,
+        channel=channel,
+        opened=partition,
+        shares=config.sampling.mode != WHOLE,
+    )
     if samplers is not None:
         samplers.meet()
     loaders: dict[str, Any]
@@ -108,9 +117,10 @@ def _make_loaders(
     """Collective. Make loaders by split, which plan with the same samplers."""
     train, sampling = config.train, config.sampling
     seeds = Seeds(goal.pools["train"], goal.roots, goal.excluded, goal.complete)
+    graph.tables.learn(_learnt_types(config, graph.partition))
     loader = SeedLoader(
         graph, seeds, sampling, train.batch_size, train.seed, shuffle=True, drop_last=train.drop_last, remote=samplers,
-        with_edges=bool(sampling.edge_columns), without=_learnt_types(config, graph.partition), timers=timers,
+        with_edges=bool(sampling.edge_columns), timers=timers,
         node_columns=config.model.node_columns, pad=pad_graph_plan if train.cuda_graphs else None,
     )  # fmt: skip
     if train.cuda_graphs:
@@ -284,6 +294,11 @@ def _describe_samples(session: Session) -> list[str]:
         copies, predicted = tables.num_copies(), tables.predicted_hits
         lines.append(f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}")
     held = max(world.allgather(tables.held_bytes())) / (1 << 20)
-    places = {"memory": "", "pinned": ", features in pinned memory of the host", "file": ", features in the part files"}
+    shared = ", read in place by all ranks of a machine" if tables.is_shared else ""
+    places = {
+        "memory": shared,
+        "pinned": ", features in pinned memory of the host",
+        "file": ", features in the part files",
+    }
     where = places[session.config.features.storage]
     return [*lines, f"rows of nodes and copies: {held:.1f} MiB at most on a rank{where}"]

@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, embedding
 
 from hpcgnn.comm.timers import Timers
-from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
@@ -88,13 +87,11 @@ class GraphTask(StepTask):
         features: list[Rows | None] = []
         with self.timers("exchange"):
             for rows, fetch in zip(self._rows, plan.fetches, strict=True):
-                table = rows.tables.get(FEATURE)
-                if table is None:
+                if FEATURE not in rows.tables:
                     features.append(None)
-                elif fetch.route.channel.size == 1 and rows.wire is None and not isinstance(table, GatheredTable):
-                    features.append(IndexedRows(table, fetch.route.requests))  # read where they lie
-                else:
-                    features.append(rows.fetch(fetch, FEATURE))
+                    continue
+                indexed = rows.in_place(fetch, FEATURE)
+                features.append(rows.fetch(fetch, FEATURE) if indexed is None else indexed)
             learnt = {
                 kind: plan.fetches[kind].route.pull(table.weight)[0]
                 for kind, table in sorted(self._embeddings.tables.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from run_commands import run
-from static_runs import make_static_parts, plain, static_config
+from static_runs import APART, make_static_parts, plain, static_config
 
 from hpcgnn.bench.sage import TimingOptions, measure, table
 from hpcgnn.comm.world import CommConfig, World
@@ -13,9 +13,9 @@ from hpcgnn.comm.world import CommConfig, World
 @pytest.mark.parametrize("ratio", [0.0, 0.3])
 def test_rows_that_travel_are_those_expected(comm, mpi_tmp_path, ratio):
     """Unique remote rows without those found among the copies, to the byte."""
-    config = static_config(features__cache_ratio=ratio)
+    config = static_config(features__cache_ratio=ratio, **APART)
     config.data.path = str(make_static_parts(comm, plain, mpi_tmp_path))
-    world = World(CommConfig(device="cpu", threads=1), comm)
+    world = World(CommConfig(device="cpu", threads=1, node_ranks=1), comm)
     result = measure(config, mpi_tmp_path, TimingOptions(4, "", "none"), world)
     assert result["ranks"] == comm.size
     assert result["row_bytes_sent"] == result["row_bytes_expected"]

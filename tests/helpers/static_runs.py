@@ -102,9 +102,12 @@ def static_config(**changes) -> StaticConfig:
     return StaticConfig.from_dict(sections)
 
 
+APART = {"comm__node_ranks": 1}  # each rank is a node of its own: rows travel in messages
+
+
 def open_graph_session(comm, parts: Path, config: StaticConfig) -> Session:
     """Collective. A session on a communicator."""
-    world = World(CommConfig(device="cpu", threads=1), comm)
+    world = World(CommConfig(device="cpu", threads=1, node_ranks=config.comm.node_ranks), comm)
     return open_session(config, str(parts), world, Watchdog(world, 0))
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from link_graphs import friends
-from static_runs import make_static_parts, open_graph_trainer, plain, static_config, typed
+from static_runs import APART, make_static_parts, open_graph_trainer, plain, static_config, typed
 
 from hpcgnn.loop.prefetch import Prefetcher
 
@@ -16,7 +16,7 @@ LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40}
 GRAPHS = {
     "typed": (typed, {}),
     "weighted": (plain, {"sampling__mode": "weighted"}),
-    "labor": (plain, {"sampling__mode": "labor", "features__cache_ratio": 0.1}),
+    "labor": (plain, {"sampling__mode": "labor", "features__cache_ratio": 0.1, **APART}),
     "links": (friends, LINK),
 }
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from link_graphs import facts
-from static_runs import make_static_parts, open_graph_session, plain, static_config
+from static_runs import APART, make_static_parts, open_graph_session, plain, static_config
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.comm.watchdog import Watchdog
@@ -53,7 +53,7 @@ def test_reading_events(comm, mpi_tmp_path, reports):
 def test_presampling(comm, mpi_tmp_path, reports):
     """Every step of the epoch that is planned."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    session = open_graph_session(comm, parts, static_config(features__cache_ratio=0.2))
+    session = open_graph_session(comm, parts, static_config(features__cache_ratio=0.2, **APART))
     assert reports["presample"] == session.batches["train"].num_steps
 
 

@@ -17,7 +17,7 @@ import torch
 import training_runs
 from mpi4py import MPI
 from pretended_device import pretended_device
-from static_runs import make_static_parts, plain, static_config, typed
+from static_runs import APART, make_static_parts, plain, static_config, typed
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import World
@@ -30,15 +30,20 @@ TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model
 TYPED = ["sage", "rgcn", "rgat", "replace"]
 PLAIN = ["gcn", "gat", "labor", "weighted"]
 STORED = {
-    "copies": {"features__cache_ratio": 0.2},
-    "pinned": {"features__storage": "pinned", "features__device_ratio": 0.3, "features__cache_ratio": 0.2},
-    "file": {"features__storage": "file", "features__cache_ratio": 0.2},
+    "copies": {"features__cache_ratio": 0.2, **APART},
+    "pinned": {
+        "features__storage": "pinned",
+        "features__device_ratio": 0.3,
+        "features__cache_ratio": 0.2,
+        **APART,
+    },
+    "file": {"features__storage": "file", "features__cache_ratio": 0.2, **APART},
     "exact": {"eval__exact": True, "eval__chunk": 17},
 }
 REPLICATED = {
     "typed": (typed, {}),
     "labor, ahead": (plain, {"sampling__mode": "labor", "sampling__in_flight": 2}),
-    "copies": (plain, {"features__cache_ratio": 0.2}),
+    "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
     "pinned": (plain, {"features__storage": "pinned", "features__device_ratio": 0.3}),
 }
 LINKS = ["friends", "filtered", "shop, exact"]

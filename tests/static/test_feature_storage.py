@@ -7,7 +7,15 @@ import pytest
 import torch
 from mpi4py import MPI
 from places import HELPERS
-from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
+from static_runs import (
+    APART,
+    make_static_parts,
+    open_graph_session,
+    open_graph_trainer,
+    plain,
+    static_config,
+    typed,
+)
 
 from hpcgnn import native
 from hpcgnn.graph import files
@@ -89,7 +97,7 @@ CASES = {
     "embeddings beside features": (typed, {"embedding__types": ["paper"], "model__kind": "rgcn"}),
     "residual": (typed, {"model__residual": True, "model__norm": "layer"}),
     "normalised": (plain, {"model__kind": "gcn", "features__normalize": True}),
-    "copies": (plain, {"features__cache_ratio": 0.2}),
+    "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
     "narrow": (plain, {"features__wire": "bfloat16"}),
 }
 
@@ -150,7 +158,7 @@ def test_a_rank_holds_its_share_and_its_copies(comm, mpi_tmp_path, storage):
     """Bytes over all ranks: of every node its id and degree, and its features unless they stay in the files; and of
     every copy all three."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    config = static_config(features__cache_ratio=0.2, features__storage=storage, train__precision="float32")
+    config = static_config(features__cache_ratio=0.2, **APART, features__storage=storage, train__precision="float32")
     session = open_graph_session(comm, parts, config)
     held, nodes = session.graph.tables.held_bytes(), session.partition.num_nodes
     copies = session.graph.rows[0].num_copies
@@ -170,7 +178,7 @@ from static_runs import open_graph_trainer, static_config
 from hpcgnn.static.inference import infer
 
 def run(folder, storage):
-    config = static_config(features__storage=storage, features__cache_ratio=0.02, train__precision="float32",
+    config = static_config(features__storage=storage, features__cache_ratio=0.02, **APART, train__precision="float32",
                            train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__chunk=64)
     trainer = open_graph_trainer(MPI.COMM_WORLD, Path(folder, "parts"), Path(folder), config)
     trainer.start_epoch(0)

@@ -48,9 +48,10 @@ def typed_parts(comm, mpi_tmp_path):
     return make_static_parts(comm, typed, mpi_tmp_path)
 
 
-def open_graph(comm, parts, features: FeatureConfig | None = None) -> StaticGraph:
+def open_graph(comm, parts, features: FeatureConfig | None = None, node_ranks: int = 0) -> StaticGraph:
     """Collective."""
-    return StaticGraph(parts, World(CommConfig(device="cpu", threads=1), comm), features, torch.float64)
+    world = World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
+    return StaticGraph(parts, world, features, torch.float64)
 
 
 def describe(batches: list[NeighborBatch]) -> set:
@@ -91,7 +92,7 @@ def test_batches_of_all_ranks_are_those_of_one(comm, parts, case, topology):
     features = FeatureConfig(cache_ratio=0.3) if case == "copies" else None
 
     def epochs(communicator, prefetch: int) -> list[set]:
-        graph = open_graph(communicator, parts, features)
+        graph = open_graph(communicator, parts, features, node_ranks=1 if case == "copies" else 0)
         loader = NeighborLoader(
             graph, "train", FANOUTS, 16, prefetch=prefetch, in_flight=max(1, prefetch - 1), seed=4, topology=topology,
             **options,

@@ -12,6 +12,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from static_runs import (
+    APART,
     bare,
     make_static_parts,
     open_graph_session,
@@ -121,7 +122,7 @@ PLAIN = {
     "weighted": {"sampling__mode": "weighted"},
     "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
     "narrow": {"features__wire": "float16"},
-    "narrow copies": {"features__wire": "bfloat16", "features__cache_ratio": 0.2},
+    "narrow copies": {"features__wire": "bfloat16", "features__cache_ratio": 0.2, **APART},
 }
 
 
@@ -136,7 +137,7 @@ def test_a_graph_of_one_type_gives_one_answer(comm, plain_parts, mpi_tmp_path, c
 def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_path, cache):
     plainly = open_graph_trainer(comm, plain_parts, mpi_tmp_path, static_config())
     cached = open_graph_trainer(
-        comm, plain_parts, mpi_tmp_path, static_config(features__cache=cache, features__cache_ratio=0.2)
+        comm, plain_parts, mpi_tmp_path, static_config(features__cache=cache, features__cache_ratio=0.2, **APART)
     )  # fmt: skip
     losses = []
     for trainer in (plainly, cached):
@@ -154,7 +155,7 @@ def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_
 @pytest.mark.parametrize("copies", [0, 0.2])
 def test_rows_that_travel_narrow_are_rounded_on_any_ranks(comm, plain_parts, copies):
     """All of them to float16, and nothing else."""
-    shared = {"train__precision": "float32", "features__cache_ratio": copies}
+    shared = {"train__precision": "float32", "features__cache_ratio": copies, **APART}
     wide, narrow = (
         open_graph_session(comm, plain_parts, static_config(**shared, features__wire=wire)) for wire in ("", "float16")
     )

@@ -11,7 +11,7 @@ import torch
 from link_graphs import facts, friends, shop
 from mpi4py import MPI
 from random_graphs import write_graph
-from static_runs import make_static_parts, open_graph_session, open_graph_trainer, whole_and_stopped
+from static_runs import APART, make_static_parts, open_graph_session, open_graph_trainer, whole_and_stopped
 from test_graph_links import link_config, relation_rows
 from test_graph_training import assert_same_records, run_both
 
@@ -158,7 +158,7 @@ def test_loss_of_candidates_is_that_of_scores_one_by_one(comm, mpi_tmp_path):
     with session.plans("train", 0) as plans:
         plan = next(iter(plans))
     table, decoder, task = session.memory.tables[0], session.model.decoder, session.task
-    rows = table.weight[plan.fetches[0].route.requests].clone().requires_grad_()
+    rows = table.weight[plan.fetches[0].index].clone().requires_grad_()
     session.model.train()
     (out,) = session.model(plan.batch, [rows])
     src, dst, *candidates = (out[places] for places in plan.roots)
@@ -194,7 +194,7 @@ def test_strict_draws_end_where_there_is_nothing_to_draw(comm, mpi_tmp_path):
 
 RESUMED = {
     "weighted": (friends, {"sampling__mode": "weighted", "train__drop_last": True, "task__strict": True}),
-    "cached": (shop, BATCH | {"features__cache_ratio": 0.3, "task__both_ends": True, "train__accumulate": 2}),
+    "cached": (shop, BATCH | {"features__cache_ratio": 0.3, **APART, "task__both_ends": True, "train__accumulate": 2}),
     "bare": (facts, BARE | SHARED | {"task__decoder": "distmult", "eval__ranking": "filtered"}),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from link_graphs import friends, shop
 from mpi4py import MPI
-from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
+from static_runs import APART, make_static_parts, open_graph_session, plain, static_config, typed
 from test_graph_training import run_both
 
 from hpcgnn.comm.shared import SharedRows, free_memory
@@ -32,16 +32,16 @@ CASES = {
     "one type": (plain, {}),
     "one type, labor": (plain, {"sampling__mode": "labor"}),
     "one type, weighted": (plain, {"sampling__mode": "weighted"}),
-    "copies of rows": (plain, {"features__cache_ratio": 0.2}),
+    "copies of rows": (plain, {"features__cache_ratio": 0.2, **APART}),
     "links": (friends, LINKS),
     "links, labor": (friends, LINKS | {"sampling__mode": "labor"}),
     "links of several relations": (shop, LINKS | {"sampling__mode": "replace"}),
 }
 
 
-def make_world(comm) -> World:
+def make_world(comm, node_ranks: int = 0) -> World:
     """Collective."""
-    return World(CommConfig(device="cpu", threads=1), comm)
+    return World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
 
 
 def parts_of(plan) -> list[torch.Tensor]:
@@ -86,12 +86,12 @@ def test_runs_give_one_answer(comm, mpi_tmp_path, case):
     run_both(comm, parts, mpi_tmp_path, static_config(**changes, sampling__topology="replicated"))
 
 
-@pytest.mark.parametrize("node_size", [0, 1, 2])
-def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_size):
+@pytest.mark.parametrize("node_ranks", [0, 1, 2])
+def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_ranks):
     """However many ranks a node has."""
-    parts, world = make_static_parts(comm, typed, mpi_tmp_path), make_world(comm)
+    parts, world = make_static_parts(comm, typed, mpi_tmp_path), make_world(comm, node_ranks)
     mine, whole = (open_graph_partition(parts, *place) for place in ((comm.rank, comm.size), (0, 1)))
-    copy = Replica(mine, "uniform", world, world.channel(), node_size=node_size)
+    copy = Replica(mine, "uniform", world, world.channel())
     assert copy.num_bytes == topology_bytes(mine, "uniform", world) - 8 * (comm.size - 1) * len(mine.relations)
     assert np.array_equal(copy.partition.flat_row, whole.flat_row)
     assert np.array_equal(copy.partition.type_start, whole.type_start)
@@ -101,15 +101,15 @@ def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_size):
     copy.close()
 
 
-@pytest.mark.parametrize("node_size", [0, 1, 2])
-def test_rows_of_all_ranks_in_order(comm, node_size):
+@pytest.mark.parametrize("node_ranks", [0, 1, 2])
+def test_rows_of_all_ranks_in_order(comm, node_ranks):
     """Of several types, none at all too, in messages of three bytes between nodes; not to be written."""
     rng = np.random.default_rng(comm.rank)
     pieces = [
         rng.integers(0, 1 << 40, 5 * comm.rank), rng.random((7, 3)).astype(np.float32), np.empty(0, np.int64),
         np.full(3, comm.rank, np.uint8), rng.integers(0, 9, 4),
     ]  # fmt: skip
-    shared = SharedRows(make_world(comm), pieces, node_size, max_bytes=3)
+    shared = SharedRows(make_world(comm, node_ranks), pieces, max_bytes=3)
     for found, everyone in zip(shared.arrays, zip(*comm.allgather(pieces), strict=True), strict=True):
         assert found.dtype == everyone[0].dtype
         assert np.array_equal(found, np.concatenate(everyone))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from link_graphs import friends, shop
-from static_runs import make_static_parts, plain, reference_run, static_config, typed
+from static_runs import APART, make_static_parts, plain, reference_run, static_config, typed
 from test_graph_training import assert_same_records
 
 from hpcgnn.comm.crew import Crew, Lane, Mapping
@@ -112,7 +112,15 @@ OPTIONS = {
     "weighted": (plain, {"sampling__mode": "weighted"}),
     "labor": (plain, {"sampling__mode": "labor"}),
     "replicated": (plain, {"sampling__topology": "replicated"}),
-    "copies": (plain, {"features__cache_ratio": 0.2, "sampling__in_flight": 2, "sampling__eval_fanouts": [2, 1]}),
+    "copies": (
+        plain,
+        {
+            "features__cache_ratio": 0.2,
+            **APART,
+            "sampling__in_flight": 2,
+            "sampling__eval_fanouts": [2, 1],
+        },
+    ),
     "exact": (typed, {"eval__exact": True}),
     "ranking": (friends, {**LINK, "eval__ranking": "filtered", "task__decoder": "dot"}),
 }

@@ -1,0 +1,139 @@
+"""Rows of nodes in memory that the ranks of a machine share: the answer is that of messages, and nothing is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from link_graphs import friends, shop
+from static_runs import APART, make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
+from test_graph_training import run_both
+
+from hpcgnn.comm import shared
+from hpcgnn.comm.shared import NodeColumns, node_of, share_columns
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.static.inference import infer
+
+CASES = {
+    "types": (typed, {}),
+    "narrow": (plain, {"features__wire": "float16"}),
+    "normalised": (plain, {"model__kind": "gcn", "features__normalize": True}),
+    "copies": (plain, {"features__cache_ratio": 0.2}),
+    "ahead": (plain, {"sampling__prefetch": 3, "sampling__in_flight": 2}),
+    "learnt": (typed, {"embedding__types": ["paper"]}),
+    "links": (friends, {"task__kind": "link", "train__batch_size": 40}),
+    "bipartite": (shop, {"task__kind": "link", "train__batch_size": 40, "task__both_ends": True}),
+    "whole": (plain, {"sampling__mode": "whole", "model__kind": "gcn", "train__batch_size": 1 << 20}),
+}
+
+
+def make_world(comm, node_ranks: int = 0) -> World:
+    """Collective."""
+    return World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
+
+
+def steps_of(comm, parts, folder, changes, node_ranks: int):
+    """Collective. Losses of an epoch, exact inference after it, and the bytes that all ranks sent for input rows."""
+    trainer = open_graph_trainer(comm, parts, folder, static_config(**changes, comm__node_ranks=node_ranks))
+    trainer.start_epoch(0)
+    channel = trainer.session.graph.channel
+    before = channel.sent_bytes
+    with trainer.session.plans("train", 0) as plans:
+        losses = [trainer.train_step(plan)[0] for plan in plans]
+    sent = trainer.session.world.total(channel.sent_bytes - before)
+    rows = infer(trainer.session)
+    trainer.session.close()
+    return losses, rows, sent
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("node_ranks", [0, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_the_answer_is_that_of_messages(comm, mpi_tmp_path, case, node_ranks):
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    losses, rows, _ = steps_of(comm, parts, mpi_tmp_path, changes, node_ranks)
+    expected, expected_rows, _ = steps_of(comm, parts, mpi_tmp_path, changes, 1)
+    assert losses == expected
+    assert torch.equal(rows, expected_rows)
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("case", ["types", "learnt", "links"])
+def test_the_answer_is_that_of_one_rank(comm, mpi_tmp_path, case):
+    make, changes = CASES[case]
+    run_both(comm, make_static_parts(comm, make, mpi_tmp_path), mpi_tmp_path, static_config(**changes))
+
+
+@pytest.mark.several_ranks
+def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
+    """Fewer the more ranks a node has, and none where there is one node."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    sent = [steps_of(comm, parts, mpi_tmp_path, {}, ranks)[2] for ranks in (1, 2, 0)]
+    assert sent[0] > sent[2] == 0
+    assert sent[1] < sent[0]
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("why", ["no room", "refused"])
+def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
+    """Where one rank's node has no room, or MPI refuses."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    expected = steps_of(comm, parts, mpi_tmp_path, {}, 0)
+    if why == "no room":
+        monkeypatch.setattr(shared, "free_bytes", lambda: 0 if comm.rank == 1 else 1 << 40)
+    else:
+        monkeypatch.setattr(shared, "NodeMemory", refuse)
+    found = steps_of(comm, parts, mpi_tmp_path, {}, 0)
+    assert found[0] == expected[0]
+    assert found[2] > expected[2] == 0
+
+
+def refuse(world: World, *_):
+    """Collective. Take the place of NodeMemory."""
+    world.agree(ValueError("no shared memory") if world.rank == 0 else None, "share memory")
+
+
+@pytest.mark.parametrize("node_ranks", [0, 1, 2])
+def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
+    """Of other widths and dtypes, some without rows."""
+    world = make_world(comm, node_ranks)
+    rng = np.random.default_rng(comm.rank)
+    rows = [
+        torch.from_numpy(rng.random((5 + comm.rank, 3)).astype(np.float32)),
+        torch.from_numpy(rng.integers(0, 1 << 40, comm.rank)),
+        torch.empty((0, 4), dtype=torch.float64),
+        torch.from_numpy(rng.random((2, 1))).to(torch.bfloat16),
+    ]
+    columns = NodeColumns(world, node_of(world), [(tuple(column.shape), column.dtype) for column in rows])
+    for own, column in zip(columns.own, rows, strict=True):
+        own.copy_(column)
+    columns.publish()
+    most = node_ranks or comm.size
+    for table, everyone in zip(columns.tables, zip(*comm.allgather(rows), strict=True), strict=True):
+        for rank, expected in enumerate(everyone):
+            if rank // most != comm.rank // most:
+                assert table.first[rank] == -1
+                continue
+            first = int(table.first[rank])
+            assert torch.equal(table.table[first : first + len(expected)], expected)
+    del own, table
+    columns.close()
+
+
+def test_nothing_is_shared_without_neighbours(comm):
+    """On a node of one rank memory is its own."""
+    assert share_columns(make_world(comm, 1), [((3,), torch.int64)]) is None
+
+
+@pytest.mark.several_ranks
+def test_copies_are_of_rows_that_are_not_near(comm, mpi_tmp_path):
+    """There are none of ranks that share memory."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    together, apart = (
+        open_graph_session(comm, parts, static_config(features__cache_ratio=0.2, **nodes)) for nodes in ({}, APART)
+    )
+    assert together.graph.tables.num_copies() == 0
+    assert apart.graph.tables.num_copies() > 0
+    for session in (together, apart):
+        session.close()
