@@ -138,6 +138,10 @@ def test_a_checkpoint_without_a_buffer_is_refused(comm, mpi_tmp_path, opened):
     session, folder = opened(train__epochs=1), mpi_tmp_path / "run"
     assert run(comm, session, folder, StopRequest())[0] == EXIT_DONE
     comm.barrier()
+    session.model.moving = torch.zeros(2, 1)  # a stored buffer of one row would fill both
+    with pytest.raises(DistributedError, match=r"holds no buffer moving \[2, 1\]"):
+        load(session, checkpoint.find_best(folder / "checkpoints"))
+    session.model.moving = torch.zeros(1, 1)
     session.model.register_buffer("later", torch.zeros(3))
     with pytest.raises(DistributedError, match=r"holds no buffer later \[3\]"):
         load(session, checkpoint.find_best(folder / "checkpoints"))

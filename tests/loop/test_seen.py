@@ -9,6 +9,7 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
@@ -20,6 +21,7 @@ from hpcgnn.loop import records as step_progress
 from hpcgnn.loop import trainer as trainers
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog, read_lines
+from hpcgnn.loop.profile import StageLog
 from hpcgnn.loop.records import ERASE, StepProgress
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer, headline
@@ -254,6 +256,13 @@ def test_an_epoch_without_the_metric_is_no_better_than_one_with_it(
 
 
 @pytest.mark.serial
+def test_sent_bytes_are_told_in_parts_of_a_mebibyte():
+    log = object.__new__(StageLog)
+    log._total = {"epoch": np.array([1.0, 2.0])}
+    log._sent, log._peak = np.array([1 << 19, 3 << 19]), np.array([1.0, 2.0])
+    assert "MiB sent                 0.5       1.0       1.5" in log.table()
+
+
 def test_a_headline_has_the_monitored_metric():
     values = {"val_ap": 0.1, "val_auc": 0.2, "val_inductive_ap": 0.3, "val_inductive_auc": math.nan}
     assert headline("val", values) == "val AP 0.1000, AUC 0.2000"
