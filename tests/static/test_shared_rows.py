@@ -121,6 +121,19 @@ def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
     columns.close()
 
 
+@pytest.mark.several_ranks
+def test_shared_memory_has_no_name(comm):
+    """A killed job leaves none of it behind."""
+    world, rows = make_world(comm), (41 << 20) // comm.size
+    columns = NodeColumns(world, node_of(world), [((rows,), torch.uint8)])
+    columns.own[0][:] = 1
+    columns.publish()
+    sizes = [path.stat().st_size for path in shared.BACKING.iterdir()]
+    assert not [size for size in sizes if 41 << 20 <= size + comm.size < 42 << 20]
+    comm.Barrier()
+    columns.close()
+
+
 def test_nothing_is_shared_without_neighbours(comm):
     """On a node of one rank memory is its own."""
     assert share_columns(make_world(comm, 1), [((3,), torch.int64)]) is None
