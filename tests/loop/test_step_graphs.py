@@ -222,6 +222,7 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
         (plain, {"embedding__types": ["node"]}, "rows of nodes are learnt"),
         (plain, {"model__kind": "rgcn"}, "looks for the relations"),
         (plain, {"features__storage": "file"}, "features.storage is not memory"),
+        (plain, {"model__class_path": "hpcgnn.static.model.models.LayeredModel"}, "a model of one's own may do"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))

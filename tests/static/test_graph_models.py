@@ -10,7 +10,7 @@ from graph_batches import input_rows, random_graph, sample_batch
 from layer_checks import assert_alike, gradients
 
 from hpcgnn.static.config import GraphModelConfig
-from hpcgnn.static.model.blocks import Adjacency, Block, IndexedRows
+from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.convolutions import SageConv, aggregate
 from hpcgnn.static.model.models import GraphSizes, make_model
 from hpcgnn.task import links as graph_decoders
@@ -339,6 +339,21 @@ def test_models_refuse_what_does_not_fit():
     graph, model, (table,) = make_case(False, config_of())
     with pytest.raises(ValueError, match="fanout"):
         model(sample_batch(graph, [np.arange(3)], (2,)), [table])
+    for keys in ({}, {"residual": True}, {"kind": "gat"}):
+        with pytest.raises(ValueError, match=r"input rows \[61\] do not match the batch's nodes \(60,\)"):
+            make_case(False, config_of(**keys))[1](whole_graph_batch(graph, 2), [torch.zeros(61, 5).double()])
+
+
+def test_attention_refuses_weights_of_edges():
+    """Of the only relation, or of one of several: those of the others count as 1."""
+    indptr, source, weight = torch.tensor([0, 2, 3, 3]), torch.tensor([1, 2, 0]), torch.tensor([1.0, 3.0, 2.0])
+    plain, weighted = (Adjacency(number, 0, 0, indptr, source, weight=w) for number, w in enumerate((None, weight)))
+    assert Block((plain, weighted), (3,), (3,)).pairs.weight.tolist() == [1, 1, 1, 1, 3, 2]
+    for kind, relations, other in (("gat", (weighted,), "sage or gcn"), ("rgat", (plain, weighted), "sage or rgcn")):
+        model = make_model(config_of(kind=kind, layers=1), GraphSizes((4,), ((0, 0),) * len(relations), 4))
+        batch = Batch((Block(relations, (3,), (3,)),), (torch.arange(3),), (torch.ones(3),))
+        with pytest.raises(ValueError, match=f"{kind} weighs edges itself: leave edge weights out, or use {other}"):
+            model(batch, [torch.zeros(3, 4)])
 
 
 class OwnModel(torch.nn.Module):
