@@ -319,16 +319,8 @@ def untyped(path):
         (shop, {"task__decoder": "distmult"}, "no column rel"),
         (shop, {"task__decoder": "complex"}, "no column rel"),
         (shop, {"task__messages": "typed"}, "no column rel"),
-        (
-            untyped,
-            {"task__decoder": "complex"},
-            "column rel of .*fact.* must hold edge types, integers",
-        ),
-        (
-            partial(random_links, seed=1),
-            {},
-            "must name the relation to learn; with a column split: .*user.likes.item",
-        ),
+        (untyped, {"task__decoder": "complex"}, "column rel of .*fact.* must hold edge types, integers"),
+        (partial(random_links, seed=1), {}, "must name the relation to learn; with a column split: .*user.likes.item"),
         (facts, {"task__decoder": "complex", "model__hidden": 7}, "even width"),
         (mixed, {}, "different splits"),
         (lopsided, {"task__reverse": FRIENDS}, "2 of 300 edges of node.meets.node have no reverse in it"),

@@ -334,6 +334,8 @@ def test_models_refuse_what_does_not_fit():
         make_model(config_of(kind="gcn"), GraphSizes((4, 4), RELATIONS[:2], 3))
     with pytest.raises(ValueError, match="no_such_module"):
         make_model(config_of(class_path="no_such_module.Model"), GraphSizes((4,), ((0, 0),), 3))
+    with pytest.raises(ValueError, match=r"model\.class_path 'math\.sqrt' is no torch\.nn\.Module"):
+        make_model(config_of(class_path="math.sqrt"), GraphSizes((4,), ((0, 0),), 3))
     graph, model, (table,) = make_case(False, config_of())
     with pytest.raises(ValueError, match="fanout"):
         model(sample_batch(graph, [np.arange(3)], (2,)), [table])
