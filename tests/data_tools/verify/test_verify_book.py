@@ -1,5 +1,6 @@
 """Books of partition sets that cannot be read, or whose lists do not fit each other, are told of by name."""
 
+import json
 import shutil
 
 import numpy as np
@@ -12,6 +13,9 @@ from data_tools.partition.step_bytes import snapshot_step
 from data_tools.partition.traffic import open_book
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.verify.command import verify
+from data_tools.verify.edges import column_types, part_halo
+from data_tools.verify.findings import Findings
+from data_tools.verify.snapshots import _measured_part
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
@@ -66,6 +70,27 @@ def test_columns_of_another_graph(sets, tmp_path):
         replace(book[RELATION], "columns", np.array([b"time", b"warmth"]))
     lines = verify(tmp_path / "events", sets / "events.h5")
     assert any("/edges/a.meets.a/columns: ['time', 'warmth'], but " in line for line in lines), lines
+
+
+def test_options_of_another_version(sets, tmp_path):
+    """They are told of, and measures are not compared."""
+    shutil.copytree(sets / "events", tmp_path / "events")
+    with changing_book(tmp_path / "events") as book:
+        book.attrs["options"] = json.dumps(json.loads(book.attrs["options"]) | {"moon": 1})
+    lines = verify(tmp_path / "events", sets / "events.h5")
+    assert any("cannot be read" in line and "moon" in line for line in lines), lines
+
+
+def test_parts_that_cannot_be_read_hold_nothing(sets, tmp_path):
+    """Neither columns, nor ghosts, nor edges between parts."""
+    shutil.copytree(sets / "snapshots", tmp_path / "snapshots")
+    view, findings = open_book(tmp_path / "snapshots"), Findings(unusable={0, 1})
+    assert column_types(view, view.relations[0], None, findings) == []
+    files.part_path(tmp_path / "snapshots", 0).write_bytes(b"no part")
+    findings = Findings()
+    assert part_halo(view, 0, findings) == 0
+    assert _measured_part(view, 0, findings) == {}
+    assert [line.split(": ")[1] for line in findings.lines] == ["cannot be read"] * 2
 
 
 def test_steps_of_snapshots_are_told_of_some_numbers_of_ranks(sets):
