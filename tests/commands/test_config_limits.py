@@ -83,6 +83,14 @@ def test_other_kinds_have_no_protocols(config):
         config().evaluated_by("", "", "unlimited")
 
 
+def test_snapshots_are_left_to_train_on():
+    """After those of validation and test."""
+    config = snapshots.SnapshotDataConfig(val_snapshots=2, test_snapshots=3)
+    assert config.split(0, 5) == {"train": range(1), "val": range(1, 3), "test": range(3, 6)}
+    with pytest.raises(ValueError, match="5 snapshots can be predicted from, 2 for validation and 3 for the test"):
+        config.split(0, 4)
+
+
 def test_time_is_divided_of_snapshots_alone():
     """Groups of ranks by time are refused for the kinds of graph that know none."""
     for config in (static.StaticConfig, temporal.RunConfig):

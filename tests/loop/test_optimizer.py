@@ -219,6 +219,17 @@ def test_groups_over_ranks_equal_torch(world, name):
         first.close()
 
 
+def test_a_run_of_no_epochs_has_no_test(comm, parts, mpi_tmp_path):
+    on_rank_0(comm, lambda: (mpi_tmp_path / "run").mkdir())
+    session = open_session(comm, parts, make_config(train__epochs=0))
+    trainer = Trainer(session, mpi_tmp_path / "run", lambda *_, **__: None, StopRequest())
+    trainer.start()
+    assert trainer.run() == 0
+    trainer.close()
+    comm.barrier()
+    assert (mpi_tmp_path / "run" / "metrics.jsonl").read_text() == ""
+
+
 def test_a_model_without_weights(world):
     """Of learnable embeddings alone, which have an optimizer of their own: losses are summed, nothing is updated."""
     model = torch.nn.Module()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,3 +163,16 @@ def test_runs_without_a_best_epoch(tmp_path):
         reopen._find_best(tmp_path, config)
     with pytest.raises(ValueError, match=f"no best checkpoint: .*; continue it with --resume {tmp_path}"):
         reopen._find_best(tmp_path, RunConfig())
+
+
+def test_a_sound_checkpoint_that_does_not_fit_is_no_damage(tmp_path, written, monkeypatch):
+    """It is told as it is."""
+    session = SimpleNamespace(world=World(CommConfig(device="cpu", threads=1)), config=RunConfig())
+
+    def refuse(session, path):
+        raise DistributedError("written for another graph", user_error=True)
+
+    monkeypatch.setattr(reopen, "_find_best", lambda folder, config: written)
+    monkeypatch.setattr(reopen, "load", refuse)
+    with pytest.raises(DistributedError, match=r"^written for another graph$"):
+        reopen.load_best(session, str(tmp_path))

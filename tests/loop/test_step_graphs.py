@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -229,6 +230,13 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))
+
+
+def test_steps_of_several_ranks_are_not_recorded():
+    partition = SimpleNamespace(book=SimpleNamespace(size=2))
+    loader = SimpleNamespace(draw=SimpleNamespace(on_device=True))
+    with pytest.raises(ValueError, match="several ranks fetch rows from one another"):
+        graph_session._check_graphs(static_config(), partition, loader)
 
 
 @pytest.mark.parametrize("case", ["temporal", "static"])

@@ -90,6 +90,13 @@ def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
         assert np.array_equal(found.numpy(), degree[identity.numpy()])
 
 
+def test_edges_are_told_of_by_the_host_alone(comm, session):
+    """Of one rank: with more ranks each holds some edges."""
+    neighbors = NeighborSampler(session.partition, "uniform", session.graph.channel, with_edges=True)
+    several = f"{comm.size} ranks hold the graph, a device can plan for one"
+    assert neighbors.needs_host == ("blocks tell of their edges" if comm.size == 1 else several)
+
+
 def negative(path):
     """A graph with a weight below 0."""
     plain(path)

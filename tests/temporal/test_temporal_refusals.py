@@ -88,6 +88,10 @@ def test_a_run_tells_of_its_data(comm, mpi_tmp_path):
     assert "task node, 3 classes; labelled events: train 10, val 10, test 10" in lines
     assert f"2 epochs at once, {2 // groups} by each of {groups} groups of {size} ranks" in lines
     assert any(line.endswith("train 20, val 20, test 20") for line in lines)
+    with closing(open_session(comm, parts, make_config(memory__hot_nodes=0.5))) as session:
+        assert session.goal.describe() == "links"
+        hot = [line for line in session.describe() if line.endswith("hot nodes copied to every rank")]
+    assert len(hot) == (comm.size > 1)
 
 
 @pytest.mark.serial
