@@ -184,7 +184,7 @@ def open_graph_partition(
             book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
             np.cumsum([0, *(len(rows) for rows in flat)]),
             tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
-            tuple(_merge_features([p.features[t] for p in parts]) for t in range(len(types))),
+            tuple(_merge_features(path, [p.features[t] for p in parts]) for t in range(len(types))),
             tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
             tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
             tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
@@ -231,12 +231,14 @@ def _find_features(group: h5py.Group) -> Piece | None:
     return piece
 
 
-def _merge_features(pieces: list[Piece | Any]) -> StoredColumn | None:
-    """Join the features of the parts. Raises ValueError where only some of the parts have any."""
+def _merge_features(path, pieces: list[Piece | Any]) -> StoredColumn | None:
+    """Join the features of the parts. Raises FileFormatError where only some of the parts have any."""
     if None not in pieces:
         return StoredColumn(pieces)
     if any(piece is not None for piece in pieces):
-        raise ValueError("some parts have features and some have none; run data_tools.verify, or partition again")
+        raise files.FileFormatError(
+            f"{path}: some parts have features and some have none; run data_tools.verify, or partition again"
+        )
     return None
 
 

@@ -131,11 +131,6 @@ class SnapshotPlanner:
             return [[number] for number in targets]
         return [[number - back for number in targets] for back in reversed(range(self._config.history))]
 
-    def block(self, number: int) -> tuple[Neighborhood, Neighborhood | None]:
-        """Collective. Return a snapshot's neighbourhoods."""
-        like = int(self._like[number])
-        return self._blocks([like])[like]
-
     def _blocks(self, numbers: list[int]) -> dict[int, tuple[Neighborhood, Neighborhood | None]]:
         """Collective. Build neighbourhoods, by the first snapshot with the same edges."""
         blocks, built = {}, {} if self._config.routes == FRESH else self._built

@@ -161,11 +161,6 @@ class NeighborSampler:
         return twin
 
     @property
-    def lists(self) -> list[InLists]:
-        """By relation, what is drawn from."""
-        return self._lists
-
-    @property
     def device_bytes(self) -> int:
         """Bytes that the edges take on a device."""
         columns = [column for lists in self._lists for column in _columns(lists) if column is not None]

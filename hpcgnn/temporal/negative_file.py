@@ -218,8 +218,10 @@ def _load(file: Any) -> Any:
 def _as_array(key: tuple, line: Any) -> np.ndarray:
     if isinstance(line, _Array):
         return np.atleast_1d(line.array)
-    if isinstance(line, (list, tuple)) and not all(isinstance(value, (int, float, str, np.generic)) for value in line):
-        raise ValueError(f"event {key}: a list of {type(line[0]).__name__}, not of ids")
+    values = line if isinstance(line, (list, tuple)) else ()
+    others = [type(value).__name__ for value in values if not isinstance(value, (int, float, str, np.generic))]
+    if others:
+        raise ValueError(f"event {key}: a list that holds a {others[0]}, not ids alone")
     return np.atleast_1d(np.asarray(line))
 
 

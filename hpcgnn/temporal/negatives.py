@@ -28,9 +28,6 @@ class Negatives:
     src: np.ndarray | None = None
     count: np.ndarray | None = None
 
-    def __len__(self) -> int:
-        return len(self.dst)
-
     @property
     def per_event(self) -> int:
         """k."""
@@ -56,9 +53,6 @@ class AllOthers:
 
     members: np.ndarray
     place: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.place)
 
     @property
     def per_event(self) -> int:

@@ -157,14 +157,11 @@ class StepPlan:
 
 
 def pad_plan(plan: StepPlan) -> StepPlan:
-    """Pad the plan of a step on one rank, its unique nodes, queries below the roots, and winners; unchanged where
-    it has no roots.
+    """Pad the plan of a step with events on one rank: its unique nodes, queries below the roots, and winners.
 
     Padding reads the first unique node and is read by nobody; padded winners are the first winner again, and write what
     it writes.
     """
-    if plan.num_events == 0:
-        return plan
     nodes = plan.route.num_wanted
     query = _pad_query(plan.query, padded_length(nodes))
     assert not isinstance(plan.write, Announcement)

@@ -5,6 +5,7 @@ import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ import torch
 from mpi4py import MPI
 from torch.torch_version import TorchVersion
 
-from hpcgnn.comm import exchange
+from hpcgnn.comm import exchange, foreign
+from hpcgnn.comm import world as worlds
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe, is_stuck
 from hpcgnn.comm.world import CommConfig, DistributedError, World, cuda_query
@@ -255,6 +258,59 @@ def test_plans_are_made_ahead_where_cores_are_spare(comm, in_flight):
     assert sampled.plans_ahead(-1, in_flight) == max(3, in_flight)
     assert busy.plans_ahead(7, in_flight) == 7
     assert (busy.group, busy.num_groups) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [({"gradients": "nccl"}, "needs a GPU of its own for every rank; use mpi or gloo"),
+     ({"gradients": "gloo", "device": "cuda"}, "comm.gradients is gloo, which is for CPU ranks; use nccl or mpi")],
+)  # fmt: skip
+def test_libraries_that_cannot_sum_gradients_are_refused(comm, monkeypatch, keys, message):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one"))
+    one = World(CommConfig(device="cpu", threads=1), comm)
+    one.config = CommConfig(**keys)
+    one.device = torch.device(keys.get("device", "cpu"), 0)
+    with pytest.raises(DistributedError, match=message):
+        GradientSum(one)
+
+
+@pytest.mark.serial
+def test_parameters_of_several_types_are_refused():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match=r"must have one dtype, got \{torch\.float\d\d, torch\.float\d\d\}"):
+        FlatParameters(module)
+
+
+def test_a_device_that_is_not_there_is_refused(comm, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DistributedError, match="is cuda, but torch sees no GPU; use --comm"):
+        World(CommConfig(device="cuda", threads=1), comm)
+
+
+def test_an_mpi_of_one_thread_plans_nothing_ahead(world, monkeypatch):
+    monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_FUNNELED)
+    assert world.plans_ahead(3) == 0
+    with pytest.raises(DistributedError, match="in_flight is 2, but MPI allows no calls from several threads"):
+        world.plans_ahead(3, 2)
+
+
+@pytest.mark.serial
+def test_what_the_system_does_not_tell_is_not_asked(monkeypatch, tmp_path):
+    """Libraries without the query for device memory; systems without a list of what is loaded."""
+    monkeypatch.setattr(worlds.ctypes, "CDLL", lambda name: object())
+    assert worlds.cuda_query() is None
+    monkeypatch.setattr(foreign, "MAPS", tmp_path / "maps")
+    assert foreign.check_one_mpi("libx.so") is None
+    (tmp_path / "maps").write_text("1 /a/libmpi.so.40\n2 /b/libmpich.so.12\n")
+    with pytest.raises(ValueError, match=r"libx\.so is built for another MPI .*/a/libmpi\.so\.40 and /b/libmpich"):
+        foreign.check_one_mpi("libx.so")
+
+
+@pytest.mark.serial
+def test_a_state_is_not_received_before_it_is_read():
+    """Its names and their number are known before."""
+    state = Handed(Relay.__new__(Relay), {"hidden": torch.ones(1), "cell": torch.ones(1)}, [])
+    assert (len(state), list(state)) == (2, ["hidden", "cell"])
 
 
 def test_agree_raises_everywhere_with_rank_and_stage(world):

@@ -3,6 +3,7 @@
 import pytest
 
 from hpcgnn import config as configuration
+from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import EvalConfig, RunConfig, SamplingConfig
 
 pytestmark = pytest.mark.serial
@@ -85,6 +86,32 @@ def test_mistakes_in_a_saved_file_name_the_file(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"config\.yaml"):
         configuration.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("- train\n", r"config\.yaml: expected sections of keys, got list"),
+     ("train: 3\n", "train: expected a section with keys below it")],
+)  # fmt: skip
+def test_files_of_another_form(parser, tmp_path, text, message):
+    (tmp_path / "config.yaml").write_text(text)
+    argv = ["--config", str(tmp_path / "config.yaml")]
+    with pytest.raises(ValueError, match=message):
+        configuration.parse(configuration.parser("test", "a test", configuration.kind_of(argv)), argv)
+    with pytest.raises(ValueError, match=r"none/config\.yaml: no such file; is .*none a run folder\?"):
+        configuration.load(tmp_path / "none" / "config.yaml")
+
+
+def test_resume_is_of_the_same_run(tmp_path):
+    """Of the same kind, and with the keys that its checkpoints were trained with, but for those that may change."""
+    with pytest.raises(ValueError, match="the run to resume is on a temporal graph, not a static one"):
+        configuration.check_resumable(RunConfig(), StaticConfig())
+    recorded, config = RunConfig().to_dict(), RunConfig()
+    config.train.epochs, config.comm.threads = 50, 3
+    configuration.check_recorded(recorded, config, tmp_path, "step-1")
+    config.train.lr = 0.5
+    with pytest.raises(ValueError, match=r"that step-1 was trained with: train\.lr \(0\.001 -> 0\.5"):
+        configuration.check_recorded(recorded, config, tmp_path, "step-1")
 
 
 def test_resume_allows_only_what_does_not_change_the_answer():

@@ -130,6 +130,16 @@ def test_what_is_no_run(tmp_path, folder, capsys):
 
 
 @pytest.mark.serial
+def test_a_line_of_another_program(folder, capsys):
+    """Its values are none that a page can show; a chart of nothing is empty."""
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "test", "epoch": {}}\n')
+    assert main([str(folder)]) == 2
+    assert f"error: {folder}: a line of metrics.jsonl or stages.jsonl is not hpcgnn's" in capsys.readouterr().err
+    assert svg.lines({"ap": [(0, np.nan)]}, "ap") == ""
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0), (-3, 1e9), (0.4999, 0.5001), (7, 7.5)])
 def test_ticks_are_round_and_inside(low, high):
     found = svg.ticks(low, high)

@@ -162,5 +162,7 @@ def test_refused(parts, tmp_path, capsys):
         assert main([*map(str, arguments), str(tmp_path / "out"), "--format", "npz"]) == 2
         assert message in capsys.readouterr().err
         assert not list(tmp_path.glob("*out*"))
+    assert main([str(path), str(tmp_path / "whole"), "--format", "npz"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'whole'}: ")
     assert main([str(path), str(folder), "--format", "npz"]) == 2
     assert "exists and is not an empty folder" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from data_tools.verify.command import verify
 from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.graph.stage import copy_checked, plan_stage, stage
+from hpcgnn.graph.stage import copy_checked, plan_stage, stage, unusable
 from hpcgnn.snapshots.graph import open_snapshot_partition
 
 SMALL = [
@@ -117,6 +117,15 @@ def test_damage_and_lack_of_room_are_refused_on_all_ranks(comm, parts, mpi_tmp_p
     folder = staged_folder(comm, parts, target)
     assert not files.part_path(folder, 0).exists()
     assert not list(folder.glob(".*.tmp"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(comm, mpi_tmp_path, monkeypatch):
+    """With the host, on all ranks; so is one that names a variable that is not set."""
+    world, folder = world_of(comm), str(mpi_tmp_path / "local")
+    assert unusable(folder, world) == ""
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert unusable(folder, world).endswith(f": {folder} cannot be written")
+    assert "the environment has no such variable" in unusable("$NO_SUCH_FOLDER_IS_SET", world)
 
 
 def test_other_jobs_do_without_the_disk_of_the_first_one(comm, mpi_tmp_path, capfd, monkeypatch):

@@ -160,6 +160,36 @@ def test_a_lock_that_was_deleted_or_replaced(tmp_path):
     assert "node7" in (tmp_path / LOCK).read_text()
 
 
+def test_a_lock_that_changes_hands_meanwhile(tmp_path, monkeypatch):
+    """Gone when it is read, another one when it is watched, or when it is taken away: that one is given back."""
+    own = RunLock(tmp_path, pytest.fail)
+    assert own._take_away("old") is False
+    (tmp_path / LOCK).write_text("new")
+    assert own._take_away("old") is False
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    assert (tmp_path / LOCK).read_text() == "new"
+    assert own._watch("old", lambda *_: None) is None
+    (tmp_path / LOCK).unlink()
+    created = iter([False])
+    create = RunLock._create
+    monkeypatch.setattr(RunLock, "_create", lambda self: next(created, None) is None and create(self))
+    own.acquire(pytest.fail, lambda *_: None)
+    own.release()
+
+
+def test_processes_that_cannot_be_seen(monkeypatch):
+    """One that is none, one that the system tells nothing of, and a system without names of its boots."""
+    assert lock.process_began(1 << 22) is None
+    assert lock.process_began(os.getpid())
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(lock.Path, "read_text", refuse)
+    assert lock.process_began(os.getpid()) == ""
+    assert lock.this_machine() == lock.socket.gethostname()
+
+
 def test_one_of_many_wins(tmp_path):
     """Of processes that find the same lock of a dead one at the same time."""
     write(tmp_path, began="1")

@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, open_session, record_epoch
 
 from hpcgnn import config as configuration
+from hpcgnn.comm.gradients import FlatParameters
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.optimizer import FlatOptimizer, clip, learning_rate, squared_norm
@@ -218,6 +219,29 @@ def test_groups_over_ranks_equal_torch(world, name):
         first.close()
 
 
+def test_a_run_of_no_epochs_has_no_test(comm, parts, mpi_tmp_path):
+    on_rank_0(comm, lambda: (mpi_tmp_path / "run").mkdir())
+    session = open_session(comm, parts, make_config(train__epochs=0))
+    trainer = Trainer(session, mpi_tmp_path / "run", lambda *_, **__: None, StopRequest())
+    trainer.start()
+    assert trainer.run() == 0
+    trainer.close()
+    comm.barrier()
+    assert (mpi_tmp_path / "run" / "metrics.jsonl").read_text() == ""
+
+
+def test_a_model_without_weights(world):
+    """Of learnable embeddings alone, which have an optimizer of their own: losses are summed, nothing is updated."""
+    model = torch.nn.Module()
+    model.register_buffer("empty", torch.empty(0, dtype=torch.float64))
+    optimizer = FlatOptimizer(TrainConfig(epochs=1), model, world, 1)
+    optimizer.begin(0)
+    assert optimizer.sum(0, torch.tensor(2.0), False, False) == (2.0 * world.size, False, False)
+    optimizer.step(0, 0)
+    assert optimizer.flat.parameter.numel() == 0
+    optimizer.close()
+
+
 def test_epochs_of_other_lengths(world):
     """The last group ends with the epoch's own last step, at the last learning rate of an epoch."""
     config = optimizer_config("adam")
@@ -284,6 +308,18 @@ def test_refused_with_the_data(comm, parts, mpi_tmp_path, changes, words):
     with pytest.raises(DistributedError, match=words) as caught:
         open_trainer(session, mpi_tmp_path)
     assert caught.value.user_error
+
+
+@pytest.mark.several_ranks
+def test_ranks_whose_parameters_differ_are_told(comm, parts, mpi_tmp_path, monkeypatch):
+    monkeypatch.setattr(FlatParameters, "checksum", lambda self: comm.rank)
+    on_rank_0(comm, lambda: (mpi_tmp_path / "run").mkdir())
+    trainer = Trainer(
+        open_session(comm, parts, make_config()), mpi_tmp_path / "run", lambda *_, **__: None, StopRequest()
+    )
+    with pytest.raises(RuntimeError, match=r"parameters differ between ranks after epoch 0: \[0, 1"):
+        trainer.run()
+    trainer.close()
 
 
 def test_train_scores(world):

@@ -4,7 +4,9 @@ graph."""
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -27,8 +29,10 @@ from training_runs import assert_same, bipartite, make_config, open_session, rec
 
 from data_tools.partition.command import partition
 from hpcgnn import native
+from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.loop import step_graphs
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.prefetch import tensors_of
 from hpcgnn.loop.settings import TrainConfig
@@ -224,9 +228,17 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
         (plain, {"embedding__types": ["node"]}, "rows of nodes are learnt"),
         (plain, {"model__kind": "rgcn"}, "looks for the relations"),
         (plain, {"features__storage": "file"}, "features.storage is not memory"),
+        (plain, {"model__class_path": "hpcgnn.static.model.models.LayeredModel"}, "a model of one's own may do"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))
+
+
+def test_steps_of_several_ranks_are_not_recorded():
+    partition = SimpleNamespace(book=SimpleNamespace(size=2))
+    loader = SimpleNamespace(draw=SimpleNamespace(on_device=True))
+    with pytest.raises(ValueError, match="several ranks fetch rows from one another"):
+        graph_session._check_graphs(static_config(), partition, loader)
 
 
 @pytest.mark.parametrize("case", ["temporal", "static"])
@@ -303,6 +315,50 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True, **changes))
+
+
+@dataclass
+class Shaped:
+    """A plan of one tensor."""
+
+    values: torch.Tensor
+    step: int = 0
+    epoch: int = 0
+
+
+def test_no_more_graphs_than_a_device_holds(monkeypatch):
+    """Steps of further shapes are done as they are; what cannot be replayed is refused with the remedy."""
+    made = []
+
+    class Plain:
+        def record(self, work):
+            self._work = work
+            return work()
+
+        def replay(self):
+            made.append(self._work())
+
+    def doubled(plan):
+        return {"loss": 2 * plan.values}
+
+    monkeypatch.setattr(step_graphs, "MOST_GRAPHS", 1)
+    steps = StepGraphs(doubled, Timers(), Plain)
+    one, two = (Shaped(torch.ones(length)) for length in (2, 3))
+    results = [steps(plan)["loss"].tolist() for plan in (one, one, one, two, two, two)]
+    assert results == [[2.0] * 2] * 3 + [[2.0] * 3] * 3
+    assert (steps.recorded, len(made)) == (1, 2)
+    weight = torch.ones(2, requires_grad=True)
+    steps = StepGraphs(lambda plan: {"loss": weight * plan.values}, Timers(), Plain)
+    steps(one)
+    with pytest.raises(ValueError, match="a task whose results can be differentiated: set train"):
+        steps(one)
+    key = Random(3, Stream.DROPOUT, 0, 0, 1)
+    steps = StepGraphs(
+        lambda plan: native.dropout_mask(key, plan.values.long(), 4, 0.5, torch.float64), Timers(), Plain
+    )
+    steps(one)
+    with pytest.raises(ValueError, match="a model whose dropout depends on what its step computes: set train"):
+        steps(one)
 
 
 def test_plans_are_padded_for_training_only(tmp_path, emulated, graphs):  # noqa: F811

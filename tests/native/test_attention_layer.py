@@ -7,7 +7,7 @@ from torch import nn
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan, Random
-from hpcgnn.native.layers import KeyedDropout
+from hpcgnn.native.layers import KeyedDropout, kernels_for
 from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
@@ -104,6 +104,18 @@ def test_attention_layer_does_not_depend_on_threads(shape):
         return [out, *gradients(out, [node, *layer.parameters()])]
 
     assert_same_on_any_threads(compute)
+
+
+def test_keys_have_the_width_of_what_they_are_made_of():
+    layer, node, root, transpose, edge, plan, dropout = attention_case(ATTENTION[1], torch.float64)
+    wide = torch.cat([node, node], dim=1)
+    with pytest.raises(ValueError, match=r"keys are 21 wide, node, edge and time 14 \+ 5 \+ 9"):
+        layer.embed(wide, root, transpose, edge, plan, dropout)
+
+
+def test_layers_are_of_two_precisions():
+    with pytest.raises(ValueError, match=r"native on the CPU in float32 and float64, not for torch\.bfloat16 cpu"):
+        kernels_for(torch.ones(2, dtype=torch.bfloat16))
 
 
 def test_probabilities_of_dropout_are_checked():

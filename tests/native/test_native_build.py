@@ -100,6 +100,20 @@ def test_commands_end_with_one_sentence(tmp_path):
     assert (ended.returncode, ended.stderr) == (1, "error: the sentence\n")
 
 
+def test_missing_kernels_are_told_with_the_remedy(monkeypatch):
+    """Another module that they lack is told as it is."""
+    monkeypatch.setitem(sys.modules, "hpcgnn_native", None)
+    with pytest.raises(ImportError, match=r"native kernels are not installed: run 'pip install \.' in a checkout"):
+        build._load()
+
+    def lack(name):
+        raise ModuleNotFoundError("no libx", name="libx")
+
+    monkeypatch.setattr(build.importlib, "import_module", lack)
+    with pytest.raises(ModuleNotFoundError, match="no libx"):
+        build._load()
+
+
 def test_facts_name_the_processor():
     name, sets = facts.processor()
     assert name

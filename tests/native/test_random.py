@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpcgnn import native
-from hpcgnn.native import Random, Stream
+from hpcgnn.native import Random, Stream, random
 
 pytestmark = pytest.mark.serial
 
@@ -32,6 +32,20 @@ def test_random_integers_are_unbiased_at_awkward_bounds():
 def test_random_fields_out_of_range_are_refused(field):
     with pytest.raises(ValueError, match=field):
         Random(**{"seed": 0, "stream": 0, field: 1 << 60})
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+def test_probabilities_out_of_range_are_refused(p):
+    with pytest.raises(ValueError, match=r"dropout probability must be in \[0, 1\), got"):
+        native.dropout_mask(Random(1, Stream.DROPOUT), torch.arange(3), 2, p, torch.float32)
+
+
+def test_later_masks_have_the_shapes_of_those_before():
+    key, identity = Random(1, Stream.DROPOUT), torch.arange(3)
+    with random.noted_masks() as noted:
+        native.dropout_mask(key, identity, 2, 0.5, torch.float32)
+    with random.later_masks(noted), pytest.raises(ValueError, match=r"shape \(3, 4\) where one of \(3, 2\) was made"):
+        native.dropout_mask(key, identity, 4, 0.5, torch.float32)
 
 
 def test_dropout_mask_is_keyed_by_row_identity_and_keeps_the_mean():

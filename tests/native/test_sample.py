@@ -77,6 +77,8 @@ def test_samplers_take_no_roots_and_refuse_a_since_of_another_length():
     key = Random(3, Stream.SAMPLE)
     assert native.sample_recent(graph, empty, empty, 4, since=empty)[0].shape == (0, 4)
     assert native.sample_uniform(graph, empty, empty, empty, 4, key, since=empty)[0].shape == (0, 4)
+    with pytest.raises(ValueError, match="fanout must be at least 1, got 0"):
+        native.sample_recent(graph, np.zeros(2, np.int64), np.zeros(2, np.int64), 0)
     with pytest.raises(ValueError, match="since"):
         native.sample_recent(graph, np.zeros(2, np.int64), np.zeros(2, np.int64), 4, since=np.zeros(1, np.int64))
 

@@ -80,9 +80,43 @@ def test_edges_are_seen_with_their_own_ends(comm, mpi_tmp_path):
         ({"task__kind": "node", "task__class_weights": [1.0, 1.0]}, "has 2 numbers, the data 3 classes"),
         ({"task__kind": "edge", "task__target": "signs"}, "signs: no such column of edges"),
         ({"task__kind": "edge", "task__target": "rating"}, "is no class"),
+        ({"task__kind": "node", "task__target": "pair"}, r"column pair of nodes must be one class each, got \(2,\)"),
+        ({"task__kind": "node", "task__split": "nodes"}, "task.split nodes needs a column split of the nodes"),
+        ({"task__target": "labels"}, "task.target labels: no such column of every snapshot; the graph has .*label"),
+        ({"task__target": "label", "inputs__embedding": 0}, "nothing is known of the nodes; set inputs.degrees"),
+        (
+            {"task__kind": "node", "task__target": "colour", "inputs__lags": 2},
+            "inputs.lags needs a column colour of every",
+        ),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(comm, mpi_tmp_path, changes, reason):
-    parts = write_parts(comm, mpi_tmp_path, labelled_graph())
+    """Of a graph without features, whose nodes are in no split."""
+    graph = labelled_graph()
+    graph.nodes["pair"] = np.zeros((40, 2), np.int8)
+    del graph.nodes["split"], graph.series["feat"]
     with pytest.raises(DistributedError, match=reason):
-        open_session(comm, parts, make_config(**{**LABELS, **changes}))
+        open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**{**LABELS, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("variant", "described", "names"),
+    [
+        ("node, by time", "3 classes of nodes, 1 snapshots later", ("accuracy", "macro_f1")),
+        ("edge", "2 classes of every edge (column sign), 1 snapshots later", ("accuracy", "macro_f1", "auc", "ap")),
+        ("edge, number", "a number of every edge (column rating), 1 snapshots later", ("mse", "mae", "rmse")),
+    ],
+)
+def test_what_is_learnt_is_described(comm, mpi_tmp_path, variant, described, names):
+    """With the metrics by name; a step without targets, as of a group that has no snapshot of it, adds nothing."""
+    parts = write_parts(comm, mpi_tmp_path, labelled_graph())
+    session = open_session(comm, parts, make_config(**{**LABELS, **VARIANTS[variant]}))
+    goal, outputs = session.goal, torch.ones(2, 3)
+    assert goal.describe() == described
+    assert goal.metric_names() == names
+    assert goal.train_measure()[0] == names
+    assert goal.in_units(outputs) is outputs
+    nothing = goal.join([], training=True)
+    assert nothing.output.shape == (0, max(1, goal.classes))
+    assert nothing.label.dtype == (torch.int64 if goal.classes else torch.float32)
+    session.close()

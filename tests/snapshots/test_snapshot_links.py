@@ -6,7 +6,8 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, run_epochs, write_parts
 
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.snapshots.link_goal import measure_all_pairs
 from hpcgnn.task.links import make_decoder
 from hpcgnn.task.metrics import count_levels
 
@@ -162,6 +163,56 @@ def test_counted_metrics_are_those_of_sklearn(comm):
     assert levels.average_precision() == pytest.approx(average_precision_score(labels, scores), rel=1e-12)
     assert levels.auc() == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
     assert np.isnan(count_levels(positive[:0], negative[mine], World(comm=comm)).auc())
+
+
+@pytest.mark.parametrize(
+    ("changes", "described", "names"),
+    [
+        ({}, "links 1 snapshots later, 1 negatives each, in evaluation 1 negatives each", ("ap", "auc", "mrr")),
+        ({"task__strict": True, "task__undirected": True, "task__new_links": True, "task__eval_negatives": 4},
+         "new undirected links 1 snapshots later, strict, 1 negatives each, in evaluation 4 negatives each",
+         ("ap", "auc", "mrr")),
+        ({"task__eval_pairs": "all"}, "in evaluation all pairs", ("map", "mrr", "auc")),
+        ({"task__eval_pairs": "filtered"}, "in evaluation all nodes at both ends", ("mrr", "hits@1", "hits@10")),
+    ],
+)  # fmt: skip
+def test_what_is_learnt_is_described(comm, mpi_tmp_path, changes, described, names):
+    """With the metrics by name; those of training are the same in all cases."""
+    graph = both_directions(random_graph(8, 15, 6, 40))
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(**changes))
+    goal, world = session.goal, session.world
+    assert goal.describe().endswith(described)
+    assert goal.metric_names()[:3] == names
+    names, measure = goal.train_measure()
+    scores = {"positive": np.array([2.0, 0.0]), "negative": np.array([[1.0, 3.0], [1.0, -1.0]])}
+    share = {name: values[world.rank :: world.size] for name, values in scores.items()}
+    metrics = measure(share, world)
+    assert set(names) <= set(metrics)
+    assert metrics["mrr"] == pytest.approx(0.5)
+    session.close()
+
+
+@pytest.mark.parametrize("types", [np.array([0.5, 1.5]), np.array([-1, 2], np.int8)], ids=["fractions", "negative"])
+def test_types_of_edges_that_are_none_are_refused(comm, mpi_tmp_path, types):
+    graph = random_graph(8, 15, 6, 40, weighted=False)
+    graph.edges["type"] = np.resize(types, len(graph.src))
+    with pytest.raises(DistributedError, match="column type of edges must hold types, integers from 0 on"):
+        open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__decoder="distmult"))
+
+
+def test_scores_that_are_not_finite_are_told_of_all_pairs(comm, mpi_tmp_path):
+    """A snapshot without edges has no rank; a score that is not finite ends the run, on all ranks alike."""
+    graph = random_graph(9, 20, 8, 25, weighted=False, empty=(6,))
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__eval_pairs="all"))
+    outputs = torch.ones(session.partition.num_nodes, session.goal.num_outputs, dtype=torch.float64)
+    ((_, mrr, _),) = session.goal.score(outputs, session.goal.want("val", 0, 5), None).values
+    assert np.isnan(mrr)
+    outputs[session.partition.flat_row == 3] = np.nan
+    ranked = session.goal.score(outputs, session.goal.want("val", 0, 4), None)
+    assert np.isinf(ranked.values).all()
+    with pytest.raises(DistributedError, match="not finite"):
+        measure_all_pairs(ranked.arrays(), None, session.world)
+    session.close()
 
 
 @pytest.mark.serial

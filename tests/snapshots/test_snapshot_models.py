@@ -171,6 +171,28 @@ def test_what_is_kept_of_inputs_changes_nothing(comm, parts, kind):
     assert again.sent < first.sent or comm.size == 1
 
 
+def test_a_model_of_ones_own_may_sum_and_attend_over_several_snapshots(comm, parts):
+    """Snapshots side by side: plain sums of weighted rows are the dense ones, attention that of each snapshot alone."""
+    config = configured("gcn", history=2, embedding=0)
+    session = open_session(comm, parts(True), config)
+    plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
+    frame = session.task._frames(plan, HaloChain(), None)[0]
+    assert len(frame.graphs) > 1
+    sums = frame.propagate("sum", frame.inputs, frame.start(frame.inputs))
+    everyone = torch.from_numpy(make_graph().series["feat"]).double()
+    dense = matrices(make_graph(weighted=True))
+    rows = torch.from_numpy(session.partition.flat_row)
+    for place, number in enumerate(plan.frames[0]):
+        assert_near(sums[:, place], (dense[number] @ everyone[:, number])[rows])
+    source, target = torch.ones(1, 3).double(), torch.full((1, 3), 0.5).double()
+    attended = frame.attend(frame.inputs, frame.start(frame.inputs), source, target)
+    for place, snapshot in enumerate(frame.snapshots):
+        piece = frame.inputs[:, place : place + 1].contiguous()
+        alone = snapshot.graph.attend(piece, snapshot.graph.start(piece.flatten(1)), source, target)
+        assert_near(attended[:, place : place + 1], alone)
+    session.close()
+
+
 @pytest.mark.parametrize("kind", ["evolvegcn_h", "gconv_gru", "roland"])
 def test_dropout_is_that_of_one_rank(comm, parts, kind):
     """Over an epoch of several steps, with state of nodes or of all; then validation."""

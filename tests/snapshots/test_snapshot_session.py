@@ -6,6 +6,7 @@ from snapshot_runs import (
     assert_like_one_rank,
     make_config,
     make_parts,
+    open_session,
     random_graph,
     run_epochs,
     write_parts,
@@ -47,6 +48,21 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
     graph.series["target"][22] = np.nan
     parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
     assert_like_one_rank(comm, parts, make_config(train__batch_size=2))
+
+
+def test_degrees_are_learnt_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
+    """The target ``degree`` is log of 1 + in-degree; the last step of an epoch that is not whole may be left out."""
+    graph = random_graph(5, 24, 9, 20, empty=(4,))
+    config = make_config(task__target="degree", train__batch_size=2, train__drop_last=True)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, parts=4), config)
+    degree = np.zeros((24, 9))
+    np.add.at(degree, (graph.dst, graph.first), 1)
+    assert np.allclose(session.partition.series["degree"], np.log1p(degree)[session.partition.flat_row])
+    loader = session.loaders["train"]
+    assert len(loader.snapshots) == 5
+    assert [len(targets) for targets in loader.batches.targets] == [2, 2]
+    assert len(loader) == 2
+    session.close()
 
 
 LINKS = {"task__kind": "link", "task__negatives": 2, "task__eval_negatives": 3}

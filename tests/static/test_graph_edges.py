@@ -156,6 +156,14 @@ def test_runs_with_columns_of_edges(comm, mpi_tmp_path):
         open_graph_session(comm, parts, static_config(sampling__edge_columns=["length"]))
 
 
+@pytest.mark.parametrize("topology", ["sharded", "replicated"])
+def test_induced_subgraphs_are_the_same_from_several_threads(comm, mpi_tmp_path, topology):
+    graph = open_graph(comm, make_static_parts(comm, weighted, mpi_tmp_path))
+    options = {"with_edge_ids": True, "subgraph_type": "induced", "prefetch": 2, "topology": topology}
+    one, two = (edges_of_seeds(loaded(comm, graph, in_flight=number, **options)) for number in (1, 2))
+    assert one == two
+
+
 @pytest.mark.several_ranks
 def test_edges_of_all_ranks_are_those_of_one(comm, mpi_tmp_path):
     parts = make_static_parts(comm, weighted, mpi_tmp_path)

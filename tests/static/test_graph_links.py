@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import partial
 
 import h5py
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from link_graphs import facts, friends, shop
 from mpi4py import MPI
+from random_graphs import random_links
 from static_runs import make_static_parts, open_graph_session, static_config
 from test_graph_training import run_both
 
@@ -296,6 +298,14 @@ def with_splits(first: int, second: int):
     return make
 
 
+def untyped(path):
+    """A graph with an edge whose type is below 0."""
+    facts(path)
+    with h5py.File(path, "r+") as file:
+        file["edges/entity.fact.entity/rel"][7] = -1
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "changes", "message"),
     [
@@ -309,6 +319,8 @@ def with_splits(first: int, second: int):
         (shop, {"task__decoder": "distmult"}, "no column rel"),
         (shop, {"task__decoder": "complex"}, "no column rel"),
         (shop, {"task__messages": "typed"}, "no column rel"),
+        (untyped, {"task__decoder": "complex"}, "column rel of .*fact.* must hold edge types, integers"),
+        (partial(random_links, seed=1), {}, "must name the relation to learn; with a column split: .*user.likes.item"),
         (facts, {"task__decoder": "complex", "model__hidden": 7}, "even width"),
         (mixed, {}, "different splits"),
         (lopsided, {"task__reverse": FRIENDS}, "2 of 300 edges of node.meets.node have no reverse in it"),

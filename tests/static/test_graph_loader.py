@@ -3,6 +3,8 @@ data too, by a sampler of one's own too."""
 
 from __future__ import annotations
 
+import importlib.util
+
 import h5py
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import FeatureConfig
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.loader import NeighborLoader
+from hpcgnn.static.loader import NeighborLoader, own_rows
 from hpcgnn.static.neighbors import NeighborSampler
 
 FANOUTS = [3, 2]
@@ -239,6 +241,18 @@ def test_data_of_several_types(comm, typed_parts):
             assert data[name].edge_index.shape == expected.shape
 
 
+def test_data_of_a_relation_that_is_not_followed_has_no_edges(comm, typed_parts, monkeypatch):
+    """A fanout of 0 leaves the relation, without edges; without torch-geometric there is no such data."""
+    relation, options = "author.writes.paper", {"batch_size": 16, "as_data": "pyg"}
+    graph = open_graph(comm, typed_parts)
+    loader = NeighborLoader(graph, "train", FANOUTS, relation_fanouts={relation: [0, 0]}, **options)
+    for data in loader:
+        assert data[tuple(relation.split("."))].edge_index.shape == (2, 0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DistributedError, match="as_data 'pyg' needs torch-geometric: pip install torch-geometric"):
+        NeighborLoader(graph, "train", FANOUTS, **options)
+
+
 @pytest.mark.parametrize(
     ("given", "changes", "message"),
     [
@@ -258,3 +272,11 @@ def test_what_cannot_be_loaded_is_refused(comm, typed_parts, given, changes, mes
     graph = open_graph(comm, typed_parts)
     with pytest.raises(DistributedError, match=message):
         NeighborLoader(graph, given, FANOUTS, **({"batch_size": 8} | changes))
+
+
+@pytest.mark.serial
+def test_nodes_are_named_once():
+    own = np.array([4, 7, 9])
+    assert own_rows(own, np.array([9, 4]), "input_nodes", "venue", "").tolist() == [9, 4]
+    with pytest.raises(ValueError, match="input_nodes: some venue is named twice"):
+        own_rows(own, np.array([9, 4, 9]), "input_nodes", "venue", "")

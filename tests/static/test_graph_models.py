@@ -1,7 +1,6 @@
 """Models of static graphs: plain references, the same rows in any batch and order, rare shapes, gradients, decoders."""
 
 import dataclasses
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,10 +9,9 @@ from graph_batches import input_rows, random_graph, sample_batch
 from layer_checks import assert_alike, gradients
 
 from hpcgnn.static.config import GraphModelConfig
-from hpcgnn.static.model.blocks import Adjacency, Block, IndexedRows
+from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.convolutions import SageConv, aggregate
 from hpcgnn.static.model.models import GraphSizes, make_model
-from hpcgnn.task import links as graph_decoders
 
 pytestmark = pytest.mark.serial
 
@@ -315,7 +313,7 @@ def test_dropout_follows_training_step_and_probability():
     assert not torch.equal(model(batch, input_rows(graph, batch, tables))[0], run(case, seeds)[0])
 
 
-# ------------------------------------------------------------------------------------------------- refusals, decoders
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -336,9 +334,26 @@ def test_models_refuse_what_does_not_fit():
         make_model(config_of(kind="gcn"), GraphSizes((4, 4), RELATIONS[:2], 3))
     with pytest.raises(ValueError, match="no_such_module"):
         make_model(config_of(class_path="no_such_module.Model"), GraphSizes((4,), ((0, 0),), 3))
+    with pytest.raises(ValueError, match=r"model\.class_path 'math\.sqrt' is no torch\.nn\.Module"):
+        make_model(config_of(class_path="math.sqrt"), GraphSizes((4,), ((0, 0),), 3))
     graph, model, (table,) = make_case(False, config_of())
     with pytest.raises(ValueError, match="fanout"):
         model(sample_batch(graph, [np.arange(3)], (2,)), [table])
+    for keys in ({}, {"residual": True}, {"kind": "gat"}):
+        with pytest.raises(ValueError, match=r"input rows \[61\] do not match the batch's nodes \(60,\)"):
+            make_case(False, config_of(**keys))[1](whole_graph_batch(graph, 2), [torch.zeros(61, 5).double()])
+
+
+def test_attention_refuses_weights_of_edges():
+    """Of the only relation, or of one of several: those of the others count as 1."""
+    indptr, source, weight = torch.tensor([0, 2, 3, 3]), torch.tensor([1, 2, 0]), torch.tensor([1.0, 3.0, 2.0])
+    plain, weighted = (Adjacency(number, 0, 0, indptr, source, weight=w) for number, w in enumerate((None, weight)))
+    assert Block((plain, weighted), (3,), (3,)).pairs.weight.tolist() == [1, 1, 1, 1, 3, 2]
+    for kind, relations in (("gat", (weighted,)), ("rgat", (plain, weighted))):
+        model = make_model(config_of(kind=kind, layers=1), GraphSizes((4,), ((0, 0),) * len(relations), 4))
+        batch = Batch((Block(relations, (3,), (3,)),), (torch.arange(3),), (torch.ones(3),))
+        with pytest.raises(ValueError, match=f"{kind} weighs edges itself: leave edge weights out, or use sage or"):
+            model(batch, [torch.zeros(3, 4)])
 
 
 class OwnModel(torch.nn.Module):
@@ -352,97 +367,3 @@ class OwnModel(torch.nn.Module):
 def test_own_class():
     config, sizes = config_of(class_path=f"{__name__}.OwnModel"), GraphSizes((4,), ((0, 0),), 3)
     assert make_model(config, sizes).given == (config, sizes)
-
-
-@pytest.mark.parametrize("kind", get_args(graph_decoders.DecoderKind))
-def test_decoders_score_pairs_and_negatives_alike(kind):
-    torch.manual_seed(0)
-    decoder = graph_decoders.make_decoder(kind, 6, relations=3)
-    source, destination = torch.randn(5, 6, requires_grad=True), torch.randn(4, 5, 6)
-    relation = torch.tensor([0, 2, 1, 1, 0])
-    scores = decoder(source, destination, relation)
-    assert scores.shape == (4, 5)
-    one_by_one = [decoder(source, rows, relation) for rows in destination]
-    assert_alike([scores], [torch.stack(one_by_one)], 1e-6)
-    for decoded in (decoder(source, destination, relation), decoder(source[:0], destination[:, :0], relation[:0])):
-        decoded.sum().backward()
-
-
-def test_decoders_are_what_they_are_called():
-    a, b = torch.randn(5, 6), torch.randn(5, 6)
-    assert torch.allclose(graph_decoders.DotProduct()(a, b), (a * b).sum(1))
-    cosine = torch.nn.functional.cosine_similarity(a, b)
-    assert torch.allclose(graph_decoders.Cosine(0.5)(a, b), 2 * cosine)
-    distmult = graph_decoders.DistMult(2, 6)
-    with torch.no_grad():
-        assert torch.allclose(distmult(a, b, torch.ones(5).long()), (a * b * distmult.relation.weight[1]).sum(1))
-    complex_ = graph_decoders.ComplEx(2, 6)
-    x, y, r = (
-        torch.view_as_complex(rows.unflatten(1, (2, 3)).mT.contiguous()) for rows in (a, b, complex_.relation.weight)
-    )
-    assert torch.allclose(complex_(a, b, torch.ones(5).long()), (x * r[1] * y.conj()).sum(1).real, atol=1e-6)
-    with pytest.raises(ValueError, match="dot, cosine"):
-        graph_decoders.make_decoder("bilinear", 6)
-
-
-def test_losses_are_sums_over_seeds():
-    torch.manual_seed(0)
-    positive, negative = torch.randn(6).double(), torch.randn(3, 6).double()
-    losses = [
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds]),
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], 3.0),
-        lambda seeds: graph_decoders.margin_loss(positive[seeds], negative[:, seeds], 0.5),
-        lambda seeds: graph_decoders.softmax_loss(positive[seeds], negative[:, seeds]),
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], adversarial=2.0),
-    ]
-    for loss in losses:
-        assert torch.allclose(loss(slice(0, 2)) + loss(slice(2, 6)), loss(slice(0, 6)), rtol=1e-12)
-        assert loss(slice(0, 0)) == 0
-    expected = -torch.log(torch.sigmoid(positive)).sum() - torch.log(torch.sigmoid(-negative)).mean(0).sum()
-    assert torch.allclose(losses[0](slice(0, 6)), expected)
-    heavier = expected - 2 * torch.log(torch.sigmoid(positive)).sum()
-    assert torch.allclose(losses[1](slice(0, 6)), heavier)
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        graph_decoders.softmax_loss,
-        graph_decoders.binary_loss,
-        graph_decoders.margin_loss,
-        lambda positive, negative: graph_decoders.binary_loss(positive, negative, adversarial=0.5),
-        lambda positive, negative: graph_decoders.margin_loss(positive, negative, adversarial=0.5),
-    ],
-)
-def test_negatives_that_are_none_count_nowhere(loss):
-    """Neither in the loss nor in its gradient, and a pair may have none at all."""
-    none = float("-inf")
-    positive = torch.tensor([1.0, 0.3], requires_grad=True)
-    negative = torch.tensor([[2.0, none], [none, none], [3.0, none]], requires_grad=True)
-    loss(positive, negative).backward()
-    few, alone = torch.tensor([[2.0], [3.0]], requires_grad=True), torch.tensor([1.0], requires_grad=True)
-    loss(alone, few).backward()
-    assert torch.allclose(negative.grad[[0, 2], 0], few.grad[:, 0])
-    assert torch.allclose(positive.grad[0], alone.grad[0])
-    assert torch.all(negative.grad[:, 1] == 0)
-    assert negative.grad[1, 0] == 0
-    assert torch.isfinite(positive.grad).all()
-
-
-def test_hard_negatives_weigh_more():
-    negative = torch.tensor([[1.0], [3.0]])
-    weight = torch.softmax(torch.tensor([2.0, 6.0]), 0)
-    expected = (
-        torch.nn.functional.softplus(torch.tensor(-0.5)) + (weight * torch.nn.functional.softplus(negative[:, 0])).sum()
-    )
-    assert torch.allclose(graph_decoders.binary_loss(torch.tensor([0.5]), negative, adversarial=2.0), expected)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in get_args(graph_decoders.DecoderKind) if kind != "mlp"])
-def test_decoders_score_all_pairs_from_either_end(kind):
-    torch.manual_seed(0)
-    decoder = graph_decoders.make_decoder(kind, 6, relations=3, temperature=0.5).double()
-    one, other, relation = torch.randn(5, 6).double(), torch.randn(4, 6).double(), torch.tensor([0, 2, 1, 1, 0])
-    several = other.unsqueeze(1).expand(4, 5, 6)
-    assert torch.allclose(decoder.all_pairs(one, other, relation).T, decoder(one, several, relation))
-    assert torch.allclose(decoder.all_pairs(one, other, relation, True).T, decoder(several, one, relation))

@@ -145,6 +145,8 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
     [
         ("static", ["--pairs=pairs.csv"], "--pairs is for runs that learnt links; this one predicts labels of all"),
         ("static", ["--nodes=nodes.csv"], "--nodes is for runs on temporal graphs; this one answers for all nodes"),
+        ("static", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
+        ("temporal", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("snapshots", ["--pairs=pairs.csv"], "--pairs and --nodes are not for runs on snapshots"),
         ("snapshots", ["--embeddings"], "--embeddings is not for runs on snapshots"),
         ("temporal", ["--embeddings"], "give either --pairs or --nodes"),

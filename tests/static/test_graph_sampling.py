@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from static_runs import make_static_parts, open_graph_session, static_config, typed
+from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph import files
@@ -90,7 +90,27 @@ def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
         assert np.array_equal(found.numpy(), degree[identity.numpy()])
 
 
-def test_weights_that_are_not_there_are_refused_on_all_ranks(comm, mpi_tmp_path):
-    parts = make_static_parts(comm, typed, mpi_tmp_path)
-    with pytest.raises(DistributedError, match="has no column weight"):
+def test_edges_are_told_of_by_the_host_alone(comm, session):
+    """Of one rank: with more ranks each holds some edges."""
+    neighbors = NeighborSampler(session.partition, "uniform", session.graph.channel, with_edges=True)
+    several = f"{comm.size} ranks hold the graph, a device can plan for one"
+    assert neighbors.needs_host == ("blocks tell of their edges" if comm.size == 1 else several)
+
+
+def negative(path):
+    """A graph with a weight below 0."""
+    plain(path)
+    with h5py.File(path, "r+") as file:
+        file["edges/node.meets.node/weight"][7] = -1
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(typed, "relation paper.cites.paper has no column weight"),
+     (negative, "sampling.mode weighted: a weight of node.meets.node is negative or not finite")],
+)  # fmt: skip
+def test_weights_that_cannot_be_are_refused_on_all_ranks(comm, mpi_tmp_path, make, message):
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    with pytest.raises(DistributedError, match=message):
         open_graph_session(comm, parts, static_config(sampling__mode="weighted"))

@@ -253,6 +253,14 @@ def test_what_does_not_fit_the_graph_is_refused(comm, typed_parts, mpi_tmp_path,
         open_graph_trainer(comm, typed_parts, mpi_tmp_path, static_config(**changes))
 
 
+def test_a_cache_that_the_parts_do_not_rank_is_refused(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, plain, mpi_tmp_path, cache_ranking=0)
+    session = open_graph_session(comm, parts, static_config(features__cache="stored"))
+    with pytest.raises(DistributedError, match="the parts hold no ranking; partition again with --cache-ranking or"):
+        session.graph.tables.keep_copies(lambda step: [], 0)
+    session.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -146,6 +146,12 @@ def test_bad_pairs_are_refused(tmp_path, text, message):
         read_pairs(str(tmp_path / "pairs.csv"), 4)
 
 
+def test_types_of_edges_are_read(tmp_path):
+    (tmp_path / "pairs.csv").write_text("rel,src,dst\n 3,1,2\n0, 4 ,5\n")
+    pairs = read_pairs(str(tmp_path / "pairs.csv"), 4)
+    assert (pairs.src, pairs.dst, pairs.rel.tolist()) == (["1", "4"], ["2", "5"], [3, 0])
+
+
 def test_unknown_nodes_are_refused(comm, mpi_tmp_path):
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config(task__relation=BUYS))

@@ -158,6 +158,9 @@ class GraphModel(nn.Module):
             raise ValueError(
                 f"model.layers is {self.config.layers}, but the batch has {len(batch.blocks)} hops: one fanout a layer"
             )
+        given = [len(of_type.index if isinstance(of_type, IndexedRows) else of_type) for of_type in inputs]
+        if given != list(batch.blocks[0].num_src):
+            raise ValueError(f"input rows {given} do not match the batch's nodes {batch.blocks[0].num_src}")
         rows: Any = self.first(batch, inputs)
         for number, block in enumerate(batch.blocks):
             rows = self.step(number, batch, block, rows)
@@ -178,12 +181,8 @@ class GraphModel(nn.Module):
 
     def _input(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows], p: float) -> torch.Tensor:
         """Drop entries of the input rows, project and stack them."""
-        counts = batch.blocks[0].num_src
-        rows = [rows_of(of_type) for of_type in inputs]
-        if [len(of_type) for of_type in rows] != list(counts):
-            raise ValueError(f"input rows {[len(of_type) for of_type in rows]} do not match the batch's nodes {counts}")
-        pairs = zip(rows, batch.identity, strict=True)
-        return self.input([drop(of_type, batch, keys, 0, p) for of_type, keys in pairs])
+        pairs = zip(inputs, batch.identity, strict=True)
+        return self.input([drop(rows_of(of_type), batch, keys, 0, p) for of_type, keys in pairs])
 
 
 class EmbeddingModel(GraphModel):
@@ -200,10 +199,7 @@ class EmbeddingModel(GraphModel):
         return list(self.first(batch, rows).split([len(of_type) for of_type in rows]))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
-        p = self.config.input_dropout
-        return self.input(
-            [drop(rows_of(of_type), batch, keys, 0, p) for of_type, keys in zip(inputs, batch.identity, strict=True)]
-        )
+        return self._input(batch, inputs, self.config.input_dropout)
 
 
 class LayeredModel(GraphModel):

@@ -248,6 +248,13 @@ def shorten(file):
     file["edges/a.likes.b/time"] = values
 
 
+def retype(file, name):
+    """A column becomes one of fractions."""
+    values = file[name][:].astype(float)
+    del file[name]
+    file[name] = values
+
+
 BAD_INPUT = {
     "src out of range": (set_row("edges/a.meets.a/src", 3, 9), r"/edges/a.meets.a/src, row 3: id 9 is outside 0..8"),
     "dst negative": (set_row("edges/a.likes.b/dst", 7, -1), r"/edges/a.likes.b/dst, row 7: id -1 is outside 0..6"),
@@ -258,6 +265,13 @@ BAD_INPUT = {
     "missing nodes": (drop("nodes"), r"group /nodes is missing"),
     "missing type": (drop("nodes/c"), None),
     "missing endpoint type": (drop("nodes/b"), r"type_id must be 0, 1"),
+    "another kind": (
+        lambda file: file.attrs.modify("kind", "mesh"),
+        "kind is 'mesh', expected one of temporal",
+    ),
+    "no such type": (lambda file: file.move("edges/a.likes.b", "edges/a.likes.x"), "node type 'x' is not in /nodes"),
+    "fractions of ids": (lambda file: retype(file, "edges/a.likes.b/src"), r"/src has dtype float64 and shape \(20,\)"),
+    "no count": (lambda file: file["edges/a.likes.b"].attrs.pop("num_edges"), "attribute num_edges is missing"),
     "short column": (shorten, r"/edges/a.likes.b/time has shape \(19,\), expected 20 rows"),
 }
 

@@ -94,11 +94,19 @@ def test_triples_are_turtle_too(tmp_path):
         ("<a>\n\n'literal' <c> .", 3),
         ("@prefix a <b> .", 1),
         ("<a> <b> <c> , .", 1),
+        ("@prefix <a> <b> .", 1),
+        ("<a> <b> '3'^^'x' .", 1),
     ],
 )
 def test_what_is_not_turtle_names_its_line(tmp_path, text, line):
     with pytest.raises(FileFormatError, match=rf"g.ttl: line {line}: not Turtle"):
         parse(tmp_path, text)
+
+
+def test_text_of_another_encoding_is_named(tmp_path):
+    (tmp_path / "g.ttl").write_bytes("<a> <b> 'é' .".encode("latin1"))
+    with pytest.raises(FileFormatError, match=r"g\.ttl: not UTF-8 text .*; is it compressed or binary, or of another"):
+        list(open_table(FileSpec(path=str(tmp_path / "g.ttl"))).batches({"s": 0}))
 
 
 def test_bad_turtle_is_refused_in_one_line(tmp_path, capsys):

@@ -1,0 +1,44 @@
+"""What ``hpcgnn.train`` refuses before it makes anything, and what a run's first lines tell."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from run_commands import run
+
+from hpcgnn import train
+from hpcgnn.comm.launch import BATCH_JOBS
+from hpcgnn.loop import launch
+from hpcgnn.temporal.config import RunConfig
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize("leftover", ["metrics.jsonl", "checkpoints"])
+def test_folders_of_other_runs_are_kept(tmp_path, capsys, leftover):
+    (tmp_path / leftover).mkdir()
+    assert run([["train", f"--output.dir={tmp_path}"]]) == launch.EXIT_USER
+    message = f"{tmp_path} holds a run already: continue it with --resume {tmp_path}, or choose another output.dir"
+    assert message in capsys.readouterr().err
+
+
+def test_resume_names_a_run(capsys):
+    assert run([["train", "--resume="]]) == launch.EXIT_USER
+    assert "--resume needs the run folder to continue" in capsys.readouterr().err
+
+
+def test_the_built_in_graph_is_a_warning_in_a_job(monkeypatch):
+    """There it is more likely a forgotten key than a wish."""
+    for name in BATCH_JOBS:
+        monkeypatch.delenv(name, raising=False)
+    session = SimpleNamespace(config=RunConfig(), model=torch.nn.Linear(2, 3))
+    lines = train._describe_start(session)
+    assert lines[0] == "data: built-in synthetic events: no data.path was given"
+    assert lines[1].endswith(", 9 parameters")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert train._describe_start(session) == [f"warning: {lines[0]}", lines[1]]
+
+
+def test_a_source_without_git_is_unknown(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert train._git_revision() == "unknown"

@@ -1,0 +1,70 @@
+"""Labels and scores of tasks that cannot be learnt are refused: the column, what it holds, and what it must hold."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hpcgnn.task.labels import labelled_type, node_labels, read_classes, read_numbers
+from hpcgnn.task.links import make_decoder
+
+pytestmark = pytest.mark.serial
+SPLIT = np.zeros(3, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"split": SPLIT}, r"node type paper has no column label: convert the source again with one$"),
+        ({"label": SPLIT}, "node type paper has no column split: .*, or run data_tools.split"),
+        ({"label": np.zeros(3), "split": SPLIT}, r"label of paper must be one integer a node, .*, got float64 \(\)"),
+        ({"label": np.zeros((3, 2, 2), int), "split": SPLIT}, r"or a row of 0 and 1, got int64 \(2, 2\)"),
+        ({"label": np.zeros((3, 1), int), "split": SPLIT}, "labels of 1 columns, but task.classes = 0"),
+        ({"label": np.full((3, 2), 2), "split": SPLIT}, "labels in rows are 0 and 1, found 2"),
+    ],
+)
+def test_labels_of_nodes(columns, message):
+    with pytest.raises(ValueError, match=message):
+        node_labels(columns, "paper", 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "label", "message"),
+    [
+        (read_classes, np.array(["a"]), "kind must hold classes, integers from 0 on, got <U1"),
+        (
+            read_classes,
+            np.array([1.5]),
+            "kind: 1.5 is no class; .*, below task.classes = 4",
+        ),
+        (read_classes, np.array([4]), "kind: 4 is no class; .* below task.classes = 4"),
+        (read_numbers, np.zeros((2, 3)), r"kind must hold a number each, got float64 \(3,\)"),
+        (read_numbers, np.array(["a"]), "kind must hold a number each, got <U1"),
+        (read_numbers, np.array([1, -np.inf]), "kind has an infinite number"),
+    ],
+)
+def test_columns_of_labels(read, label, message):
+    with pytest.raises(ValueError, match=message):
+        read(label, "kind", 4)
+
+
+@pytest.mark.parametrize(
+    ("labelled", "name", "message"),
+    [
+        ((), "", "task.node_type must name the type to learn labels of; types with labels: none"),
+        (("a", "c"), "", "must name the type to learn labels of; types with labels: a, c"),
+        (("a",), "b", "task.node_type b has no column label; types with labels: a"),
+    ],
+)
+def test_the_type_that_is_learnt(labelled, name, message):
+    """The only one with labels, or the one that is named."""
+    types = ("a", "b", "c")
+    columns = [{"label": SPLIT} if node_type in labelled else {} for node_type in types]
+    graph = SimpleNamespace(types=types, columns=columns, type_of=types.index)
+    with pytest.raises(ValueError, match=message):
+        labelled_type(graph, name, "task.node_type")
+
+
+def test_cosines_are_divided_by_more_than_0():
+    with pytest.raises(ValueError, match=r"the temperature of cosine scores must be positive, got 0\.0"):
+        make_decoder("cosine", 4, temperature=0.0)
