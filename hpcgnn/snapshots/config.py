@@ -176,7 +176,7 @@ class SnapshotDataConfig:
     synthetic_snapshots: int = 40
 
     def __post_init__(self):
-        if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
+        if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
             raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
         if min(self.val_snapshots, self.test_snapshots) < -1:
             raise ValueError("data.val_snapshots and data.test_snapshots must be at least 0, or -1: by fraction")

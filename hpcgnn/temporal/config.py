@@ -254,7 +254,7 @@ class DataConfig:
     synthetic_events: int = 20_000
 
     def __post_init__(self):
-        if self.val_fraction < 0 or self.test_fraction < 0 or self.val_fraction + self.test_fraction >= 1:
+        if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
             raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
         if not 0 <= self.new_node_fraction < 1:
             raise ValueError(f"data.new_node_fraction must be in [0, 1), got {self.new_node_fraction}")

@@ -62,6 +62,8 @@ pytestmark = pytest.mark.serial
         (temporal.SamplingConfig, {"boundary_half_life": -1}, "window and boundary_half_life at least 0"),
         (temporal.ModelConfig, {"embed_dim": 0}, "embed_dim, message_dim, heads and layers must be at least 1"),
         (temporal.ModelConfig, {"dropout": -0.1}, "model.dropout must be in [0, 1), got -0.1"),
+        (temporal.DataConfig, {"test_fraction": math.nan}, "leave something to train on"),
+        (snapshots.SnapshotDataConfig, {"val_fraction": math.nan}, "leave something to train on"),
         (temporal.DataConfig, {"val_fraction": -0.1}, "data.val_fraction and data.test_fraction must be >= 0"),
         (temporal.DataConfig, {"synthetic_events": 99}, "data.synthetic_events must be at least 100, got 99"),
         (EvalConfig, {"batch_size": -1}, "eval.batch_size must be at least 0 and eval.chunk at least 1"),
