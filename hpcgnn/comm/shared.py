@@ -169,16 +169,24 @@ class NodeColumns:
 
 
 def share_columns(world: World, shapes: Sequence[Shape]) -> NodeColumns | None:
-    """Collective. Make NodeColumns; None, on all ranks, where no node has several ranks, or where one lacks the memory
-    or refuses it: then rows travel in messages."""
+    """Collective. Make NodeColumns; None, on all ranks, where a node lacks the memory or refuses it: then rows
+    travel in messages."""
     node = node_of(world)
     needed = node.allreduce(sum(shape[0] * _row_bytes(dtype, shape[1:]) for shape, dtype in shapes))
     has_room = needed + SPARE <= free_memory(world)
-    if world.any(node.size > 1) and not world.any(not has_room):
+    if not world.any(not has_room):
         with contextlib.suppress(DistributedError):
             return NodeColumns(world, node, shapes)
     node.Free()
     return None
+
+
+def has_neighbors(world: World) -> bool:
+    """Collective. Say whether some node has several ranks."""
+    node = node_of(world)
+    size = node.size
+    node.Free()
+    return world.any(size > 1)
 
 
 def node_of(world: World) -> Any:

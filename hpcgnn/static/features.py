@@ -19,7 +19,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, share_columns
+from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
@@ -220,7 +220,8 @@ def presample(input_ids: InputIds, num_steps: int, rows: Sequence[NodeRows], wor
 
 class NodeTables:
     """The rows of nodes, by node type in ``rows``, without copies until ``keep_copies`` makes them anew. Collective to
-    create. predicted_hits: share of the remote rows needed that the copies should answer."""
+    create. predicted_hits: share of the remote rows needed that the copies should answer; lacks_room: a machine's ranks
+    cannot share the rows."""
 
     def __init__(
         self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype,
@@ -229,6 +230,7 @@ class NodeTables:
         """shares: in memory of the machine, where its ranks read each other's rows."""
         self._partition, self._config, self._world, self._channel = partition, config, world, channel
         self._shared: list[NodeColumns] = []
+        self.lacks_room = False
         self._near: list[dict[str, NodeTable]] = [{} for _ in partition.types]
         self._shares = shares and config.storage == "memory" and not world.any(world.device.type != "cpu")
         places = self._share(_shapes(partition, dtype))
@@ -248,10 +250,11 @@ class NodeTables:
         """Collective. Make tables of this rank's rows, by type and name, in memory that the ranks of a machine share;
         none where they do not."""
         places: list[dict[str, torch.Tensor]] = [{} for _ in shapes]
-        columns = None
-        if self._shares and self._world.size > 1:
-            columns = share_columns(self._world, [shape for of_type in shapes for shape in of_type.values()])
+        if not self._shares or not has_neighbors(self._world):
+            return places
+        columns = share_columns(self._world, [shape for of_type in shapes for shape in of_type.values()])
         if columns is None:
+            self.lacks_room = True
             return places
         self._shared.append(columns)
         names = [(kind, name) for kind, of_type in enumerate(shapes) for name in of_type]

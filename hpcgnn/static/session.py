@@ -294,11 +294,12 @@ def _describe_samples(session: Session) -> list[str]:
         copies, predicted = tables.num_copies(), tables.predicted_hits
         lines.append(f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}")
     held = max(world.allgather(tables.held_bytes())) / (1 << 20)
-    shared = ", read in place by all ranks of a machine" if tables.is_shared else ""
-    places = {
-        "memory": shared,
+    where = {
+        "memory": ", read in place by all ranks of a machine" if tables.is_shared else "",
         "pinned": ", features in pinned memory of the host",
         "file": ", features in the part files",
-    }
-    where = places[session.config.features.storage]
-    return [*lines, f"rows of nodes and copies: {held:.1f} MiB at most on a rank{where}"]
+    }[session.config.features.storage]
+    lines.append(f"rows of nodes and copies: {held:.1f} MiB at most on a rank{where}")
+    if tables.lacks_room:
+        lines.append("no room to share these on a machine (free memory, /dev/shm): its ranks send them to each other")
+    return lines

@@ -10,7 +10,7 @@ from static_runs import APART, make_static_parts, open_graph_session, open_graph
 from test_graph_training import run_both
 
 from hpcgnn.comm import shared
-from hpcgnn.comm.shared import NodeColumns, node_of, share_columns
+from hpcgnn.comm.shared import NodeColumns, has_neighbors, node_of
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.static.inference import infer
 
@@ -87,6 +87,9 @@ def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
     found = steps_of(comm, parts, mpi_tmp_path, {}, 0)
     assert found[0] == expected[0]
     assert found[2] > expected[2] == 0
+    session = open_graph_session(comm, parts, static_config())
+    assert any(line.startswith("no room to share") for line in session.describe())
+    session.close()
 
 
 def refuse(world: World, *_):
@@ -136,7 +139,8 @@ def test_shared_memory_has_no_name(comm):
 
 def test_nothing_is_shared_without_neighbours(comm):
     """On a node of one rank memory is its own."""
-    assert share_columns(make_world(comm, 1), [((3,), torch.int64)]) is None
+    assert not has_neighbors(make_world(comm, 1))
+    assert has_neighbors(make_world(comm)) == (comm.size > 1)
 
 
 @pytest.mark.several_ranks
