@@ -29,13 +29,13 @@ SPARE = 64 << 20  # bytes of it that are left to others
 
 
 class NodeMemory:
-    """Memory of ``num_bytes`` bytes that the ranks of a node share. Collective to create and to close.
+    """Memory that the ranks of a node share. Collective to create and to close.
 
     node: their communicator; bytes [num_bytes] uint8. The memory is gone when the last of its processes is."""
 
     def __init__(self, world: World, node: Any, num_bytes: int):
         """node: of ``node_of``; num_bytes: the same on all its ranks. Raises DistributedError where a node refuses."""
-        self.node, self.num_bytes = node, num_bytes
+        self.node = node
         own_bytes, error = (max(1, num_bytes) if node.rank == 0 else 0), None
         try:
             self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self.node)
@@ -152,11 +152,6 @@ class NodeColumns:
             self.tables.append(NodeTable(table, first))
             own = int(below[node.rank, column])
             self.own.append(table[own : own + shape[0]])
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tables of this node."""
-        return self._shared.num_bytes
 
     def publish(self) -> None:
         """Collective. Let the other ranks of the node see what this rank has written."""

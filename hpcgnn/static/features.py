@@ -279,6 +279,8 @@ class NodeTables:
         other._partition, other._near = partition, [dict(near) for near in self._near]
         own = [torch.from_numpy(degree[partition.of_type(kind)]) for kind in range(len(partition.types))]
         places = other._share([{"degree": (tuple(rows.shape), rows.dtype)} for rows in own])
+        if not any(places):
+            other._near = [{} for _ in own]  # a node's columns are all shared, or none is
         other._tables = []
         for tables, place, rows in zip(self._tables, places, own, strict=True):
             other._tables.append(tables | {"degree": place["degree"].copy_(rows) if place else rows})

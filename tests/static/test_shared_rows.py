@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from test_graph_training import run_both
 from hpcgnn.comm import shared
 from hpcgnn.comm.shared import NodeColumns, has_neighbors, node_of
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.static import features
 from hpcgnn.static.inference import infer
 
 CASES = {
@@ -141,6 +144,25 @@ def test_nothing_is_shared_without_neighbours(comm):
     """On a node of one rank memory is its own."""
     assert not has_neighbors(make_world(comm, 1))
     assert has_neighbors(make_world(comm)) == (comm.size > 1)
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("has_room", [True, False])
+def test_another_graph_of_the_nodes_has_its_own_degrees(comm, mpi_tmp_path, monkeypatch, has_room):
+    """Where there is no room to share these, either."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config())
+    partition, world = session.partition, session.world
+    if not has_room:
+        monkeypatch.setattr(features, "share_columns", lambda *_: None)
+    half = tuple(edges.take(edges.row % 2 == 0) for edges in partition.edges)
+    other = session.graph.over(replace(partition, edges=half))
+    wanted = np.arange(comm.rank, 150, comm.size)
+    rows, channel = other.rows[0], world.channel()
+    degree = rows.fetch(rows.plan(wanted, channel), "degree")
+    expected = np.concatenate(world.allgather(np.diff(half[0].indptr)))
+    assert degree.tolist() == expected[wanted].tolist()
+    session.close()
 
 
 @pytest.mark.several_ranks
