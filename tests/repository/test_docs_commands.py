@@ -16,7 +16,7 @@ from stranger import agrees, chosen, first_missing
 
 COMMANDS = {page.name: found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
-LONG = ("benchmarks.md", "gpu.md", "partition.md", "runs.md", "scaling.md")
+LONG = ("benchmarks.md", "gpu.md", "partition.md", "runs.md", "scaling.md", "static.md")
 MOST_HINTS = 40
 
 

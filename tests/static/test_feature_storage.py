@@ -178,7 +178,7 @@ from static_runs import open_graph_trainer, static_config
 from hpcgnn.static.inference import infer
 
 def run(folder, storage):
-    config = static_config(features__storage=storage, features__cache_ratio=0.02, **APART, train__precision="float32",
+    config = static_config(features__storage=storage, features__cache_ratio=0.02, comm__node_ranks=1, train__precision="float32",
                            train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__chunk=64)
     trainer = open_graph_trainer(MPI.COMM_WORLD, Path(folder, "parts"), Path(folder), config)
     trainer.start_epoch(0)
