@@ -178,8 +178,9 @@ from static_runs import open_graph_trainer, static_config
 from hpcgnn.static.inference import infer
 
 def run(folder, storage):
-    config = static_config(features__storage=storage, features__cache_ratio=0.02, comm__node_ranks=1, train__precision="float32",
-                           train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__chunk=64)
+    config = static_config(features__storage=storage, features__cache_ratio=0.02, train__precision="float32",
+                           train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__chunk=64,
+                           comm__node_ranks=1)
     trainer = open_graph_trainer(MPI.COMM_WORLD, Path(folder, "parts"), Path(folder), config)
     trainer.start_epoch(0)
     with trainer.session.plans("train", 0) as plans:
