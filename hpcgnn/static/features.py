@@ -108,7 +108,8 @@ class NodeRows:
         if isinstance(ids, torch.Tensor):
             if channel.size == 1:
                 index = ids - int(self._ownership.starts[0])
-                return Fetch(len(ids), Route.alone(channel, index), index)
+                route = Route.alone(channel, index) if self._is_learnt else Route.to_nothing(channel)
+                return Fetch(len(ids), route, index)
             ids = ids.cpu().numpy()
         owner, local = self._ownership.locate(ids)
         row = self._first[owner]
