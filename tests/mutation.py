@@ -8,7 +8,7 @@
 
 It changes files of the checkout it is called in and puts them back: use a clone of your own, with a .venv of its own
 (`bash tests/setup.sh`). Results are kept in `build/mutation`; `run` goes on where it was ended. Mutants are made by
-Cosmic Ray. A mutant is killed where a test fails or hangs, first of those on one rank, narrow ones first, then of those
+Cosmic Ray. A mutant is killed where a test fails or hangs, first of those on one rank, quick ones first, then of those
 on two. docs/hygiene.md has the outcome.
 """
 

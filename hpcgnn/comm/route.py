@@ -67,7 +67,7 @@ class Route:
 
     @classmethod
     def to_nothing(cls, channel: Channel) -> Route:
-        """Make a route of no rows, which is not for use."""
+        """Make the route of a plan that needs none: no rows travel over it, and nothing is planned."""
         none, counts = torch.empty(0, dtype=torch.int64), np.zeros(channel.size, np.int64)
         return cls(channel, counts, counts, None, none, none, none, none, none)
 

@@ -92,8 +92,6 @@ DAMAGE = (
 )  # fmt: skip
 PARTITION = "python -m data_tools.partition"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
-
-
 _sound: set[tuple[int, ...]] = set()  # files whose objects were checked, by device, inode, size and time: not again
 
 

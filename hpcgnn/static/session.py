@@ -57,15 +57,9 @@ def open_session(
         partition = partition.degrees_only()
     direction = config.sampling.direction
     graph = StaticGraph(
-        path,
-        world,
-        config.features,
-        dtype,
-        direction=direction,
-        channel=channel,
-        opened=partition,
+        path, world, config.features, dtype, direction=direction, channel=channel, opened=partition,
         shares=config.sampling.mode != WHOLE,
-    )
+    )  # fmt: skip
     if samplers is not None:
         samplers.meet()
     loaders: dict[str, Any]
