@@ -138,8 +138,11 @@ def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> lis
 
 
 def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row: int) -> np.ndarray:
-    """Parse one piece of a stored column; features are always a matrix."""
+    """Parse one piece of a stored column; features are always a matrix, weights never."""
     values = parse_numbers(raw, file, first_row, np.dtype(column.dtype), column.fill, column.values)
+    if name == "weight" and values.ndim > 1:
+        what = f"a weight is one number, not {values.shape[1]}; choose one, or give the column another name"
+        raise FileFormatError(f"{file}: column {', '.join(raw.labels)}: {what}")
     return values[:, None] if name == "feat" and values.ndim == 1 else values
 
 

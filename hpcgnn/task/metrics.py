@@ -35,7 +35,7 @@ class Levels:
     @classmethod
     def of(cls, positive: np.ndarray, world: World) -> Levels:
         """Collective. Make the levels of positives whose scores at this rank are [s]; no negative is counted yet."""
-        all_scores = np.concatenate(world.allgather(positive.astype(np.float32)))
+        all_scores = np.concatenate(world.allgather(_rounded(positive)))
         score, positives = np.unique(all_scores, return_counts=True)
         above, level = (np.zeros(len(score), np.int64) for _ in range(2))
         return cls(score, positives, above, level)
@@ -105,7 +105,7 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
 
     positive [b], negative [b, k]: scores of this rank's events; inductive [b] bool. NaN where there is no such event.
     """
-    positive, negative = positive.astype(np.float32), negative.astype(np.float32)
+    positive, negative = _rounded(positive), _rounded(negative)
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     values = [*_ap_auc(positive, negative, world), *_ap_auc(positive[inductive], negative[inductive], world)]
     return dict(zip(NAMES, values, strict=True))
@@ -116,7 +116,7 @@ def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | Non
     negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
     it. NaN where a score is not finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
     """
-    positive, negative = positive.astype(np.float32)[:, None], negative.astype(np.float32)
+    positive, negative = _rounded(positive)[:, None], _rounded(negative)
     counts = np.ones(negative.shape, bool) if count is None else np.arange(negative.shape[1]) < count[:, None]
     above, level = ((is_better & counts).sum(axis=1) for is_better in (negative > positive, negative >= positive))
     usable = np.isfinite(positive[:, 0]) & np.isfinite(negative).all(axis=1) & counts.any(axis=1)
@@ -145,7 +145,7 @@ def drawn_metrics(scores: dict[str, np.ndarray], batches: Any, world: World) -> 
     scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
     batches list those of all ranks. Raises DistributedError for a score that is not finite.
     """
-    positive, negative = (scores[name].astype(np.float32) for name in ("positive", "negative"))
+    positive, negative = (_rounded(scores[name]) for name in ("positive", "negative"))
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
     ap, auc = _ap_auc(positive, negative, world)
     mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
@@ -171,9 +171,9 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     """
     margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
     # What float32 has no number for would be equal to all others of the kind.
-    check_finite(np.isfinite(margin.astype(np.float32)).all(), world)
+    check_finite(np.isfinite(_rounded(margin)).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
-        return _multiclass(scores.astype(np.float32).argmax(axis=1), labels, scores.shape[1], world)
+        return _multiclass(_rounded(scores).argmax(axis=1), labels, scores.shape[1], world)
     ap, auc = _ap_auc(margin[labels == 1], margin[labels == 0], world)
     return {"auc": auc, "ap": ap}
 
@@ -186,13 +186,13 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     ``micro_f1_known`` and ``macro_f1_known`` of as many classes, those with the highest outputs, as the node has labels
     (Perozzi et al., DeepWalk, 2014).
     """
-    check_finite(np.isfinite(output.astype(np.float32)).all(), world)
+    check_finite(np.isfinite(_rounded(output)).all(), world)
     if labels.ndim == 2:
-        output, labels = output.astype(np.float32), labels == 1
+        output, labels = _rounded(output), labels == 1
         place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
         as_many, above_zero = place < labels.sum(axis=1, keepdims=True), output > 0
         return dict(zip(MULTILABEL_NAMES, [*_f1(as_many, labels, world), *_f1(above_zero, labels, world)], strict=True))
-    metrics = _multiclass(output.astype(np.float32).argmax(axis=1), labels, output.shape[1], world)
+    metrics = _multiclass(_rounded(output).argmax(axis=1), labels, output.shape[1], world)
     return metrics | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
 
 
@@ -210,6 +210,12 @@ def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, 
         return metrics
     metrics |= {f"{name}_units": scale * metrics[name] for name in ("mae", "rmse")}
     return {name: metrics[name] for name in UNIT_NAMES}
+
+
+def _rounded(scores: np.ndarray) -> np.ndarray:
+    """Round scores to float32, in which they are compared; infinite where they are too large, without a warning."""
+    with np.errstate(over="ignore"):
+        return scores.astype(np.float32)
 
 
 def check_finite(finite: bool | np.bool_, world: World) -> None:

@@ -108,9 +108,8 @@ class PairHistory:
     def __init__(self, partition: TemporalPartition, channel: Channel):
         events = partition.events
         self._book, self._channel, self._events = partition.book, channel, events
-        self._pairs, pair = np.unique(
-            self._pair_key(partition.book.locate(events.src)[1], events.dst), return_inverse=True
-        )
+        self._destinations, met = np.unique(events.dst, return_inverse=True)
+        self._pairs, pair = np.unique(self._pair_key(partition.book.locate(events.src)[1], met), return_inverse=True)
         self._order = np.argsort(pair, kind="stable")
         self._begin = np.searchsorted(pair[self._order], np.arange(len(self._pairs)))
         self._place = self._place_key(pair, np.arange(len(events)))[self._order]
@@ -137,9 +136,10 @@ class PairHistory:
         answer = np.full((len(local), 2), -1, np.int64)
         if len(self._pairs) == 0:
             return answer
-        key = self._pair_key(local, dst)
+        met = np.minimum(np.searchsorted(self._destinations, dst), len(self._destinations) - 1)
+        key = self._pair_key(local, met)
         pair = np.minimum(np.searchsorted(self._pairs, key), len(self._pairs) - 1)
-        exists = np.flatnonzero(self._pairs[pair] == key)
+        exists = np.flatnonzero((self._destinations[met] == dst) & (self._pairs[pair] == key))
         position = np.searchsorted(self._events.row, before[exists])
         last = np.searchsorted(self._place, self._place_key(pair[exists], position)) - 1
         has_met = last >= self._begin[pair[exists]]
@@ -147,8 +147,9 @@ class PairHistory:
         answer[exists[has_met]] = np.column_stack([self._events.row[event], self._events.time[event]])
         return answer
 
-    def _pair_key(self, local: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        return local * self._book.num_nodes + dst
+    # Numbered by the destinations that this rank's events have: a key of ids ends at 3 * 10^9 nodes.
+    def _pair_key(self, local: np.ndarray, met: np.ndarray) -> np.ndarray:
+        return local * len(self._destinations) + met
 
     def _place_key(self, pair: np.ndarray, position: np.ndarray) -> np.ndarray:
         return pair * (len(self._events) + 1) + position

@@ -206,10 +206,11 @@ def test_numbers(comm, world, rows, scale):
             same([result["mae_units"], result["rmse_units"]], [scale * mae, scale * math.sqrt(mse)])
 
 
+@pytest.mark.filterwarnings("error")
 @given(value=WILD, place=st.integers(0, 3), ranks=st.lists(RANKS, min_size=4, max_size=4), at=st.integers(0, 1))
 @example(value=1e39, place=2, ranks=[0] * 4, at=1)
 def test_a_score_that_is_no_number_is_an_error_of_all(comm, world, value, place, ranks, at):
-    """So is one that float32, in which scores are compared, has no number for."""
+    """So is one that float32, in which scores are compared, has no number for: without NumPy's warning."""
     scores, own, label = np.ones((4, 3)), rows_of(world, ranks), np.array([0, 1, 0, 1])
     scores[place, at] = value
     mine, none = scores[own], np.zeros(len(own), bool)

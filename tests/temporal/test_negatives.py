@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -21,6 +22,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.directory import Directory
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.temporal.eval_negatives import eval_negatives
+from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.negatives import AllOthers, PairHistory
 
@@ -160,6 +162,19 @@ def test_pair_history(comm, graph, parts):
         pairs = np.stack([plain.src, plain.dst], axis=1)
         assert np.array_equal(np.sort(first[:, 0]), np.sort(np.unique(pairs, axis=0, return_index=True)[1]))
         assert np.array_equal(evaluation.flat_of[first[:, 1:]], pairs[first[:, 0]])
+
+
+@pytest.mark.ranks(1)
+def test_pairs_of_very_many_nodes_stay_apart(comm):
+    """Sources 0 and 4 of 2^62 nodes meet the last node: a key of source times nodes would be the same of both."""
+    nodes = 1 << 62
+    events = Events(np.arange(3), np.array([0, 4, 4]), np.full(3, nodes - 1), np.arange(3), {})
+    book = SimpleNamespace(num_nodes=nodes, locate=lambda ids: (np.zeros(len(ids), np.int64), ids))
+    channel = World(CommConfig(device="cpu", threads=1), comm).channel()
+    history = PairHistory(SimpleNamespace(events=events, book=book), channel)
+    row, _ = history.last_before(np.array([0, 4, 8]), np.full(3, nodes - 1), np.full(3, 3))
+    assert row.tolist() == [0, 2, -1]
+    assert history.first_events()[:, 0].tolist() == [0, 1]
 
 
 # ---------------------------------------------------------------------------------------------------------- from a file

@@ -117,7 +117,7 @@ def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray
         scale = int(scale)
         limit = (2**63 - 1) // scale
         if len(bad := np.flatnonzero((source > limit) | (source < -limit))):
-            raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} does not fit into 64 bits")
+            raise place.error(bad[0], f"the time {source[bad[0]]} times time_scale {scale} is not within +-{2**63 - 1}")
         return source.astype(np.int64) * scale
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = source.astype(np.float64) * scale

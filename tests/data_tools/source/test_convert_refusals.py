@@ -251,6 +251,15 @@ def test_numbers_too_large_for_float32_are_refused(tmp_path, capsys):
     assert "e.csv: column 'w', row 2: the value 1e+39 does not fit into float32; set dtype: float64" in message
 
 
+def test_a_weight_is_one_number(tmp_path, capsys):
+    (tmp_path / "e.csv").write_text("u,i,t,w,x\n1,2,3,0.5,1\n")
+    edge = EDGE | {"columns": {"weight": ["w", "x"]}}
+    spec = SPEC_BY_NAME | {"files": {"events": {"path": "e.csv"}}, "edges": [edge]}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert "e.csv: column 'w', 'x': a weight is one number, not 2; choose one" in message
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
     """A small gz file of one line of a gigabyte took all memory."""
