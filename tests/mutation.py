@@ -1,6 +1,6 @@
 """Mutation testing of comm, loop, task and graph: do the tests notice a small change of the code?
 
-    pip install -e .[test,mutation]
+    pip install 'cosmic-ray>=8.7' 'pytest-cov>=7'       # beside what tests/setup.sh brings
     python tests/mutation.py cover                      # which tests reach which line, on one rank and on two
     python tests/mutation.py sample --number 300        # draw mutants by --seed
     python tests/mutation.py run                        # change the code by each, and run the tests that reach it
@@ -37,7 +37,7 @@ FOLDERS = ("hpcgnn/comm", "hpcgnn/loop", "hpcgnn/task", "hpcgnn/graph")
 SEED = 20261124
 SPENT = {1: 25.0, 2: 12.0}  # seconds on tests that reach a line, quick ones first, by number of ranks
 UNKNOWN = 3.0  # seconds, of tests that one rank skips
-SECONDS = {1: 400, 2: 400}  # a mutant that takes longer hangs
+SECONDS = {1: 160, 2: 160}  # a mutant that takes longer hangs
 MARKERS = {
     1: "not slurm and not launcher and not nightly",
     2: "not slurm and not launcher and not nightly and not serial",
@@ -152,7 +152,7 @@ def judge() -> int:
         if not tests:
             continue
         try:
-            done = subprocess.run([*command(ranks), "-x", "--timeout=300", *tests], cwd=ROOT, timeout=limit)
+            done = subprocess.run([*command(ranks), "-x", "--timeout=100", *tests], cwd=ROOT, timeout=limit)
         except subprocess.TimeoutExpired:
             print(f"hangs on {ranks} ranks")
             return 1

@@ -153,10 +153,8 @@ class PaddedLevel:
 
 
 def pad_graph_plan(plan: GraphPlan) -> GraphPlan:
-    """Pad the levels and edges of a step's plan on one rank; a plan without seeds stays as it is."""
+    """Pad the levels and edges of a step's plan on one rank, where every step has seeds."""
     batch, (fetch,) = plan.batch, plan.fetches
-    if batch.blocks[-1].num_dst[0] == 0:
-        return plan
     levels, blocks = _levels(batch.blocks), []
     for block, (sources, destinations) in zip(batch.blocks, pairwise(levels), strict=True):
         relations = tuple(_pad_edges(relation, sources, destinations) for relation in block.relations)
