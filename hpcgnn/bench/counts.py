@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcgnn import native
 from hpcgnn.graph.book import Book
-from hpcgnn.graph.directory import spill_targets
+from hpcgnn.graph.directory import surplus_moves
 from hpcgnn.loop.session import Session
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.memory import hottest
@@ -194,15 +194,12 @@ def handlers(session: Session, book: Book) -> np.ndarray:
     step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
     rank = book.locate(batches.events.src)[0]
     group = step * size + rank
-    counts = np.bincount(group, minlength=batches.num_steps * size).reshape(-1, size)
-    capacity, surplus_start, room_end = spill_targets(counts, batches.sizes)
+    counts = np.bincount(group, minlength=batches.num_steps * size)
     order = np.argsort(group, kind="stable")
     place = np.empty(events, np.int64)
-    place[order] = np.arange(events) - (np.cumsum(counts) - counts.ravel())[group[order]]
-    surplus = np.flatnonzero(place >= capacity[step])
-    at, source = step[surplus], rank[surplus]
-    number = surplus_start[at, source] + place[surplus] - capacity[at]
-    rank[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
+    place[order] = np.arange(events) - (np.cumsum(counts) - counts)[group[order]]
+    surplus = order[place[order] >= -(-batches.sizes // size)[step[order]]]  # in order of step, rank and place
+    rank[surplus] = np.repeat(*surplus_moves(counts.reshape(-1, size), batches.sizes)[:, 2:].T)
     return rank
 
 

@@ -152,28 +152,38 @@ def _round(values: np.ndarray, key: np.ndarray, mask: np.uint64) -> np.ndarray:
     return (values ^ (values >> np.uint64(31))) & mask
 
 
-def spill_targets(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Apply the rule to counts [S, R] of events by owner, and sizes [S] of the steps.
+def surplus_moves(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Apply the rule to counts [S, R] of roots by owner, and sizes [S] of the steps. A rank has a capacity of
+    ceil(size / R) roots of a step; its surplus goes, in order of ranks, to ranks with room, in order of ranks.
 
-    Returns capacity [S], surplus_start [S, R] (number of the rank's first surplus event within its step) and room_end
-    [S, R] (a surplus event numbered j goes to the first rank whose room_end is above j).
+    Returns moves [m, 4] int64 in that order: step, owner, handler and number of roots.
     """
     size = counts.shape[1]
-    capacity = -(-sizes // size)
-    surplus = np.maximum(counts - capacity[:, None], 0)
-    room = np.maximum(capacity[:, None] - counts, 0)
-    return capacity, np.cumsum(surplus, axis=1) - surplus, np.cumsum(room, axis=1)
+    capacity = -(-sizes // size)[:, None]
+    surplus, room = np.maximum(counts - capacity, 0), np.maximum(capacity - counts, 0)
+    before = np.cumsum(room, axis=1) - room
+    room = np.clip(surplus.sum(axis=1, keepdims=True) - before, 0, room)  # as much as is needed
+    given, taken = np.cumsum(surplus), np.cumsum(room)
+    ends = np.union1d(given, taken)
+    ends = ends[ends > 0]
+    starts = np.concatenate(([0], ends[:-1])) if len(ends) else ends
+    step, owner = np.divmod(np.searchsorted(given, starts, side="right"), size)
+    handler = np.searchsorted(taken, starts, side="right") % size
+    return np.stack([step, owner, handler, ends - starts], axis=1)
 
 
-def spill(step: np.ndarray, sizes: np.ndarray, world: World) -> np.ndarray:
+def spill(step: np.ndarray, sizes: np.ndarray, channel: Channel) -> np.ndarray:
     """Collective. Say which rank [n] handles each of this rank's roots, whose steps ``step`` [n] increase: this rank up
-    to its capacity, then others by the rule."""
-    own_counts = np.bincount(step, minlength=len(sizes)).astype(np.int64)
-    capacity, surplus_start, room_end = spill_targets(world.allgather_array(own_counts).T, sizes)
-    place = np.arange(len(step)) - (np.cumsum(own_counts) - own_counts)[step]
-    surplus = np.flatnonzero(place >= capacity[step])
-    at = step[surplus]
-    number = surplus_start[at, world.rank] + place[surplus] - capacity[at]
-    target = np.full(len(step), world.rank)
-    target[surplus] = (room_end[at] <= number[:, None]).sum(axis=1)
+    to its capacity, then others by the rule. A rank applies it to every R-th part of the steps, so none holds the
+    counts of all."""
+    counts = np.bincount(step, minlength=len(sizes)).astype(np.int64)
+    shares = BlockOwnership.even(len(sizes), channel.size)
+    first, last = shares.starts[channel.rank : channel.rank + 2]
+    own = np.full(channel.size, last - first)
+    of_all = channel.array(counts, np.diff(shares.starts), own).reshape(channel.size, -1)
+    moves = surplus_moves(of_all.T, sizes[first:last])
+    (moves,) = exchange_columns([moves[:, 2:]], moves[:, 1], channel)
+    place = np.arange(len(step)) - (np.cumsum(counts) - counts)[step]
+    target = np.full(len(step), channel.rank)
+    target[place >= -(-sizes // channel.size)[step]] = np.repeat(*moves.T)
     return target

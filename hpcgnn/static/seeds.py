@@ -76,7 +76,7 @@ def make_seed_batches(
     names, position = list(pool.columns), position[order]
     columns, sizes = [column[order] for column in pool.columns.values()], np.diff(bounds)
     if world.size > 1:
-        target = spill(position // batch_size, sizes, world)
+        target = spill(position // batch_size, sizes, channel)
         *columns, position = exchange_columns([*columns, position], target, channel)
         order = np.argsort(position, kind="stable")
         columns, position = [column[order] for column in columns], position[order]

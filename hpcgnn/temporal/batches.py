@@ -18,7 +18,7 @@ from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.directory import spill
+from hpcgnn.graph.directory import places_of, spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
@@ -213,7 +213,7 @@ def make_batches(
         events, position = events.take(np.flatnonzero(inside)), position[inside]
     step = np.searchsorted(edges, position, side="right") - 1
     sizes = np.diff(edges)
-    events, step = _spill(events, step, sizes, world, channel)
+    events, step = _spill(events, step, sizes, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
     unseen = np.any(flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel), axis=0)
     first_row = np.full(len(sizes), np.iinfo(np.int64).max)
@@ -226,11 +226,9 @@ def _visible(events: Events, begin: int, end: int, splits: Splits, partition, wo
     """Collective. Choose the training events without hidden endpoints; returns them, and their positions among all such
     events of all ranks."""
     hidden = flags_of(splits.hidden, np.stack([events.src, events.dst]), partition, channel).any(axis=0)
-    removed = np.zeros(end - begin, np.uint8)
-    removed[events.row[hidden] - begin] = 1
-    removed = np.unpackbits(world.reduce_array(np.packbits(removed), "or"), count=end - begin)
     visible = events.take(np.flatnonzero(~hidden))
-    return visible, visible.row - begin - np.cumsum(removed, dtype=np.int64)[visible.row - begin]
+    position, _ = places_of(visible.row - begin, end - begin, world, channel)
+    return visible, position
 
 
 def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarray, world: World) -> np.ndarray:
@@ -243,15 +241,13 @@ def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarr
     return np.unique(np.append(0, counts)).astype(np.int64)
 
 
-def _spill(
-    events: Events, step: np.ndarray, sizes: np.ndarray, world: World, channel: Channel
-) -> tuple[Events, np.ndarray]:
+def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel) -> tuple[Events, np.ndarray]:
     """Hand surplus events over; returns the events this rank handles, in order, and their steps."""
-    if world.size == 1:
+    if channel.size == 1:
         return events, step
     names = list(events.columns)
     columns = [events.row, events.src, events.dst, events.time, *events.columns.values(), step]
-    *moved, step = exchange_columns(columns, spill(step, sizes, world), channel)
+    *moved, step = exchange_columns(columns, spill(step, sizes, channel), channel)
     row, src, dst, time, *columns = moved
     events = Events(row, src, dst, time, dict(zip(names, columns, strict=True)))
     by_row = np.argsort(events.row, kind="stable")

@@ -3,6 +3,7 @@ has them, or refused."""
 
 from __future__ import annotations
 
+import tracemalloc
 from bisect import bisect_right
 from types import SimpleNamespace
 from unittest import mock
@@ -20,6 +21,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import MOST_ROWS, Route, narrow_rows
 from hpcgnn.graph import directory
 from hpcgnn.graph.book import BlockOwnership, Book, find_ghosts, is_remote
+from hpcgnn.graph.directory import spill, surplus_moves
 from hpcgnn.native import Random, Relabel, Stream
 from hpcgnn.native.random import MOST_CHOICES
 from hpcgnn.task.known_edges import KnownAnswers
@@ -129,6 +131,60 @@ def test_shares_of_keys_among_pretended_ranks(num_keys, ranks, keys, even):
     bins = [key * directory.BINS_PER_RANK * ranks // num_keys for key in keys.tolist()]
     most = -(-len(keys) // ranks) + max(map(bins.count, bins), default=0)
     assert np.bincount(shares.locate(keys)[0], minlength=ranks).max() <= most
+
+
+def spilled(counts: np.ndarray, sizes: np.ndarray) -> list[list[list[int]]]:
+    """The rule by plain loops: handlers of every root, by owner and step, from counts [R, S]."""
+    size = len(counts)
+    handlers = [[[owner] * int(count) for count in row] for owner, row in enumerate(counts)]
+    for step, total in enumerate(sizes):
+        capacity = -(-int(total) // size)
+        room = [rank for rank in range(size) for _ in range(capacity - int(counts[rank, step]))]
+        for owner in range(size):
+            for place in range(capacity, int(counts[owner, step])):
+                handlers[owner][step][place] = room.pop(0)
+    return handlers
+
+
+@given(data=st.data(), steps=st.integers(0, 7), most=st.sampled_from([1, 3, 40]))
+def test_roots_that_exceed_a_share(comm, channel, data, steps, most):
+    """Every surplus root finds the rank that the rule names, and no rank is filled over its capacity."""
+    row = st.lists(st.just(0) | st.integers(0, most), min_size=steps, max_size=steps)
+    counts = np.array([data.draw(row) for _ in range(12)], np.int64).reshape(12, steps)[: comm.size]
+    sizes = counts.sum(axis=0)
+    step = np.repeat(np.arange(steps), counts[comm.rank])
+    with same_verdict(comm):
+        target = spill(step, sizes, channel)
+        expected = spilled(counts, sizes)
+        assert target.tolist() == [rank for handlers in expected[comm.rank] for rank in handlers]
+        for of_step in zip(*expected, strict=True):
+            handled = np.bincount(np.concatenate([np.array(handlers, np.int64) for handlers in of_step]))
+            assert handled.max(initial=0) <= -(-sum(map(len, of_step)) // comm.size)
+
+
+@pytest.mark.serial
+@given(size=st.integers(1, 9), data=st.data(), steps=st.integers(0, 4))
+def test_moves_of_pretended_ranks(size, data, steps):
+    row = st.lists(st.just(0) | st.integers(0, 30), min_size=steps, max_size=steps)
+    counts = np.array([data.draw(row) for _ in range(size)], np.int64).reshape(size, steps)
+    capacity, handlers = -(-counts.sum(axis=0) // size), spilled(counts, counts.sum(axis=0))
+    moves = surplus_moves(counts.T, counts.sum(axis=0))
+    for owner, step in np.ndindex(*counts.shape):
+        mine = moves[(moves[:, 0] == step) & (moves[:, 1] == owner)]
+        assert np.repeat(*mine[:, 2:].T).tolist() == handlers[owner][step][capacity[step] :]
+        assert (mine[:, 3] > 0).all()
+
+
+@pytest.mark.serial
+def test_moves_take_no_memory_for_each_rank():
+    """What they need is some times the counts of the steps that a rank has, not a row of ranks for every root."""
+    counts = np.random.default_rng(0).poisson(0.6, (150, 1024)) * 1000
+    tracemalloc.start()
+    moves = surplus_moves(counts, counts.sum(axis=1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert moves[:, 3].sum() == np.maximum(counts - -(-counts.sum(axis=1) // 1024)[:, None], 0).sum()
+    assert peak < 16 * counts.nbytes
 
 
 @pytest.mark.serial

@@ -31,7 +31,6 @@ from training_runs import (
 
 from data_tools.synthesize import synthesize_events
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.graph.directory import spill_targets
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.metrics import link_metrics
@@ -362,24 +361,6 @@ def test_every_event_is_handled_once_and_no_rank_gets_more_than_its_share(comm, 
         assert np.array_equal((batches.events.row - begin) // batch_size, step)
     total = sum(int(batches.sizes.sum()) for batches in session.batches.values())
     assert total == session.partition.num_events
-
-
-def test_spill_rule():
-    """For any counts: every surplus event finds a rank with room, and none is filled over its capacity."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        steps, size = rng.integers(1, 6), rng.integers(1, 9)
-        counts = rng.integers(0, 30, (steps, size)) * rng.integers(0, 2, (steps, size))
-        sizes = counts.sum(axis=1)
-        capacity, start, room_end = spill_targets(counts, sizes)
-        for step in range(steps):
-            surplus = np.maximum(counts[step] - capacity[step], 0)
-            numbers = np.concatenate([start[step, r] + np.arange(surplus[r]) for r in range(size)])
-            assert np.array_equal(np.sort(numbers), np.arange(surplus.sum()))
-            target = [int((room_end[step] <= number).sum()) for number in numbers]
-            handled = np.minimum(counts[step], capacity[step]) + np.bincount(target, minlength=size).astype(int)
-            assert handled.sum() == sizes[step]
-            assert (handled <= capacity[step]).all()
 
 
 @pytest.mark.parametrize("pool", ["destinations", "all"])
