@@ -224,7 +224,7 @@ def count(session: Session, sizes: list[int], steps: np.ndarray) -> tuple[dict[i
 def _is_hot(session: Session) -> np.ndarray:
     """Say of every node whether more than one rank would keep copies of its memory."""
     share, partition = session.config.memory.hot_nodes, session.partition
-    hot = hottest(share, session.graph.splits.degree(), partition, session.graph.channel)
+    hot = hottest(share, session.graph.splits.degree(), partition, session.world, session.graph.channel)
     flags = np.zeros(partition.book.num_nodes, bool)
     if hot is not None:
         flags[hot.ids] = True

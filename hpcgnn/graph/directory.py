@@ -42,6 +42,22 @@ def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -
     return own_place, int(counts.sum())
 
 
+def bound_of_least(values: np.ndarray, most: int, world: World) -> int:
+    """Collective. Find the largest bound with at most ``most`` of all ranks' values [n] int64 below it."""
+    values = np.sort(values)
+    # Minima, as one reduction: the larger end is negated.
+    ends = np.array([values[0], -values[-1]] if len(values) else [1 << 62, 1 << 62])
+    low, high = world.reduce_array(ends, "min").tolist()
+    high = 1 - high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if world.total(int(np.searchsorted(values, middle))) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 class Directory:
     """A list of ``size`` rows of integers, sorted by a key that no partition changes, in blocks of nearly equal length
     at the ranks."""

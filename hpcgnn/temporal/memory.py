@@ -17,6 +17,8 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
+from hpcgnn.graph.directory import bound_of_least
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.native.layers import is_supported
 from hpcgnn.native.memory import replace_memory
@@ -290,17 +292,17 @@ class HotNodes:
         return unique[order], number[inverse], owner[order], local[order]
 
 
-def hottest(share: float, count: np.ndarray, partition: TemporalPartition, channel: Channel) -> HotNodes | None:
+def hottest(
+    share: float, count: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
+) -> HotNodes | None:
     """Collective. Choose the share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same
-    nodes on any number of ranks. None where that is no node."""
+    nodes on any number of ranks, each of which sends no others. None where that is no node."""
     most = round(share * partition.book.num_nodes)
-    ids = partition.book.local_to_global(channel.rank)
-    own = np.stack([-count, partition.flat_row, ids], axis=1)[count > 0]
-    candidates = channel.everyone(torch.from_numpy(_first(own, most))).numpy()
-    chosen = np.sort(_first(candidates, most)[:, 2])
-    return HotNodes(chosen, partition.num_nodes) if len(chosen) else None
-
-
-def _first(rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the first rows by columns 0 and 1."""
-    return np.ascontiguousarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))[:count]])
+    coldness = np.where(count > 0, -count, 1)
+    bound = min(0, bound_of_least(coldness, most, world))
+    chosen, tied = coldness < bound, coldness == bound
+    left = most - int(world.total(int(chosen.sum())))
+    chosen |= tied & (partition.flat_row < bound_of_least(partition.flat_row[tied], left, world))
+    own = torch.from_numpy(partition.book.local_to_global(channel.rank)[chosen])
+    ids = np.sort(channel.everyone(own).numpy())
+    return HotNodes(ids, partition.num_nodes) if len(ids) else None

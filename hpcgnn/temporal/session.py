@@ -99,7 +99,7 @@ def _make_memory(
     if model.has_memory and settings.replicates(mib):
         layout = Layout(book.num_nodes, torch.from_numpy(ids).to(world.device), 0)
     elif model.has_memory and settings.hot_nodes and world.size > 1:
-        hot = hottest(settings.hot_nodes, graph.splits.degree(), partition, graph.channel)
+        hot = hottest(settings.hot_nodes, graph.splits.degree(), partition, world, graph.channel)
         layout = None if hot is None else hot.layout(ids, world.device)
     num_rows = partition.num_nodes if layout is None else layout.num_rows
     widths = model.state_width, model.mail_width

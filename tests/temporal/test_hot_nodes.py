@@ -86,13 +86,16 @@ def test_the_hottest_are_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, sha
     """Those with most training events, the smaller row id first among equals; none without an event."""
     parts = make_case(comm, mpi_tmp_path, homogeneous, num_nodes=90)
     session = open_session(comm, parts, make_config())
-    hot = hottest(share, session.graph.splits.degree(), session.partition, session.graph.channel)
+    channel, before = session.graph.channel, session.graph.channel.sent_bytes
+    hot = hottest(share, session.graph.splits.degree(), session.partition, session.world, channel)
+    sent = channel.sent_bytes - before
     plain, end = read_plain(mpi_tmp_path / "graph.h5"), session.graph.splits.bounds[1]
     loop = plain.src[:end] == plain.dst[:end]
     count = np.bincount(np.append(plain.src[:end], plain.dst[:end][~loop]), minlength=plain.num_nodes)
     expected = np.lexsort((np.arange(plain.num_nodes), -count))[: round(share * plain.num_nodes)]
     expected = np.sort(expected[count[expected] > 0])
     found = session.partition.flat_row[hot.find(session.partition.book.local_to_global(comm.rank)) >= 0]
+    assert sent == 8 * len(found) * (comm.size - 1)  # no other candidates
     found = session.world.gather_rows(found)
     if comm.rank == 0:
         assert np.array_equal(np.sort(found), expected)
