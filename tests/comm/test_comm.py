@@ -376,6 +376,24 @@ def test_an_idle_rank_waits(comm, last):
         time.sleep(last if comm.rank == comm.size - 1 else 0)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("stage", ["a", "zz"])
+def test_a_rank_that_moves_while_it_asks_is_not_stuck(comm, monkeypatch, stage):
+    """Wherever it moves to: the others may have ended, and answer no more."""
+    reports = []
+    monkeypatch.setattr(Watchdog, "_report_and_abort", lambda watchdog, answers: reports.append(answers))
+    with Watchdog(World(CommConfig(device="cpu", threads=1), comm), 0.3) as watchdog:
+
+        def ask(watchdog):
+            watchdog.at(stage, 0)
+            return {}
+
+        monkeypatch.setattr(Watchdog, "_ask", ask)
+        watchdog.at("m", 1)
+        time.sleep(1.5)
+    assert not reports
+
+
 def test_ranks_wait_for_one_that_is_at_work():
     """However long they have waited; not for one that does not answer, nor for idle ones."""
     waits, works, idle = Where("val", 2, 8, 9.0), Where("write", 1, 7, 0.3), Where(IDLE, 1, 7, 0.3)

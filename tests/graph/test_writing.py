@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 
@@ -66,3 +67,10 @@ def test_columns_that_a_small_file_cannot_hold_together_are_refused(tmp_path):
         else:
             with pytest.raises(files.FileFormatError, match=r"40\.h5: 10,653,532,160 bytes of columns in so"):
                 files.open_checked(path, files.GRAPH)
+
+
+@pytest.mark.parametrize(("num_rows", "tail", "rows"), [(9_000_000, (), 262_144), (7, (3,), 7), (90, (200, 4000), 1)])
+def test_chunks_of_a_column_are_of_a_mebibyte(tmp_path, num_rows, tail, rows):
+    """Or of all rows, or of one."""
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        assert files.create_column(file, "x", num_rows, tail, np.float32).chunks == (rows, *tail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -311,7 +312,12 @@ def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path
         return code, whole, (folder / "metrics.jsonl").read_text().count("\n")
 
     whole = run(mpi_tmp_path / "whole", 0, False)
+    begin = time.perf_counter()
     assert run(mpi_tmp_path / "cut", 5, False)[:2] == (75, 1 if comm.rank == 0 else None)
+    if comm.rank == 0:
+        (left,) = checkpoint.step_checkpoints(mpi_tmp_path / "cut/checkpoints")
+        seconds = json.loads((left / "manifest.json").read_text())["progress"]["train_seconds"]
+        assert 0 < seconds < time.perf_counter() - begin
     comm.barrier()
     assert run(mpi_tmp_path / "cut", 0, True) == whole
     comm.barrier()

@@ -78,6 +78,21 @@ def test_what_nobody_reads_is_dropped():
         stream.flush()
 
 
+@pytest.mark.parametrize(("size", "code"), [(1, launch.EXIT_UNREAD), (2, launch.EXIT_FAILURE)])
+def test_what_nobody_reads_ends_one_rank_alone(monkeypatch, size, code):
+    """Others would wait for it."""
+
+    def main(world, argv):
+        world.size = size
+        raise BrokenPipeError
+
+    monkeypatch.setattr(launch, "_is_read", lambda stream: False)
+    aborted = []
+    monkeypatch.setattr(World, "abort", lambda world, code: aborted.append(code))
+    assert launch.run(main, []) == code
+    assert aborted == [code] * (size - 1)
+
+
 @pytest.mark.parametrize("variable", BATCH_JOBS)
 def test_jobs_of_a_batch_system(monkeypatch, variable):
     for name in BATCH_JOBS:

@@ -37,10 +37,10 @@ class Terminal(io.StringIO):
         self.isatty = lambda: is_terminal
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Its one number is the time."""
-    now = [100.0]
+@pytest.fixture(params=[100.0, 1.0])
+def clock(monkeypatch, request):
+    """Its one number is the time, which began anywhere."""
+    now = [request.param]
     monkeypatch.setattr(step_progress.time, "monotonic", lambda: now[0])
     monkeypatch.setenv("COLUMNS", "120")
     return now

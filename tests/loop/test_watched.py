@@ -91,6 +91,13 @@ def test_writing_predictions(comm, mpi_tmp_path, reports, monkeypatch):
         assert reports["write"] == 7
 
 
+def test_a_file_without_answers_has_a_header(comm, mpi_tmp_path):
+    world, path = World(CommConfig(device="cpu", threads=1), comm), mpi_tmp_path / "none.csv"
+    none = np.empty(0, np.int64)
+    write_answers(str(path), AnswerColumns(none, 0, {"id": none, "score": np.empty((0, 2))}), world)
+    assert path.read_text() == "id,score_0,score_1\n"
+
+
 def test_checking_a_checkpoint(comm, mpi_tmp_path, reports):
     """Every file."""
     world = World(CommConfig(device="cpu", threads=1), comm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,19 @@ from static_runs import (
 
 from hpcgnn import native
 from hpcgnn.graph import files
-from hpcgnn.graph.columns import FileTable, Piece, PinnedTable, RowReader, StoredColumn, load, seen_from
+from hpcgnn.graph.columns import (
+    GAP,
+    LONGEST,
+    FileTable,
+    Piece,
+    PinnedTable,
+    RowReader,
+    StoredColumn,
+    _find_stretches,
+    _near_rows,
+    load,
+    seen_from,
+)
 from hpcgnn.static.draw import BlockSampler
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
@@ -70,6 +83,10 @@ def test_what_cannot_be_read_in_place_is_named(tmp_path):
     for layout in ({"compression": "gzip"}, {"chunks": (10, 2)}):
         with pytest.raises(files.FileFormatError, match=r"piece-0.h5: .*features.storage memory"):
             RowReader(write_pieces(tmp_path, [rows], **layout))
+    with h5py.File(tmp_path / "holes.h5", "w") as file:
+        file.create_dataset("feat", (50, 4), np.float32, chunks=(10, 4))[:20] = rows[:20]
+    with h5py.File(tmp_path / "holes.h5") as file, pytest.raises(ValueError, match="not in whole rows"):
+        _find_stretches(file["feat"])
     with pytest.raises(ValueError, match=r"piece-1.h5: .*3 columns of float32, .*4 of float32"):
         write_pieces(tmp_path, [rows, rows[:, :3]])
     reader = RowReader(write_pieces(tmp_path, [rows]))
@@ -77,6 +94,16 @@ def test_what_cannot_be_read_in_place_is_named(tmp_path):
         file.truncate(2400)
     with pytest.raises(files.FileFormatError, match=r"piece-0.h5: ends at byte \d+"):
         reader.read(np.arange(50))
+
+
+def test_rows_near_each_other_are_read_at_once():
+    """Those of one stretch with small gaps, up to a limit."""
+    block, offset = np.array([0, 0, 0, 1, 1]), np.array([0, 16, 1 << 20, 0, 16 + GAP])
+    assert list(_near_rows(block, offset, 16)) == [(0, 2), (2, 3), (3, 5)]
+    many = 3 * LONGEST // (16 + GAP)
+    ranges = list(_near_rows(np.zeros(many, np.int64), np.arange(many) * (16 + GAP), 16))
+    assert [begin for begin, _ in ranges[1:]] == [end for _, end in ranges[:-1]]
+    assert 3 <= len(ranges) <= 4
 
 
 def test_normalised_rows_are_bounded(tmp_path):

@@ -211,17 +211,18 @@ def test_exact_inference_is_sampling_with_all_neighbours(comm, mpi_tmp_path, cas
     assert sum(gathered) == pytest.approx(sum(total), rel=1e-9)
 
 
-def test_sparse_adam_is_adam_where_every_row_is_looked_at():
-    """Against torch.optim.Adam, all rows in every step; rows that are not looked at stay."""
+@pytest.mark.parametrize(("name", "reference"), [("adam", torch.optim.Adam), ("adagrad", torch.optim.Adagrad)])
+def test_sparse_optimizers_are_torchs_where_every_row_is_looked_at(name, reference):
+    """All rows in every step; rows that are not looked at stay."""
     from hpcgnn.comm.exchange import Channel
     from hpcgnn.comm.route import Route
     from hpcgnn.graph.book import BlockOwnership
 
     rows = np.arange(6, dtype=np.int64)
-    shared = (rows, 4, EmbeddingConfig(), 0.1, 7, torch.float64, torch.device("cpu"))
+    shared = (rows, 4, EmbeddingConfig(optimizer=name), 0.1, 7, torch.float64, torch.device("cpu"))
     table, channel = SparseEmbedding(*shared), Channel(MPI.COMM_SELF)
     parameter = torch.nn.Parameter(table.weight.clone())
-    optimizer = torch.optim.Adam([parameter], lr=0.1)
+    optimizer = reference([parameter], lr=0.1)
     route = Route.plan(BlockOwnership(np.array([0, 6])), rows, channel)
     for step in range(4):
         gradient = torch.sin(torch.arange(24, dtype=torch.float64).view(6, 4) + step)
@@ -233,6 +234,14 @@ def test_sparse_adam_is_adam_where_every_row_is_looked_at():
     table.apply(Route.plan(BlockOwnership(np.array([0, 6])), rows[2:3], channel), torch.ones(1, 4, dtype=torch.float64))
     changed = (table.weight != before).any(dim=1)
     assert changed.tolist() == [False, False, True, False, False, False]
+
+
+def test_embeddings_start_with_unit_length():
+    """On average, uniform: the largest number of many is nearly sqrt(3 / width)."""
+    table = SparseEmbedding(np.arange(5000), 16, EmbeddingConfig(), 0.1, 7, torch.float64, torch.device("cpu"))
+    assert (table.weight**2).sum(dim=1).mean().item() == pytest.approx(1, rel=0.02)
+    assert 0.999 < table.weight.abs().max().item() / (3 / 16) ** 0.5 <= 1
+    assert abs(table.weight.mean().item()) < 0.01
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from static_runs import APART, make_static_parts, open_graph_session, open_graph
 from test_graph_training import run_both
 
 from hpcgnn.comm import shared
-from hpcgnn.comm.shared import NodeColumns, has_neighbors, node_of
+from hpcgnn.comm.shared import NodeColumns, has_neighbors, node_of, share_columns
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.static import features
 from hpcgnn.static.inference import infer
@@ -144,6 +144,18 @@ def test_nothing_is_shared_without_neighbours(comm):
     """On a node of one rank memory is its own."""
     assert not has_neighbors(make_world(comm, 1))
     assert has_neighbors(make_world(comm)) == (comm.size > 1)
+
+
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_memory_is_shared_where_it_fits(comm, monkeypatch, spare):
+    """The rows of all ranks of the node, and what others may want meanwhile."""
+    world, shapes = make_world(comm), [((30, 7), torch.float32), ((5,), torch.int64)]
+    needed = comm.size * (30 * 7 * 4 + 5 * 8)
+    monkeypatch.setattr(shared, "free_memory", lambda world: needed + shared.SPARE + spare)
+    columns = share_columns(world, shapes)
+    assert (columns is None) == (spare < 0)
+    if columns is not None:
+        columns.close()
 
 
 @pytest.mark.several_ranks

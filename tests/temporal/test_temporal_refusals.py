@@ -14,6 +14,7 @@ from test_negatives import HOSTILE
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.loop.question_file import read_numbers, read_rows
 from hpcgnn.temporal import negative_file
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.updater import TransformerUpdater
@@ -100,6 +101,16 @@ def test_pairs_of_a_run_on_nodes():
     with pytest.raises(ValueError, match=r"learnt labels of nodes \(task.kind node\), not of pairs: give --nodes"):
         check(asked, make_config(**NODE))
     assert check(asked, make_config()).sampling.planner == "host"
+
+
+@pytest.mark.serial
+def test_columns_of_numbers(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("src,x\n" + "".join(f"{row},{row / 8}\n" for row in range(9)))
+    assert read_numbers(str(path), read_rows(str(path), ("x",)), "x").tolist() == [row / 8 for row in range(9)]
+    path.write_text("src,x\n1,1\n1,1\n1,1\n1,one\n")
+    with pytest.raises(ValueError, match=r"row 4: x 'one' is not a finite number"):
+        read_numbers(str(path), read_rows(str(path), ("x",)), "x")
 
 
 @pytest.mark.serial
