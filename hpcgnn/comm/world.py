@@ -267,7 +267,7 @@ class World(Group):
 def _cores(node: MPI.Comm) -> int:
     """Collective. Count the cores of this rank: those it is bound to when the launcher bound the ranks apart, else its
     share of the cores that all ranks of the node may use."""
-    own_cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    own_cores = os.sched_getaffinity(0)
     cores_by_rank = node.allgather(sorted(own_cores))
     union = set().union(*cores_by_rank)
     is_bound_apart = sum(map(len, cores_by_rank)) == len(union)

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -270,3 +271,13 @@ def test_a_headline_has_the_monitored_metric():
     assert headline("val", values, "inductive_ap") == "val INDUCTIVE_AP 0.3000, AP 0.1000"
     assert headline("val", values, "inductive_auc") == "val AP 0.1000, AUC 0.2000"
     assert headline("test", values, "ap") == headline("val", {"val_ap": math.nan}) == ""
+
+
+@pytest.mark.serial
+def test_bytes_of_groups_are_those_to_their_ranks():
+    """Of the third of four groups of two ranks."""
+    log = object.__new__(StageLog)
+    channels = [SimpleNamespace(size=2, sent_to=np.array([5, 7])), SimpleNamespace(size=2, sent_to=np.array([0, 1]))]
+    log._world = SimpleNamespace(size=8)
+    log._session = SimpleNamespace(world=SimpleNamespace(group=2, size=2), channels=lambda: channels)
+    assert log._sent_to().tolist() == [0, 0, 0, 0, 5, 8, 0, 0]

@@ -346,7 +346,7 @@ def test_no_more_graphs_than_a_device_holds(monkeypatch):
     one, two = (Shaped(torch.ones(length)) for length in (2, 3))
     results = [steps(plan)["loss"].tolist() for plan in (one, one, one, two, two, two)]
     assert results == [[2.0] * 2] * 3 + [[2.0] * 3] * 3
-    assert (steps.recorded, len(made)) == (1, 2)
+    assert (steps.recorded, steps.replayed, len(made)) == (1, 2, 2)
     weight = torch.ones(2, requires_grad=True)
     steps = StepGraphs(lambda plan: {"loss": weight * plan.values}, Timers(), Plain)
     steps(one)

@@ -59,6 +59,14 @@ def test_losses_are_sums_over_seeds():
     assert torch.allclose(losses[0](slice(0, 6)), expected)
     heavier = expected - 2 * torch.log(torch.sigmoid(positive)).sum()
     assert torch.allclose(losses[1](slice(0, 6)), heavier)
+    higher = torch.ones_like(negative)
+    triplets = torch.nn.functional.margin_ranking_loss(
+        positive.expand(3, 6), negative, higher, margin=0.5, reduction="none"
+    )
+    assert torch.allclose(losses[2](slice(0, 6)), triplets.mean(0).sum())
+    everyone = torch.cat([positive[None], negative]).T
+    expected = torch.nn.functional.cross_entropy(everyone, torch.zeros(6).long(), reduction="sum")
+    assert torch.allclose(losses[3](slice(0, 6)), expected)
 
 
 @pytest.mark.parametrize(
