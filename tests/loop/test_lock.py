@@ -160,6 +160,16 @@ def test_a_lock_that_was_deleted_or_replaced(tmp_path):
     assert "node7" in (tmp_path / LOCK).read_text()
 
 
+@pytest.mark.parametrize("text", ["", " ", "~"])
+def test_only_a_lock_of_its_own_is_taken_away(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 100.0)
+    own = RunLock(tmp_path, lambda text: None)
+    own.acquire(print, lambda *_: None)
+    (tmp_path / LOCK).write_text(text)
+    own.release()
+    assert (tmp_path / LOCK).read_text() == text
+
+
 def test_a_lock_that_changes_hands_meanwhile(tmp_path, monkeypatch):
     """Gone when it is read, another one when it is watched, or when it is taken away: that one is given back."""
     own = RunLock(tmp_path, pytest.fail)

@@ -280,6 +280,10 @@ def test_ranks_do_not_change_the_answer(comm, parts, case):
         assert_same(together, record_epoch(MPI.COMM_SELF, parts, config))
 
 
+def test_a_rate_that_does_not_decay():
+    assert learning_rate(TrainConfig(schedule="step", decay=1.0, lr=0.5), 70, 5) == 0.5
+
+
 # ---------------------------------------------------------------------------------------------- batches, scores, epochs
 
 

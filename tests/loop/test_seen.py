@@ -281,3 +281,23 @@ def test_bytes_of_groups_are_those_to_their_ranks():
     log._world = SimpleNamespace(size=8)
     log._session = SimpleNamespace(world=SimpleNamespace(group=2, size=2), channels=lambda: channels)
     assert log._sent_to().tolist() == [0, 0, 0, 0, 5, 8, 0, 0]
+
+
+@pytest.mark.serial
+def test_table_of_stages():
+    """Two epochs of two ranks: seconds, bytes, and how much longer the busiest rank computes."""
+    log, lines = object.__new__(StageLog), []
+    log._total, log._sent, log._peak = {}, np.zeros(2, np.int64), np.zeros(2)
+    log._write = lambda **line: lines.append(line)
+    for number in range(2):
+        stages = {"epoch": 4.0, "compute": 3.0}, {"epoch": 4.0, "compute": 1.0}
+        log._add(number, stages, np.array([1 << 20, 3 << 20]), np.array([400.26, 300.0]))
+    assert lines[1]["peak_mib"] == [400.3, 300.0]
+    assert [line.split() for line in log.table()] == [
+        ["seconds", "min", "mean", "max"],
+        ["epoch", "8.00", "8.00", "8.00", "100.0", "%"],
+        ["compute", "2.00", "4.00", "6.00", "50.0", "%"],
+        ["MiB", "sent", "2.0", "4.0", "6.0"],
+        ["MiB", "of", "memory", "300", "350", "400"],
+        "the busiest rank computes 50 % longer than the mean".split(),
+    ]

@@ -208,6 +208,15 @@ def test_permutations(size, places, back):
 
 
 @pytest.mark.serial
+def test_permutations_stay_what_they_are():
+    """A run that goes on with a later version has the order of seeds that it began with."""
+    key = Random(5, Stream.SHUFFLE, epoch=3)
+    assert directory.permute(np.arange(12), 12, key).tolist() == [11, 1, 4, 3, 8, 5, 6, 10, 2, 9, 7, 0]
+    places, size = np.array([0, 1, 1 << 40]), (1 << 40) + 1
+    assert directory.permute(places, size, KEY).tolist() == [420279335546, 937755283471, 917147042112]
+
+
+@pytest.mark.serial
 @given(bound=st.integers(1, 3) | AROUND, identity=st.lists(COUNT, max_size=6))
 def test_random_integers(bound, identity):
     identity = np.array(identity, np.int64)

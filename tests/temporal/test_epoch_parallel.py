@@ -90,6 +90,17 @@ def test_a_round_is_the_mean_of_its_epochs(comm, parts, count):
                 np.testing.assert_allclose(mine, own, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+def test_the_rate_of_a_round_counts_its_epochs(comm, parts, monkeypatch):
+    trainer, lines = (
+        open_trainer(comm, parts, Path("unused"), make_config(train__epochs=6, train__epoch_parallel=2)),
+        [],
+    )
+    monkeypatch.setattr(trainer, "_write", lambda *_, **line: lines.append(line))
+    trainer.progress.train_seconds = 4.0
+    trainer._report_epoch({})
+    assert lines[0]["events_per_second"] == trainer.session.batches["train"].sizes.sum() * 2 / 4
+
+
 def test_schedules_count_rounds():
     """A round is one epoch's optimizer steps; "step" reduces after as many epochs as it says, at the next round."""
     at_once = TrainConfig(epochs=12, epoch_parallel=2, schedule="cosine")
