@@ -74,3 +74,12 @@ def test_chunks_of_a_column_are_of_a_mebibyte(tmp_path, num_rows, tail, rows):
     """Or of all rows, or of one."""
     with h5py.File(tmp_path / "c.h5", "w") as file:
         assert files.create_column(file, "x", num_rows, tail, np.float32).chunks == (rows, *tail)
+
+
+def test_a_file_that_exists_is_not_written_over(tmp_path):
+    """Names of files that are being written are drawn: one that exists is another's."""
+    path = tmp_path / "part"
+    path.write_text("another's")
+    with pytest.raises(FileExistsError):
+        durable.OutputFile(path)
+    assert path.read_text() == "another's"

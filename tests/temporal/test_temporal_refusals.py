@@ -14,7 +14,7 @@ from test_negatives import HOSTILE
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.loop.question_file import read_numbers, read_rows
+from hpcgnn.loop.question_file import id_column, read_numbers, read_rows
 from hpcgnn.temporal import negative_file
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.updater import TransformerUpdater
@@ -111,6 +111,13 @@ def test_columns_of_numbers(tmp_path):
     path.write_text("src,x\n1,1\n1,1\n1,1\n1,one\n")
     with pytest.raises(ValueError, match=r"row 4: x 'one' is not a finite number"):
         read_numbers(str(path), read_rows(str(path), ("x",)), "x")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("names", [["1", "007"], ["1", "+2"], ["1", " 2"], ["1", "x"], ["1", str(1 << 70)]])
+def test_ids_stay_as_they_are_spelt(names):
+    assert id_column(names).tolist() == names
+    assert id_column(["1", "-2", str(1 << 62)]).tolist() == [1, -2, 1 << 62]
 
 
 @pytest.mark.serial
