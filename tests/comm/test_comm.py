@@ -377,6 +377,16 @@ def test_an_idle_rank_waits(comm, last):
 
 
 @pytest.mark.serial
+def test_a_relay_keeps_what_is_under_way(monkeypatch):
+    """MPI reads the memory of a message until it is sent."""
+    relay = object.__new__(Relay)
+    relay._sending = [("sent", [True, True]), ("half", [True, False]), ("waits", [False])]
+    monkeypatch.setattr("hpcgnn.comm.relay.MPI", SimpleNamespace(Request=SimpleNamespace(Testall=all)))
+    relay.put([], 1)
+    assert [memory for memory, _ in relay._sending] == ["half", "waits"]
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("stage", ["a", "zz"])
 def test_a_rank_that_moves_while_it_asks_is_not_stuck(comm, monkeypatch, stage):
     """Wherever it moves to: the others may have ended, and answer no more."""

@@ -282,6 +282,27 @@ def test_a_run_leaves_before_its_time_ends(monkeypatch, left, wanted, early):
         stop.leave_before_end(wanted)
 
 
+def test_checkpoints_within_an_epoch(comm, mpi_tmp_path, monkeypatch):
+    """After every so many steps, but the last of the epoch, which has one of its own."""
+    graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    config = make_config(train__epochs=1, train__checkpoint_every=2, train__batch_size=30)
+    trainer, steps = Trainer(open_session(comm, parts, config), mpi_tmp_path, lambda *_: None, StopRequest()), []
+    trainer.start()
+    save = trainer._save
+
+    def save_and_note(*arguments, **options):
+        steps.append(trainer.progress.step)
+        save(*arguments, **options)
+
+    monkeypatch.setattr(trainer, "_save", save_and_note)
+    trainer.run()
+    trainer.close()
+    num_steps = trainer.session.batches["train"].num_steps
+    assert num_steps > 4
+    assert [step for step in steps if 0 < step < num_steps] == list(range(2, num_steps, 2))
+
+
 def test_a_run_out_of_time_goes_on_as_if_it_had_never_stopped(comm, mpi_tmp_path, capsys):
     """One rank's clock is enough; a checkpoint is whole before the run leaves with 75; info tells it all."""
     graph = on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "graph.h5"))
