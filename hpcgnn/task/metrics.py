@@ -246,10 +246,12 @@ def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, fl
 
 
 def _multiclass(predicted: np.ndarray, labels: np.ndarray, classes: int, world: World) -> dict[str, float]:
-    confusion = np.bincount(labels.astype(np.int64) * classes + predicted, minlength=classes * classes)
-    confusion = world.reduce_array(confusion.astype(np.int64)).reshape(classes, classes)
-    hits, occurrences = np.diag(confusion), confusion.sum(axis=0) + confusion.sum(axis=1)
-    if confusion.sum() == 0:
+    counted = labels[predicted == labels], labels, predicted
+    hits, known, chosen = world.reduce_array(
+        np.stack([np.bincount(numbers.astype(np.int64), minlength=classes) for numbers in counted]).astype(np.int64)
+    )
+    total, occurrences = known.sum(), known + chosen
+    if total == 0:
         return {"accuracy": math.nan, "macro_f1": math.nan}
     f1 = 2 * hits[occurrences > 0] / occurrences[occurrences > 0]
-    return {"accuracy": float(hits.sum() / confusion.sum()), "macro_f1": float(f1.mean())}
+    return {"accuracy": float(hits.sum() / total), "macro_f1": float(f1.mean())}

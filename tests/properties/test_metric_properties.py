@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 import warnings
 from types import SimpleNamespace
 
@@ -204,6 +205,17 @@ def test_numbers(comm, world, rows, scale):
         same([result["mse"], result["mae"], result["rmse"]], [mse, mae, math.sqrt(mse)])
         if scale != 1:
             same([result["mae_units"], result["rmse_units"]], [scale * mae, scale * math.sqrt(mse)])
+
+
+def test_many_classes_take_no_table_of_pairs(comm, world):
+    """Of 2^13 classes it would have half a GiB."""
+    labels = np.arange(comm.rank, 1 << 13, comm.size)
+    tracemalloc.start()
+    found = metrics._multiclass(labels // 2 * 2, labels, 1 << 13, world)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
+    assert peak < 1 << 22
 
 
 @pytest.mark.filterwarnings("error")
