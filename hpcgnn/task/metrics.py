@@ -248,7 +248,7 @@ def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, fl
 def _multiclass(predicted: np.ndarray, labels: np.ndarray, classes: int, world: World) -> dict[str, float]:
     counted = labels[predicted == labels], labels, predicted
     hits, known, chosen = world.reduce_array(
-        np.stack([np.bincount(numbers.astype(np.int64), minlength=classes) for numbers in counted]).astype(np.int64)
+        np.stack([np.bincount(numbers.astype(np.int64), minlength=classes) for numbers in counted])
     )
     total, occurrences = known.sum(), known + chosen
     if total == 0:

@@ -298,11 +298,12 @@ def hottest(
     """Collective. Choose the share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same
     nodes on any number of ranks, each of which sends no others. None where that is no node."""
     most = round(share * partition.book.num_nodes)
-    coldness = np.where(count > 0, -count, 1)
-    bound = min(0, bound_of_least(coldness, most, world))
+    candidates = np.flatnonzero(count > 0)
+    coldness, row = -count[candidates], partition.flat_row[candidates]
+    bound = bound_of_least(coldness, most, world)
     chosen, tied = coldness < bound, coldness == bound
     left = most - int(world.total(int(chosen.sum())))
-    chosen |= tied & (partition.flat_row < bound_of_least(partition.flat_row[tied], left, world))
-    own = torch.from_numpy(partition.book.local_to_global(channel.rank)[chosen])
+    chosen |= tied & (row < bound_of_least(row[tied], left, world))
+    own = torch.from_numpy(partition.book.local_to_global(channel.rank)[candidates[chosen]])
     ids = np.sort(channel.everyone(own).numpy())
     return HotNodes(ids, partition.num_nodes) if len(ids) else None

@@ -147,8 +147,9 @@ class PairHistory:
         answer[exists[has_met]] = np.column_stack([self._events.row[event], self._events.time[event]])
         return answer
 
-    # Numbered by the destinations that this rank's events have: a key of ids ends at 3 * 10^9 nodes.
     def _pair_key(self, local: np.ndarray, met: np.ndarray) -> np.ndarray:
+        """Make the keys [m] of pairs of a local source and the number of a destination among those of this rank's
+        events; with global ids in place of these numbers, keys would pass 2^63 at 3 * 10^9 nodes."""
         return local * len(self._destinations) + met
 
     def _place_key(self, pair: np.ndarray, position: np.ndarray) -> np.ndarray:

@@ -91,10 +91,8 @@ def test_a_round_is_the_mean_of_its_epochs(comm, parts, count):
 
 
 def test_the_rate_of_a_round_counts_its_epochs(comm, parts, monkeypatch):
-    trainer, lines = (
-        open_trainer(comm, parts, Path("unused"), make_config(train__epochs=6, train__epoch_parallel=2)),
-        [],
-    )
+    config, lines = make_config(train__epochs=6, train__epoch_parallel=2), []
+    trainer = open_trainer(comm, parts, Path("unused"), config)
     monkeypatch.setattr(trainer, "_write", lambda *_, **line: lines.append(line))
     trainer.progress.train_seconds = 4.0
     trainer._report_epoch({})
