@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, exchange_columns
-from hpcgnn.comm.group import DistributedError
+from hpcgnn.comm.group import DistributedError, Group
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
@@ -42,19 +42,17 @@ def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -
     return own_place, int(counts.sum())
 
 
-def bound_of_least(values: np.ndarray, most: int, world: World) -> int:
-    """Collective. Find the largest bound with at most ``most`` of all ranks' values [n] int64 below it."""
-    values = np.sort(values)
+def bounds_of_least(values: np.ndarray, most: np.ndarray, group: Group) -> np.ndarray:
+    """Collective. Find for each of ``most`` [m] the largest bound [m] with at most so many of all ranks' values [n]
+    int64, sorted, below it."""
     # Minima, as one reduction: the larger end is negated.
     ends = np.array([values[0], -values[-1]] if len(values) else [1 << 62, 1 << 62])
-    low, high = world.reduce_array(ends, "min").tolist()
-    high = 1 - high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if world.total(int(np.searchsorted(values, middle))) <= most:
-            low = middle
-        else:
-            high = middle - 1
+    low, high = group.reduce_array(ends, "min")
+    low, high = np.full(len(most), low), np.full(len(most), 1 - high)
+    while (low < high).any():
+        middle = low + (high - low + 1) // 2
+        fits = group.reduce_array(np.searchsorted(values, middle)) <= most
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
     return low
 
 

@@ -23,10 +23,10 @@ from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, Answers, PairPlanner, Pairs, TargetEdges, score_pairs
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure, measure_links
+from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
 from hpcgnn.task.metrics import (
     DRAWN_NAMES,
-    Levels,
     check_finite,
     drawn_metrics,
     mean_known,
@@ -173,12 +173,11 @@ def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: Pairs, channel: C
     positive = score[pairs.destination, pairs.source]
     if world.reduce_array(np.array([bool(torch.isfinite(score).all())], np.int64), "min")[0] == 0:
         return RankedPairs(np.full((1, len(ALL_NAMES)), np.inf))  # told by all ranks later: others may rank nothing now
-    levels = Levels.of(positive.cpu().numpy(), world)
+    levels = MatrixLevels(positive.cpu().numpy(), world)
     levels.add(score)
     levels.add(positive, -1)
-    levels = levels.summed(world)
-    mrr = _mean_reciprocal_rank(score, pairs.source, positive, channel, world)
-    return RankedPairs(np.array([[levels.average_precision(), mrr, levels.auc()]]))
+    ap, auc = levels.measure()
+    return RankedPairs(np.array([[ap, _mean_reciprocal_rank(score, pairs.source, positive, channel, world), auc]]))
 
 
 def score_matrix(decoder: Any, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:

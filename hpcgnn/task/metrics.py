@@ -1,91 +1,20 @@
 """Metrics over a whole split, exact on any number of ranks: counts or sums over ranks, never metrics averaged.
 
-Average precision and ROC AUC come from counts: no rank gathers the scores of negatives, and the number of ranks does
-not change a bit of the results. b events of this rank, k negatives an event, n rows of this rank, c classes; U
-different scores of positives (edges, events or nodes of class 1) on all ranks, increasing: *levels*. Scores are
-compared in float32, so that equal pairs stay tied whatever the order of additions that led to them.
+The number of ranks changes no bit of a metric of the same scores, and no rank gathers those of others. b events of this
+rank, k negatives an event, n rows of this rank, c classes. Scores are compared in float32, so that equal pairs stay
+tied whatever the order of additions that led to them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from hpcgnn.comm.world import DistributedError, World
-
-AT_ONCE = 1 << 22
-
-
-@dataclass(slots=True)
-class Levels:
-    """Counts negatives by level. score [U] float32 and number of positives [U] of every level are the same on all
-    ranks; above, level [U]: this rank's negatives so far that score higher, or the same; total: all of them."""
-
-    score: np.ndarray
-    positives: np.ndarray
-    above: np.ndarray
-    level: np.ndarray
-    total: int = 0
-
-    @classmethod
-    def of(cls, positive: np.ndarray, world: World) -> Levels:
-        """Collective. Make the levels of positives whose scores at this rank are [s]; no negative is counted yet."""
-        all_scores = np.concatenate(world.allgather(_rounded(positive)))
-        score, positives = np.unique(all_scores, return_counts=True)
-        above, level = (np.zeros(len(score), np.int64) for _ in range(2))
-        return cls(score, positives, above, level)
-
-    def add(self, scores: torch.Tensor, sign: int = 1) -> None:
-        """Count negatives with these scores; with sign -1, take them out of the counts."""
-        levels = torch.from_numpy(self.score)
-        lowest = torch.cat([levels.new_full((1,), math.nan), levels])  # lowest[i]: the lowest score that i levels reach
-        for piece in scores.detach().ravel().split(AT_ONCE):
-            piece = piece.float().cpu()
-            upto = torch.bucketize(piece, levels, out_int32=True, right=True)
-            same = torch.bincount(upto[lowest[upto] == piece], minlength=len(lowest)).numpy()[1:]
-            reached = torch.bincount(upto, minlength=len(lowest)).numpy()
-            at_least = np.cumsum(reached[::-1])[::-1][1:]  # scores that reach a level, or a higher one
-            self.above += sign * (at_least - same)
-            self.level += sign * same
-            self.total += sign * len(piece)
-
-    def summed(self, world: World) -> Levels:
-        """Collective. Add up the counts of all ranks."""
-        counts = world.reduce_array(np.concatenate([self.above, self.level, [self.total]]).astype(np.int64))
-        above, level = np.split(counts[:-1], 2)
-        return Levels(self.score, self.positives, above, level, int(counts[-1]))
-
-    def average_precision(self) -> float:
-        """Sum over levels of their share of the positives times the precision down to them; NaN without positives or
-        without negatives."""
-        if not len(self.positives) or not self.total:
-            return math.nan
-        down_to = np.cumsum(self.positives[::-1])[::-1]
-        return math.fsum(self.positives * down_to / (down_to + self.above + self.level)) / int(self.positives.sum())
-
-    def auc(self) -> float:
-        """Share of the pairs of a positive and a negative that are in order, ties counted half; NaN without any
-        pair."""
-        if not len(self.positives) or not self.total:
-            return math.nan
-        wrong = math.fsum(self.positives * (self.above + 0.5 * self.level))
-        return 1 - wrong / (int(self.positives.sum()) * self.total)
-
-
-def count_levels(positive: np.ndarray, negative: np.ndarray, world: World) -> Levels:
-    """Collective. Count the negatives of all ranks by level, from this rank's scores of positives [s] and of negatives,
-    of any shape."""
-    levels = Levels.of(positive, world)
-    for number, piece in enumerate(torch.from_numpy(np.ascontiguousarray(negative)).ravel().split(AT_ONCE)):
-        world.working("metrics", number)
-        levels.add(piece)
-    return levels.summed(world)
-
+from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
 NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
 RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
@@ -105,9 +34,9 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
 
     positive [b], negative [b, k]: scores of this rank's events; inductive [b] bool. NaN where there is no such event.
     """
-    positive, negative = _rounded(positive), _rounded(negative)
+    positive, negative = rounded(positive), rounded(negative)
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-    values = [*_ap_auc(positive, negative, world), *_ap_auc(positive[inductive], negative[inductive], world)]
+    values = [*ap_auc(positive, negative, world), *ap_auc(positive[inductive], negative[inductive], world)]
     return dict(zip(NAMES, values, strict=True))
 
 
@@ -116,7 +45,7 @@ def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | Non
     negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
     it. NaN where a score is not finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
     """
-    positive, negative = _rounded(positive)[:, None], _rounded(negative)
+    positive, negative = rounded(positive)[:, None], rounded(negative)
     counts = np.ones(negative.shape, bool) if count is None else np.arange(negative.shape[1]) < count[:, None]
     above, level = ((is_better & counts).sum(axis=1) for is_better in (negative > positive, negative >= positive))
     usable = np.isfinite(positive[:, 0]) & np.isfinite(negative).all(axis=1) & counts.any(axis=1)
@@ -133,7 +62,7 @@ def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> d
     values = []
     for some_ranks in (ranks, ranks[inductive]):
         count = world.total(len(some_ranks))
-        sums = _sum(1 / some_ranks, world), _sum(some_ranks <= HITS, world)
+        sums = exact_sum(1 / some_ranks, world), exact_sum(some_ranks <= HITS, world)
         values += [total / count if count else math.nan for total in sums]
     return dict(zip(RANKING_NAMES, values, strict=True))
 
@@ -145,14 +74,14 @@ def drawn_metrics(scores: dict[str, np.ndarray], batches: Any, world: World) -> 
     scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
     batches list those of all ranks. Raises DistributedError for a score that is not finite.
     """
-    positive, negative = (_rounded(scores[name]) for name in ("positive", "negative"))
+    positive, negative = (rounded(scores[name]) for name in ("positive", "negative"))
     check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-    ap, auc = _ap_auc(positive, negative, world)
+    ap, auc = ap_auc(positive, negative, world)
     mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
     by_snapshot = []
     for number in sorted(number for targets in batches.targets for number in targets):
         here = scores["number"] == number
-        by_snapshot.append(_ap_auc(positive[here], negative[here], world))
+        by_snapshot.append(ap_auc(positive[here], negative[here], world))
     values = [ap, auc, mrr, *(mean_known(column) for column in zip(*by_snapshot, strict=True))]
     return dict(zip(DRAWN_NAMES, values, strict=True))
 
@@ -171,10 +100,10 @@ def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World)
     """
     margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
     # What float32 has no number for would be equal to all others of the kind.
-    check_finite(np.isfinite(_rounded(margin)).all(), world)
+    check_finite(np.isfinite(rounded(margin)).all(), world)
     if scores.ndim == 2 and scores.shape[1] > 2:
-        return _multiclass(_rounded(scores).argmax(axis=1), labels, scores.shape[1], world)
-    ap, auc = _ap_auc(margin[labels == 1], margin[labels == 0], world)
+        return _multiclass(rounded(scores).argmax(axis=1), labels, scores.shape[1], world)
+    ap, auc = ap_auc(margin[labels == 1], margin[labels == 0], world)
     return {"auc": auc, "ap": ap}
 
 
@@ -186,13 +115,13 @@ def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[s
     ``micro_f1_known`` and ``macro_f1_known`` of as many classes, those with the highest outputs, as the node has labels
     (Perozzi et al., DeepWalk, 2014).
     """
-    check_finite(np.isfinite(_rounded(output)).all(), world)
+    check_finite(np.isfinite(rounded(output)).all(), world)
     if labels.ndim == 2:
-        output, labels = _rounded(output), labels == 1
+        output, labels = rounded(output), labels == 1
         place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
         as_many, above_zero = place < labels.sum(axis=1, keepdims=True), output > 0
         return dict(zip(MULTILABEL_NAMES, [*_f1(as_many, labels, world), *_f1(above_zero, labels, world)], strict=True))
-    metrics = _multiclass(_rounded(output).argmax(axis=1), labels, output.shape[1], world)
+    metrics = _multiclass(rounded(output).argmax(axis=1), labels, output.shape[1], world)
     return metrics | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
 
 
@@ -203,7 +132,7 @@ def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, 
     check_finite(np.isfinite(predicted).all(), world)
     error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
     count = world.total(error.size)
-    squares, absolutes = _sum(error**2, world), _sum(np.abs(error), world)
+    squares, absolutes = exact_sum(error**2, world), exact_sum(np.abs(error), world)
     mean, absolute = (total / count if count else math.nan for total in (squares, absolutes))
     metrics = {"mse": mean, "mae": absolute, "rmse": math.sqrt(mean)}
     if scale == 1:
@@ -212,28 +141,10 @@ def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, 
     return {name: metrics[name] for name in UNIT_NAMES}
 
 
-def _rounded(scores: np.ndarray) -> np.ndarray:
-    """Round scores to float32, in which they are compared; infinite where they are too large, without a warning."""
-    with np.errstate(over="ignore"):
-        return scores.astype(np.float32)
-
-
 def check_finite(finite: bool | np.bool_, world: World) -> None:
     """Collective. Raise DistributedError on all ranks where the scores of any rank are not finite."""
     if world.any(not finite):
         raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)
-
-
-def _sum(values: np.ndarray, world: World) -> float:
-    """Collective. Sum over ranks, rounding each rank's part and the whole once: the number of ranks changes at most the
-    last digits."""
-    return math.fsum(world.allgather(math.fsum(values)))
-
-
-def _ap_auc(positive: np.ndarray, negative: np.ndarray, world: World) -> tuple[float, float]:
-    """Collective. Compute both from this rank's scores; NaN without positives or without negatives."""
-    levels = count_levels(positive, negative, world)
-    return levels.average_precision(), levels.auc()
 
 
 def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, float]:

@@ -18,7 +18,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
-from hpcgnn.graph.directory import bound_of_least
+from hpcgnn.graph.directory import bounds_of_least
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.native.layers import is_supported
 from hpcgnn.native.memory import replace_memory
@@ -300,10 +300,10 @@ def hottest(
     most = round(share * partition.book.num_nodes)
     candidates = np.flatnonzero(count > 0)
     coldness, row = -count[candidates], partition.flat_row[candidates]
-    bound = bound_of_least(coldness, most, world)
+    (bound,) = bounds_of_least(np.sort(coldness), np.array([most]), world)
     chosen, tied = coldness < bound, coldness == bound
-    left = most - int(world.total(int(chosen.sum())))
-    chosen |= tied & (row < bound_of_least(row[tied], left, world))
+    left = most - world.reduce_array(np.array([chosen.sum()]))
+    chosen |= tied & (row < bounds_of_least(np.sort(row[tied]), left, world))
     own = torch.from_numpy(partition.book.local_to_global(channel.rank)[candidates[chosen]])
     ids = np.sort(channel.everyone(own).numpy())
     return HotNodes(ids, partition.num_nodes) if len(ids) else None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
-from hpcgnn.bench import epoch, neighbors
+from hpcgnn.bench import epoch, neighbors, scores
 from hpcgnn.bench.cost import Machine, Setting, predict
 from hpcgnn.bench.counts import count
 from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
@@ -218,6 +218,7 @@ def test_help_of_every_word(jobs, words):
         (2, ["sample", "--threads=0"], "--threads must be at least 1, got 0"),
         (1, ["sample", "--nodes=100"], "--batch_size not above --nodes"),
         (1, ["sample", "--fanouts", "5", "0"], "fanout must be in"),
+        (2, ["scores", "--scores=1"], "--scores must be at least 2, got 1"),
     ],
 )
 def test_wrong_options(jobs, ranks, words, message):
@@ -249,6 +250,20 @@ def test_sample_reports_rates(jobs, tmp_path):
     assert 50 < report["nodes_per_batch"] <= 2000
     assert all(0 < rate["median"] <= rate["best"] for rate in report["edges_per_second"].values())
     assert "batch by batch" in result.stdout
+
+
+def test_exact_metrics_beside_those_of_scikit_learn(comm, tmp_path, capsys):
+    """Shares of ranks are uneven."""
+    out = tmp_path / "scores.json"
+    assert scores.main(World(CommConfig(device="cpu"), comm), ["--scores=1001", "--peer=sklearn", f"--out={out}"]) == 0
+    if comm.rank == 0:
+        report, printed = json.loads(out.read_text()), capsys.readouterr().out
+        assert [report[name] for name in ("ap", "auc")] == pytest.approx(
+            [report["peer"][name] for name in ("ap", "auc")]
+        )
+        assert (report["ranks"], len(report["mib"])) == (comm.size, comm.size)
+        assert f"1,001 scores on {comm.size} ranks" in printed
+        assert "scikit-learn" in printed
 
 
 @pytest.mark.launcher

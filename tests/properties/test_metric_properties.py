@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.task import metrics
+from hpcgnn.task import levels, metrics
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.ranking import Candidates, filtered_metrics, full_metrics
 
@@ -28,6 +28,7 @@ SCORES = st.sampled_from([0.0, -0.0, 0.5, 1.0, 1 / 3, math.nextafter(1 / 3, 1), 
 # Such as a model in float64 may have.
 WILD = st.sampled_from([math.nan, math.inf, -math.inf, 1e39, -1e300])
 RANKS = st.integers(0, 11)
+AT_ONCE = st.sampled_from([1, 2, 5, levels.AT_ONCE])
 
 
 def rows_of(world: World, ranks: list[int]) -> np.ndarray:
@@ -69,11 +70,23 @@ def rank_of(score: float, others: np.ndarray) -> float:
     return 1 + np.flatnonzero(line == np.float32(score)).mean()
 
 
-@given(drawn=pairs())
-def test_links(comm, world, drawn):
+@given(rows=st.lists(st.tuples(st.floats(-1e300, 1e300), RANKS), max_size=40), at_once=AT_ONCE)
+@example([(1e300, 0), (1.0, 1), (-1e300, 2)], 1)
+@example([(5e-324, 0), (-1e-310, 1)], 1)
+def test_sums_are_rounded_once(comm, world, rows, at_once):
+    values, own = np.array([value for value, _ in rows]), rows_of(world, [rank for _, rank in rows])
+    with same_verdict(comm), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "AT_ONCE", at_once)
+        assert levels.exact_sum(values[own], world) == math.fsum(values)
+
+
+@given(drawn=pairs(), at_once=AT_ONCE)
+def test_links(comm, world, drawn, at_once):
+    """The scores are counted in pieces of any size."""
     positive, negative, inductive, ranks = columns(*drawn)
     own = rows_of(world, ranks)
-    with same_verdict(comm):
+    with same_verdict(comm), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "AT_ONCE", at_once)
         result = metrics.link_metrics(positive[own], negative[own], inductive[own], world)
         expected = [*ap_auc(positive, negative), *ap_auc(positive[inductive], negative[inductive])]
         same([result[name] for name in metrics.NAMES], expected)

@@ -21,7 +21,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import MOST_ROWS, Route, narrow_rows
 from hpcgnn.graph import directory
 from hpcgnn.graph.book import BlockOwnership, Book, find_ghosts, is_remote
-from hpcgnn.graph.directory import bound_of_least, spill, surplus_moves
+from hpcgnn.graph.directory import bounds_of_least, spill, surplus_moves
 from hpcgnn.native import Random, Relabel, Stream
 from hpcgnn.native.random import MOST_CHOICES
 from hpcgnn.task.known_edges import KnownAnswers
@@ -191,7 +191,7 @@ def test_moves_take_no_memory_for_each_rank():
 def test_bounds_of_the_least(comm, world, values, most, ranks):
     values, ranks = np.array(values, np.int64), np.array(ranks[: len(values)]) % comm.size
     with same_verdict(comm):
-        bound = bound_of_least(values[ranks == comm.rank], most, world)
+        (bound,) = bounds_of_least(np.sort(values[ranks == comm.rank]), np.array([most]), world)
         assert not len(values) or (values < bound).sum() <= most
         assert not len(values) or bound > values.max() or (values <= bound).sum() > most
 
