@@ -18,6 +18,7 @@ from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
 from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
 from hpcgnn.bench.machine import open_alone
 from hpcgnn.bench.scale import ScaleOptions, make_report
+from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 
