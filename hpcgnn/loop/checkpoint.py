@@ -2,7 +2,8 @@
 
 A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer, configuration),
 ``memory-<r>.safetensors`` (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows
-of the w-th write that reads do not see yet, oldest first), and last of all ``manifest.json`` (files with size and
+of the w-th write that reads do not see yet, oldest first), within an epoch ``scores-<r>.safetensors`` (the epoch's
+training scores so far, where metrics are made of them), and last of all ``manifest.json`` (files with size and
 sha256, progress), beside ``manifest.sha256``. Without a manifest a folder is no checkpoint. Tags: ``step-<global
 step>-<epoch>-<step>`` and ``best-<epoch>``.
 
@@ -17,7 +18,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,8 +42,9 @@ BEST = "best-"  # the names of best checkpoints begin with it
 STATE = "state.safetensors"
 CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
 MANIFEST = "manifest.json"
+SCORES, OLD_SCORES = "scores-", "scores."  # how the names of files of training scores begin, and of tensors before
 SEAL = "manifest.sha256"  # as sha256sum writes it; checkpoints of earlier versions have none
-FILE_NAME = re.compile(r"(state|memory-\d+|write-\d+-\d+)\.safetensors")
+FILE_NAME = re.compile(r"(state|scores-\d+|memory-\d+|write-\d+-\d+)\.safetensors")
 
 
 class OtherVersionError(ValueError):
@@ -68,10 +70,11 @@ class Progress:
 
 @dataclass
 class State:
-    """What a checkpoint holds besides node memory."""
+    """What a checkpoint holds besides node memory. scores: this rank's training scores of the epoch so far, by name."""
 
     progress: Progress
     tensors: dict[str, torch.Tensor]
+    scores: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def find_latest(folder: Path) -> Path | None:
@@ -328,6 +331,26 @@ def _progress(path: Path, values: dict) -> Progress:
         strange = ", ".join(sorted(values.keys() ^ names))
         raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); go on with that version")
     return Progress(**values)
+
+
+def load_scores(path: Path, tensors: dict[str, torch.Tensor], world: World) -> dict[str, torch.Tensor]:
+    """Collective. Read a share of the training scores, whole files: where there are any, every rank gets all columns,
+    maybe without a row. Their order does not matter to the metrics. Earlier checkpoints have them among ``tensors``."""
+    with together(world, "read checkpoint"):
+        entries = [entry for entry in read_manifest(path)["files"] if entry["name"].startswith(SCORES)]
+        pieces = [_load_file(path, entry) for entry in entries[world.rank :: world.size]]
+        none = _no_rows(path / entries[0]["name"]) if entries else {}
+    if old := named(tensors, OLD_SCORES):
+        return {name: values[: None if world.rank == 0 else 0] for name, values in old.items()}
+    return {name: torch.cat([values, *(piece[name] for piece in pieces)]) for name, values in none.items()}
+
+
+def _no_rows(name: Path) -> dict[str, torch.Tensor]:
+    try:
+        with safe_open(name, "pt") as columns:
+            return {key: columns.get_slice(key)[:0] for key in columns.keys()}
+    except SafetensorError as error:
+        raise ValueError(f"{_damaged(name)}: {error}") from error
 
 
 def load_memory(

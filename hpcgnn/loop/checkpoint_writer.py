@@ -28,6 +28,7 @@ from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import (
     FORMAT,
     MANIFEST,
+    SCORES,
     SEAL,
     STATE,
     VERSION,
@@ -137,6 +138,8 @@ def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank:
     contents: dict[str, dict[str, torch.Tensor]] = {}
     if rank == 0:
         contents[STATE] = {name: tensor.detach().clone() for name, tensor in state.tensors.items()}
+    if state.scores:
+        contents[f"{SCORES}{rank}.safetensors"] = {name: values.clone() for name, values in state.scores.items()}
     for number, saved in enumerate(memory):
         columns = saved.columns | {"flat_row": torch.from_numpy(flat_row)[saved.rows.cpu()]}
         contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
@@ -198,6 +201,7 @@ def load(session: Session, path: Path) -> State:
         state, names = checkpoint.load_state(path, session.partition.graph)
         _set_weights(session.model, checkpoint.named(state.tensors, checkpoint.MODEL), path)
         _set_buffers(session.model, checkpoint.named(state.tensors, checkpoint.BUFFER), path)
+    state.scores = checkpoint.load_scores(path, state.tensors, session.world.job)
     checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.graph.channel)
     session.task.restore_state(state.tensors)
     return state

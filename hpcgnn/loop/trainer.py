@@ -81,7 +81,7 @@ class Trainer:
         if not has_best:
             self._forget_best()
         self.optimizer.restore(state.tensors)
-        self._scores.restore(state.tensors)
+        self._scores.restore(state.scores)
         self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
 
     def _forget_best(self) -> None:
@@ -301,10 +301,11 @@ class Trainer:
             progress = replace(self.progress, train_seconds=seconds)
             tensors = checkpoint.model_tensors(session.model) | session.task.run_state()
             tensors |= self.optimizer.tensors(self.progress.step)
-            tensors |= self._scores.gather() if is_step else {}
+            columns = self._scores.columns() if is_step else {}
+            scores = {name: torch.from_numpy(values) for name, values in columns.items()}
             memory = memory if session.world.group == 0 else []
             tag = tag or checkpoint.step_tag(progress)
-            self._writer.add(tag, State(progress, tensors), memory, session.partition.flat_row)
+            self._writer.add(tag, State(progress, tensors, scores), memory, session.partition.flat_row)
 
     def _settle(self) -> None:
         """Wait until all checkpoints are whole."""

@@ -81,7 +81,6 @@ def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
 
 
-PREFIX = "scores."
 LINK_NAMES = ("ap", "auc")
 
 
@@ -101,8 +100,7 @@ def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, flo
 
 
 class TrainScores:
-    """Collects the scores of an epoch's training steps, at the ranks that computed them until ``gather`` moves them to
-    rank 0.
+    """Collects the scores of an epoch's training steps, which stay at the ranks that computed them.
 
     measure: makes metrics of scores by name, of which those called ``names`` are reported.
     """
@@ -114,37 +112,31 @@ class TrainScores:
     def clear(self) -> None:
         """Forget all scores: an epoch begins."""
         self._steps: list[StepScores] = []
-        self._gathered: dict[str, np.ndarray] = {}
+        self._columns: dict[str, np.ndarray] = {}
 
     def add(self, scores: StepScores) -> None:
         """Add this rank's scores of one step."""
         self._steps.append(scores.detach())
 
-    def gather(self) -> dict[str, torch.Tensor]:
-        """Collective. Move all scores so far to rank 0 and return them there, such as positive [n] and negative [n, k]
-        in float32; other ranks get none."""
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return this rank's scores so far by name, such as positive [n] and negative [n, k] in float32; none where
+        there was no step."""
         if self._steps:
             for name, values in concatenate(self._steps).items():
                 values = values.astype(np.float32) if values.dtype == np.float64 else values
-                gathered = self._world.gather_rows(values)
-                gathered = values[:0] if gathered is None else gathered
-                before = self._gathered.get(name, gathered[:0])
-                self._gathered[name] = np.concatenate([before, gathered])
+                self._columns[name] = np.concatenate([self._columns.get(name, values[:0]), values])
             self._steps = []
-        return {PREFIX + name: torch.from_numpy(values) for name, values in self._gathered.items()}
+        return self._columns
 
-    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Take over the scores of a checkpoint, which every rank reads and rank 0 keeps."""
+    def restore(self, columns: dict[str, torch.Tensor]) -> None:
+        """Take over this rank's share of the scores of a checkpoint."""
         self.clear()
-        end = None if self._world.rank == 0 else 0
-        self._gathered = {
-            name.removeprefix(PREFIX): value.numpy()[:end] for name, value in tensors.items() if name.startswith(PREFIX)
-        }
+        self._columns = {name: values.numpy() for name, values in columns.items()}
 
     def metrics(self) -> dict[str, float]:
         """Collective. Compute the metrics of the epoch so far, such as train_ap and train_auc; NaN without scores."""
-        self.gather()
-        metrics = self._measure(self._gathered, self._world) if self._gathered else {}
+        columns = self.columns()
+        metrics = self._measure(columns, self._world) if columns else {}
         return {f"train_{name}": metrics.get(name, math.nan) for name in self._names}
 
 

@@ -327,7 +327,7 @@ def test_ranks_whose_parameters_differ_are_told(comm, parts, mpi_tmp_path, monke
 
 
 def test_train_scores(world):
-    """Metrics of all steps on all ranks, with a gathering and a resume in between."""
+    """Metrics of all steps on all ranks, with copies for checkpoints and a resume in between."""
     random = np.random.default_rng(5)
     positive, negative = random.standard_normal((6, 40)).round(1) + 0.5, random.standard_normal((6, 3, 40)).round(1)
     scores = TrainScores(world)
@@ -336,10 +336,11 @@ def test_train_scores(world):
         logits = torch.tensor(positive[step, mine], requires_grad=True)
         scores.add(LinkScores(logits, torch.tensor(negative[step][:, mine])))
         if step in (1, 4):
-            scores.gather()
+            scores.columns()
         if step == 2:
-            saved, scores = world.broadcast(scores.gather()), TrainScores(world)
-            scores.restore(saved)
+            saved = world.allgather(scores.columns())[-1 - world.rank]  # of another rank
+            scores = TrainScores(world)
+            scores.restore({name: torch.from_numpy(values) for name, values in saved.items()})
     labels, values = np.repeat([1, 0], [positive.size, negative.size]), np.append(positive, negative).astype(np.float32)
     expected = {
         "train_ap": average_precision_score(labels, values), "train_auc": roc_auc_score(labels, values)

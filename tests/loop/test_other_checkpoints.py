@@ -73,6 +73,24 @@ def test_memory_of_the_first_version_that_cannot_be_read(written):
         checkpoint.read_manifest(written)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_training_scores_of_an_earlier_checkpoint(written, monkeypatch, rank):
+    """They lie among the tensors of the state, and the first rank takes them over."""
+    world = World(CommConfig(device="cpu", threads=1))
+    monkeypatch.setattr(world, "rank", rank)
+    scores = checkpoint.load_scores(written, {"model.w": torch.ones(3), "scores.positive": torch.ones(2)}, world)
+    assert {name: values.tolist() for name, values in scores.items()} == {"positive": [1, 1] if rank == 0 else []}
+
+
+def test_training_scores_that_cannot_be_read(written):
+    (written / "scores-0.safetensors").write_bytes(bytes(64))
+    files = json.loads((written / checkpoint.MANIFEST).read_text())["files"]
+    entry = {"name": "scores-0.safetensors", "bytes": 64, "sha256": "0"}
+    change(written, files=[*files, entry])
+    with pytest.raises(DistributedError, match=r"scores-0\.safetensors: missing or damaged"):
+        checkpoint.load_scores(written, {}, World(CommConfig(device="cpu", threads=1)))
+
+
 def test_another_graph_and_other_progress(written):
     with pytest.raises(ValueError, match=r"written for another graph \(graph, this one is another\)"):
         checkpoint.load_state(written, "another")
