@@ -198,6 +198,20 @@ def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Cha
     return [channel.array(column[order], send, receive) for column in columns]
 
 
+def ask(
+    requests: np.ndarray, target: np.ndarray, channel: Channel, answer: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Collective. Send requests [n, ...] to the ranks ``target`` [n]; returns their answers [n, ...], which they make
+    of those that they receive, in one round trip."""
+    order = np.argsort(target, kind="stable")
+    send = np.bincount(target, minlength=channel.size).astype(np.int64)
+    receive = channel.counts(send)
+    answers = channel.array(answer(channel.array(requests[order], send, receive)), receive, send)
+    out = np.empty_like(answers)
+    out[order] = answers
+    return out
+
+
 def check_backward(rows: torch.Tensor, channel_size: int) -> None:
     """Raise ValueError where the backward pass of rows would call MPI from a thread that MPI takes no calls from:
     PyTorch runs that of a device's tensors in a thread of its own."""

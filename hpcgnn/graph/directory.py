@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel, exchange_columns
+from hpcgnn.comm.exchange import Channel, ask, exchange_columns
 from hpcgnn.comm.group import DistributedError, Group
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
@@ -30,16 +30,16 @@ def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -
     """Collective. Find the place [n] that this rank's unique keys [n] int64 in [0, num_keys) have in the sorted list of
     all ranks' keys, and the length of that list."""
     owner, _ = _even_shares(keys, num_keys, world).locate(keys)
-    order = np.argsort(owner, kind="stable")
-    send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-    receive = channel.counts(send)
-    received = channel.array(keys[order], send, receive)
-    counts = world.allgather_array(np.array([len(received)], np.int64)).ravel()
-    place = np.empty(len(received), np.int64)
-    place[np.argsort(received, kind="stable")] = counts[: world.rank].sum() + np.arange(len(received))
-    own_place = np.empty(len(keys), np.int64)
-    own_place[order] = channel.array(place, receive, send)
-    return own_place, int(counts.sum())
+    total = 0
+
+    def places(received: np.ndarray) -> np.ndarray:
+        nonlocal total
+        counts = world.allgather_array(np.array([len(received)], np.int64)).ravel()
+        total, place = int(counts.sum()), np.empty(len(received), np.int64)
+        place[np.argsort(received, kind="stable")] = counts[: world.rank].sum() + np.arange(len(received))
+        return place
+
+    return ask(keys, owner, channel, places), total
 
 
 def bounds_of_least(values: np.ndarray, most: np.ndarray, group: Group) -> np.ndarray:
@@ -63,9 +63,10 @@ class Directory:
     def __init__(self, world: World, channel: Channel, keys: np.ndarray, rows: np.ndarray, num_keys: int):
         """Collective. keys [n] int64 in [0, num_keys), unique over all ranks, and rows [n, w] int64: what this rank
         puts into the list."""
-        owner, _ = _even_shares(keys, num_keys, world).locate(keys)
-        (received,) = exchange_columns([np.column_stack([keys, rows])], owner, channel)
-        self._rows = torch.from_numpy(received[np.argsort(received[:, 0], kind="stable"), 1:].copy())
+        self._shares = _even_shares(keys, num_keys, world)
+        (received,) = exchange_columns([np.column_stack([keys, rows])], self._shares.locate(keys)[0], channel)
+        received = received[np.argsort(received[:, 0], kind="stable")]
+        self._keys, self._rows = received[:, 0].copy(), torch.from_numpy(received[:, 1:].copy())
         counts = world.allgather_array(np.array([len(received)], np.int64)).ravel()
         self._ownership = BlockOwnership(np.concatenate(([0], np.cumsum(counts))))
         self._channel = channel
@@ -76,6 +77,12 @@ class Directory:
         twin = copy.copy(self)
         twin._channel = channel
         return twin
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """Collective. Find the places [n] of keys [n], which the list must hold."""
+        first = self._ownership.starts[self._channel.rank]
+        owner, _ = self._shares.locate(keys)
+        return ask(keys, owner, self._channel, lambda asked: first + np.searchsorted(self._keys, asked))
 
     def rows(self, places: np.ndarray) -> np.ndarray:
         """Collective. Fetch the rows [..., w] at ``places`` [...] in [0, size)."""

@@ -8,7 +8,6 @@ lists that leave out x of m edges of a relation.
 from __future__ import annotations
 
 import copy
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route, narrow_rows
-from hpcgnn.graph.directory import permute_back
+from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.dispatch import Uploads
@@ -35,60 +34,43 @@ class InLists:
     source_identity: np.ndarray | None
 
 
+ByRelation = dict[int, tuple[np.ndarray, np.ndarray]]
+
+
 class Exclusion:
     """The edges that a step of training leaves out: those that are its seeds on any rank, and their reverses.
 
-    Which places of the pool are a step's seeds the epoch's permutation tells, run backwards; every rank looks for these
-    among its own in-edges, so nothing is sent.
+    The epoch's permutation tells the steps of this rank's entries, so nothing is sent, and no rank looks at the seeds
+    of others.
     """
 
-    def __init__(
-        self, edges: dict[int, tuple[np.ndarray, np.ndarray]], total: int, batch_size: int,
-        stream: Stream = Stream.NEIGHBOR,
-    ):  # fmt: skip
+    def __init__(self, edges: ByRelation, total: int, batch_size: int, stream: Stream = Stream.NEIGHBOR):
         """edges: by relation, positions [x] among this rank's in-edges and the place [x] in the pool, of ``total``
         seeds, of the seed they go with; stream: of the draws that leave them out."""
-        self.edges: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for relation, (position, place) in edges.items():
-            order = np.lexsort((position, place))
-            self.edges[relation] = position[order], place[order]
-        self.total, self._batch_size, self._stream = total, batch_size, stream
-        self._shuffle: Random | None = None
-        self._kept = threading.local()  # step, and the places of its seeds: each thread plans another step
-
-    def among(self, edges: dict[int, tuple[np.ndarray, np.ndarray]]) -> Exclusion:
-        """Look for these seeds in other lists: edges by relation, positions and places, in order of place, then
-        position."""
-        other = copy.copy(self)
-        other.edges = edges
-        return other
+        self.edges, self.total, self.batch_size, self.stream = edges, total, batch_size, stream
+        self.start_epoch(None)
 
     def start_epoch(self, shuffle: Random | None) -> None:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
-        self._shuffle, self._kept = shuffle, threading.local()
+        self._shuffle = shuffle
+        self._sorted: ByRelation = {}
 
     def at(self, relation: int, random: Random) -> np.ndarray:
         """Find the positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws
         names it; none in other streams."""
-        if random.stream != self._stream or relation not in self.edges:
+        if random.stream != self.stream or relation not in self.edges:
             return np.empty(0, np.int64)
-        position, place = self.edges[relation]
-        seeds = self._seeds_of(random.step)
-        first, last = (np.searchsorted(place, seeds, side=side) for side in ("left", "right"))
-        count = last - first
-        index = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
-        return np.unique(position[index])
+        return np.unique(self._of_step(relation, random.step))
 
-    def _seeds_of(self, step: int) -> np.ndarray:
-        """Find the places, increasing, of a step's seeds; those of a thread's last step are kept."""
-        kept = self._kept
-        if getattr(kept, "step", None) != step:
-            first = step * self._batch_size
-            places = np.arange(first, min(first + self._batch_size, self.total))
-            if self._shuffle is not None:
-                places = np.sort(permute_back(places, self.total, self._shuffle))
-            kept.step, kept.places = step, places
-        return kept.places
+    def _of_step(self, relation: int, step: int) -> np.ndarray:
+        """Return the positions that go with a step. The first one of an epoch sorts them all."""
+        if relation not in self._sorted:
+            position, place = self.edges[relation]
+            place = place if self._shuffle is None else permute(place, self.total, self._shuffle)
+            order = np.argsort(place)
+            self._sorted[relation] = place[order] // self.batch_size, position[order]
+        steps, position = self._sorted[relation]
+        return position[slice(*np.searchsorted(steps, (step, step + 1)))]
 
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:

@@ -6,6 +6,7 @@ in order of rank, are those of all nodes in order of global id.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +16,42 @@ from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.shared import SharedRows, free_memory
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
+from hpcgnn.graph.directory import permute_back
 from hpcgnn.graph.partition import GraphPartition, InEdges
+from hpcgnn.native import Random
 from hpcgnn.static.config import AUTO, SHARDED
 from hpcgnn.static.neighbors import Exclusion, InLists, NeighborSampler, edges_below, make_lists
 
 SHARE = 4  # "auto" takes at most one part in so many of a node's free memory
 WEIGHT = "weight"
+
+
+class SharedExclusion(Exclusion):
+    """The edges that a step leaves out, of lists that ranks share, which no epoch sorts anew: they are in order of
+    place, in which the seeds of a step, told by the epoch's permutation run backwards, are searched."""
+
+    def start_epoch(self, shuffle: Random | None) -> None:
+        """Set the key of the epoch's order of seeds; None: they are not shuffled."""
+        super().start_epoch(shuffle)
+        self._kept = threading.local()  # step, and the places of its seeds: each thread plans another step
+
+    def _of_step(self, relation: int, step: int) -> np.ndarray:
+        position, place = self.edges[relation]
+        seeds = self._seeds_of(step)
+        first, last = (np.searchsorted(place, seeds, side=side) for side in ("left", "right"))
+        count = last - first
+        return position[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
+
+    def _seeds_of(self, step: int) -> np.ndarray:
+        """Find the places, increasing, of a step's seeds; those of a thread's last step are kept."""
+        kept = self._kept
+        if getattr(kept, "step", None) != step:
+            first = step * self.batch_size
+            places = np.arange(first, min(first + self.batch_size, self.total))
+            if self._shuffle is not None:
+                places = np.sort(permute_back(places, self.total, self._shuffle))
+            kept.step, kept.places = step, places
+        return kept.places
 
 
 class Replica:
@@ -56,7 +87,9 @@ class Replica:
         self.excluded = None
         if excluded is not None:
             pairs = zip(rest[::2], rest[1::2], strict=True)
-            self.excluded = excluded.among(dict(zip(relations, pairs, strict=True)))
+            self.excluded = SharedExclusion(
+                dict(zip(relations, pairs, strict=True)), excluded.total, excluded.batch_size, excluded.stream
+            )
 
     def sampler(self, neighbors: type[NeighborSampler], threads: int, with_edges: bool = False) -> NeighborSampler:
         """Make a sampler that draws from the copy; neighbors: its class, made as NeighborSampler is."""

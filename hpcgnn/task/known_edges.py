@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, ask
 from hpcgnn.graph.book import BlockOwnership
 
 TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
@@ -43,13 +43,8 @@ class KnownAnswers:
     def hold(self, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray, channel: Channel) -> np.ndarray:
         """Collective. Say which pairs [n] of a query and a node (global id) are known, bool; the owners are asked."""
         owner, _ = self._ownership.locate(node)
-        order = np.argsort(owner, kind="stable")
-        send = np.bincount(owner, minlength=channel.size).astype(np.int64)
-        receive = channel.counts(send)
-        requests = channel.array(np.column_stack([query, edge_type, node])[order], send, receive)
-        is_known = np.empty(len(node), np.uint8)
-        is_known[order] = channel.array(self._hold_here(*requests.T).astype(np.uint8), receive, send)
-        return is_known.astype(bool)
+        pairs = np.column_stack([query, edge_type, node])
+        return ask(pairs, owner, channel, lambda asked: self._hold_here(*asked.T))
 
     def _hold_here(self, query: np.ndarray, edge_type: np.ndarray, node: np.ndarray) -> np.ndarray:
         if len(self._unique) == 0:

@@ -69,11 +69,11 @@ class EdgeBank:
         if batches.name not in self._window_begin:
             self._window_begin[batches.name] = self._window_begins(batches)
         at = batches.at(step)
-        events, negatives = batches.events.take(at), negatives.at(at)
-        dst = np.concatenate([events.dst[:, None], negatives.dst[:, columns]], axis=1)
+        events, some = batches.events.take(at), negatives.at(at, columns)
+        dst = np.concatenate([events.dst[:, None], some.dst], axis=1)
         src = np.repeat(events.src[:, None], dst.shape[1], axis=1)
-        if negatives.src is not None:
-            src[:, 1:] = negatives.src[:, columns]
+        if some.src is not None:
+            src[:, 1:] = some.src
         before = events.row if self._in_batch else np.full(len(events), batches.first_row[step])
         before = np.repeat(before, dst.shape[1])
         row, time = self._history.last_before(src.ravel(), dst.ravel(), before)

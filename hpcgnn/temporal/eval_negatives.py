@@ -185,7 +185,7 @@ def eval_negatives(
     if kind in ("historical", "inductive"):
         return pairs_that_met(kind, batches, per_event, source)
     if kind == "all":
-        return all_others(batches, source.pool)
+        return all_others(batches, source)
     if kind == "file":
         return fixed_negatives(path, batches, source.splits, source.partition, source.world, source.channel)
     raise ValueError(f"the kind of negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {kind!r}")
@@ -199,11 +199,12 @@ def check_historical(source: NegativeSource) -> None:
         check_drawn("pairs of historical negatives", int(source.world.total(len(pairs))), REMEDY)
 
 
-def all_others(batches: Batches, pool: NodeDirectory) -> AllOthers:
+def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
     """Collective. Take as negatives all nodes of the pool but each event's destination, in order of flat row id."""
-    members = pool.lookup(np.arange(pool.size))
-    order = np.argsort(members)
-    return AllOthers(members, order[np.searchsorted(members, batches.events.dst, sorter=order)])
+    partition = source.partition
+    nodes, event = np.unique(batches.events.dst, return_inverse=True)
+    (flat_row,) = Route.plan(partition.book, nodes, source.channel).pull(torch.from_numpy(partition.flat_row))
+    return AllOthers(source.pool, source.pool.find(flat_row.numpy())[event])
 
 
 def pairs_that_met(kind: str, batches: Batches, per_event: int, source: NegativeSource) -> Negatives:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, ask
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import NodeDirectory, check_drawn
@@ -33,8 +33,9 @@ class Negatives:
         """k."""
         return self.dst.shape[1]
 
-    def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
-        """Return the negatives of some of the events, such as those of one step; columns: some of each event's."""
+    def at(self, events: slice, columns: slice = slice(None), channel: Channel | None = None) -> Negatives:
+        """Return the negatives of some of the events, such as those of one step; columns: some of each event's;
+        channel: of no use here, where nobody is asked."""
         src = None if self.src is None else self.src[events, columns]
         return Negatives(self.dst[events, columns], src, None if self.count is None else self.count[events])
 
@@ -46,23 +47,24 @@ def no_negatives(batches: Batches) -> Negatives:
 
 @dataclass(frozen=True, slots=True)
 class AllOthers:
-    """Negatives that are every member of a pool but the true destination. Made when asked for, as [n, k] may be large.
+    """Negatives that are every member of a pool of k + 1 nodes but the true destination, in order of flat row id. Made
+    when asked for, as [n, k] may be large; place [n]: of each event's destination in the pool."""
 
-    members [k + 1] global ids in order of flat row id; place [n] of each event's destination among them.
-    """
-
-    members: np.ndarray
+    pool: NodeDirectory
     place: np.ndarray
 
     @property
     def per_event(self) -> int:
         """k."""
-        return len(self.members) - 1
+        return self.pool.size - 1
 
-    def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
-        """Return the negatives of some of the events; columns: some of each event's, and no others are made."""
-        other = np.arange(*columns.indices(self.per_event))
-        return Negatives(self.members[other + (other >= self.place[events, None])])
+    def at(self, events: slice, columns: slice = slice(None), channel: Channel | None = None) -> Negatives:
+        """Collective. Return the negatives of some of the events; columns: some of each event's, on all ranks alike,
+        and no others are made or fetched; channel: another one than the pool's."""
+        first, last, _ = columns.indices(self.per_event)
+        pool = self.pool if channel is None else self.pool.over(channel)
+        members, other = pool.lookup(np.arange(first, max(first, last) + 1)), np.arange(first, last)
+        return Negatives(members[other - first + (other >= self.place[events, None])])
 
 
 def negative_pool(
@@ -123,12 +125,8 @@ class PairHistory:
         """Collective. Find row and time [n] of the last event of each pair (global ids [n]) with a row below ``before``
         [n]; row -1 where there is none. One request and one reply."""
         owner, local = self._book.locate(src)
-        order = np.argsort(owner, kind="stable")
-        send = np.bincount(owner, minlength=self._channel.size).astype(np.int64)
-        receive = self._channel.counts(send)
-        requests = self._channel.array(np.stack([local, dst, before], axis=1)[order], send, receive)
-        answer = np.empty((len(src), 2), np.int64)
-        answer[order] = self._channel.array(self._answer(*requests.T), receive, send)
+        requests = np.column_stack([local, dst, before])
+        answer = ask(requests, owner, self._channel, lambda asked: self._answer(*asked.T))
         return answer[:, 0], answer[:, 1]
 
     def _answer(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:

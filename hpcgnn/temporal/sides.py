@@ -84,7 +84,7 @@ class HostSide:
         self, batches: Batches, negatives: Negatives | AllOthers, step: int, columns: slice
     ) -> tuple[Events, Negatives]:
         """Return this rank's events of a step, and some columns of their negatives."""
-        return batches.events.take(batches.at(step)), negatives.at(batches.at(step), columns)
+        return batches.events.take(batches.at(step)), negatives.at(batches.at(step), columns, self._channel)
 
     def route(self, ids: Array) -> tuple[Array, Route, Array]:
         """Collective. Plan the route: inverse [n] int32 into the unique ids (-1 for padding), the route to their rows,
@@ -182,7 +182,7 @@ class DeviceSide:
         rows = batches.at(step)
         own = self._events[batches.name][1].take(rows)
         if isinstance(negatives, AllOthers):
-            return own, Negatives(self._put(negatives.at(rows, columns).dst))
+            return own, Negatives(self._put(negatives.at(rows, columns, self._channel).dst))
         if self._negatives is None or self._negatives[0] is not negatives:
             src, count = (None if values is None else self._put(values) for values in (negatives.src, negatives.count))
             self._negatives = negatives, Negatives(self._put(negatives.dst), src, count)

@@ -15,6 +15,7 @@ from hpcgnn import native
 from hpcgnn.graph.directory import epoch_shuffle, permute
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.neighbors import Exclusion, InLists, NeighborSampler
+from hpcgnn.static.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
 
@@ -99,16 +100,19 @@ def test_labor_takes_the_sources_with_the_smallest_numbers(graph, fanout, key):
     graph=in_lists(), fanout=FANOUTS, mode=st.sampled_from(["uniform", "labor", "full"]), key=KEYS,
     seeds=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=20), total=st.integers(1, 9),
     batch_size=st.integers(1, 6), epoch=st.none() | st.integers(0, 3), evaluation=st.booleans(),
+    shared=st.booleans(),
 )  # fmt: skip
 def test_edges_that_are_held_out_might_as_well_not_be_there(
-    graph, fanout, mode, key, seeds, total, batch_size, epoch, evaluation
+    graph, fanout, mode, key, seeds, total, batch_size, epoch, evaluation, shared
 ):  # fmt: skip
     """Exactly those of the step: seeds on any rank, each edge that goes with one; in evaluation none."""
     lists, nodes = graph
     if mode == "labor":
         lists = InLists(lists.indptr, lists.identity, None, lists.source_identity)
     edges = [(position, place) for position, place in seeds if position < lists.indptr[-1] and place < total]
-    exclusion = Exclusion({0: np.array(edges, np.int64).reshape(-1, 2).T}, total, batch_size)
+    edges.sort(key=lambda edge: edge[::-1] if shared else edge)
+    kind = SharedExclusion if shared else Exclusion
+    exclusion = kind({0: np.array(edges, np.int64).reshape(-1, 2).T}, total, batch_size)
     shuffle = None if epoch is None else epoch_shuffle(3, epoch)
     exclusion.start_epoch(shuffle)
     step = key.step % (-(-total // batch_size) + 1)

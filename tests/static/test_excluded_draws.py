@@ -12,8 +12,9 @@ from test_neighbors import KEY, assert_chi_square
 
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.native import Random, Stream, sample_neighbors
-from hpcgnn.static import neighbors
+from hpcgnn.static import replica
 from hpcgnn.static.neighbors import Exclusion, InLists, splice, without
+from hpcgnn.static.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
 
@@ -101,10 +102,11 @@ def test_degrees_around_the_fanout(mode, surplus, fanout):
     check_subsets(ranks, subset_chances([1] * degree if weights is None else weights.tolist(), fanout))
 
 
-def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch):
+@pytest.mark.parametrize("kind", [Exclusion, SharedExclusion])
+def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch, kind):
     """Each gets the edges of its own step, whenever the others look for theirs."""
     total, batch_size = 110, 20
-    exclusion = Exclusion({0: (np.arange(total), np.arange(total))}, total, batch_size)
+    exclusion = kind({0: (np.arange(total), np.arange(total))}, total, batch_size)
     exclusion.start_epoch(None)
     others = itertools.cycle(range(total // batch_size + 1))
     searchsorted = np.searchsorted
@@ -123,9 +125,9 @@ def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch):
 
 def test_threads_in_turns_keep_the_seeds_of_their_steps(monkeypatch):
     """A hop of one thread does not make another thread find its seeds anew."""
-    calls, back = [], neighbors.permute_back
-    monkeypatch.setattr(neighbors, "permute_back", lambda *arguments: (calls.append(1), back(*arguments))[1])
-    exclusion = Exclusion({0: (np.arange(110), np.arange(110))}, 110, 20)
+    calls, back = [], replica.permute_back
+    monkeypatch.setattr(replica, "permute_back", lambda *arguments: (calls.append(1), back(*arguments))[1])
+    exclusion = SharedExclusion({0: (np.arange(110), np.arange(110))}, 110, 20)
     exclusion.start_epoch(epoch_shuffle(3, 0))
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
         for hop in range(4):

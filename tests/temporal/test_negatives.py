@@ -19,7 +19,7 @@ from training_runs import bipartite, homogeneous, make_parts, on_rank_0, read_pl
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.graph.directory import Directory
+from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.graph import Events
@@ -288,7 +288,10 @@ def test_pickle_of_an_older_numpy(tmp_path):
 
 @pytest.mark.serial
 def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
-    others = AllOthers(np.arange(1_000_001)[::-1].copy(), np.arange(50) * 7)
+    count = 1_000_001
+    world = World.alone(CommConfig(device="cpu"))
+    pool = NodeDirectory(world, world.own_channel(), np.arange(count), np.arange(count)[::-1].copy(), count)
+    others = AllOthers(pool, np.arange(50) * 7)
     whole = others.at(slice(3, 9)).dst
     assert all(np.array_equal(others.at(slice(3, 9), part).dst, whole[:, part])
                for part in (slice(None), slice(0, 100), slice(40, 60), slice(999_900, 1_000_100)))  # fmt: skip
