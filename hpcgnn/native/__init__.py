@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
     from hpcgnn.native.neighbor_batch import sample_layers
     from hpcgnn.native.neighbors import sample_neighbors
-    from hpcgnn.native.owner import locate, locate_by_owner, unique_by_owner
+    from hpcgnn.native.owner import gather_ranges, locate, locate_by_owner, unique_by_owner, unique_by_requester
     from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
     from hpcgnn.native.relabel import Relabel, last_event, transpose_index, unique_relabel
     from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
@@ -43,6 +43,7 @@ __all__ = [
     "dropout_mask",
     "empty_rows",
     "features",
+    "gather_ranges",
     "gather_rows",
     "graph_attention",
     "grouped_linear",
@@ -68,6 +69,7 @@ __all__ = [
     "time_encode_reference",
     "transpose_index",
     "unique_by_owner",
+    "unique_by_requester",
     "unique_relabel",
 ]
 

@@ -231,42 +231,56 @@ class NeighborSampler:
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
         chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
-        counts: list[list[np.ndarray]] = [[] for _ in serve]
-        values: list[list[np.ndarray]] = [[] for _ in serve]
+        counts: list[tuple[np.ndarray, np.ndarray]] = []  # arrays, and where the pieces of requesters begin [R + 1]
+        values: list[tuple[np.ndarray, np.ndarray]] = []
         for relation, fanout in enumerate(fanouts):
             target = self.partition.relations[relation].dst_type
             offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
-            degree = np.diff(offsets)
-            columns = [column for column in self._edges_at(relation, positions) if column is not None]
             cut = np.searchsorted(chosen[target], bounds)
-            for rank in range(len(serve)):
-                counts[rank].append(degree[cut[rank] : cut[rank + 1]])
-                values[rank] += [column[offsets[cut[rank]] : offsets[cut[rank + 1]]] for column in columns]
-        pieces = [np.concatenate([*c, *v]) if c else np.empty(0, np.int64) for c, v in zip(counts, values, strict=True)]
-        return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
+            counts.append((np.diff(offsets), cut))
+            columns = self._edges_at(relation, positions)
+            values += [(column, offsets[cut]) for column in columns if column is not None]
+        return _by_requester([*counts, *values])
 
     def _unpack(self, received: np.ndarray, receive, types: np.ndarray, order: np.ndarray, frontier, want):
         """Undo what ``_serve`` packed, at the requester; types, order [N] of its requests as they were sent."""
-        relations = self.partition.relations
+        kinds = np.array([relation.dst_type for relation in self.partition.relations])
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
-        counts: list[list[np.ndarray]] = [[] for _ in relations]
-        columns: list[list[list[np.ndarray]]] = [[[] for _ in range(1 + self._with_edges)] for _ in relations]
-        by_owner = np.split(types, np.cumsum(want)[:-1])
-        for message, requested_types in zip(np.split(received, np.cumsum(receive)[:-1]), by_owner, strict=True):
-            numbers, at = np.bincount(requested_types, minlength=len(frontier)), 0
-            for kind, degrees in zip(relations, counts, strict=True):
-                degrees.append(message[at : at + numbers[kind.dst_type]])
-                at += numbers[kind.dst_type]
-            for degrees, pieces in zip(counts, columns, strict=True):
-                total = int(degrees[-1].sum())
-                for piece in pieces:
-                    piece.append(message[at : at + total])
-                    at += total
+        owner = np.repeat(np.arange(len(want)), want)
+        requests = np.bincount(types + owner * len(frontier), minlength=len(want) * len(frontier))
+        numbers = requests.reshape(len(want), -1)[:, kinds]  # [R, relations]
+        begin = (np.cumsum(receive) - receive)[:, None]
+        counts = _of_relations(received, begin, numbers)
+        bounds = [np.concatenate(([0], np.cumsum(column))) for column in numbers.T]
+        totals = np.column_stack([
+            np.diff(np.concatenate(([0], np.cumsum(degrees)))[bound])
+            for degrees, bound in zip(counts, bounds, strict=True)
+        ])  # fmt: skip
+        width = 1 + self._with_edges
+        columns = _of_relations(received, begin + numbers.sum(axis=1, keepdims=True), np.repeat(totals, width, axis=1))
         place = [order[types == t] - first[t] for t in range(len(frontier))]
         return [
-            _in_order(np.concatenate(c), [np.concatenate(p) for p in pieces], place[kind.dst_type])
-            for kind, c, pieces in zip(relations, counts, columns, strict=True)
+            _in_order(degrees, columns[width * number : width * (number + 1)], place[kind])
+            for number, (degrees, kind) in enumerate(zip(counts, kinds, strict=True))
         ]
+
+
+def _by_requester(arrays: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Bring arrays, each cut at [R + 1] places, in order of requester: for each its pieces of all arrays, and their
+    sizes [R]."""
+    sizes = np.column_stack([np.diff(cut) for _, cut in arrays])
+    shift = np.cumsum([0, *(len(array) for array, _ in arrays[:-1])])
+    begin = np.column_stack([cut[:-1] for _, cut in arrays]) + shift
+    joined = np.concatenate([array for array, _ in arrays])
+    return native.gather_ranges(joined, begin.ravel(), sizes.ravel()), sizes.sum(axis=1)
+
+
+def _of_relations(message: np.ndarray, begin: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Join the pieces of every column of ``sizes`` [R, C] from all owners, whose pieces lie one behind the other from
+    ``begin`` [R, 1] on."""
+    starts = begin + np.cumsum(sizes, axis=1) - sizes
+    joined = native.gather_ranges(message, starts.T.ravel(), sizes.T.ravel())
+    return np.split(joined, np.cumsum(sizes.sum(axis=0))[:-1])
 
 
 def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
@@ -329,6 +343,5 @@ def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) 
     start, moved = np.cumsum(counts) - counts, np.empty(len(counts), np.int64)
     moved[place] = np.arange(len(counts))
     indptr = np.concatenate(([0], np.cumsum(counts[moved])))
-    index = np.repeat(start[moved] - indptr[:-1], np.diff(indptr)) + np.arange(indptr[-1])
-    columns = [column[index] for column in columns]
+    columns = [native.gather_ranges(column, start[moved], counts[moved]) for column in columns]
     return Sampled(indptr.astype(np.int64), columns[0], columns[1] if len(columns) > 1 else None)

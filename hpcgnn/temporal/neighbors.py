@@ -171,7 +171,8 @@ class NeighborSource:
         return Answer(count, other, dt, edge_of[0] if edge_of else None, edge, winners)
 
     def _serve(self, request: np.ndarray, serve: np.ndarray, writers: bool, limit: int, random: Random, fanout: int):
-        """Make reply records for the requests [M], and by requester the feature rows that it needs (None without)."""
+        """Make reply records for the requests [M], and the feature rows that requesters need, one requester after the
+        other, with their numbers [R] (None without)."""
         local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
         identity = np.ascontiguousarray(request["identity"])
         reply = np.empty(len(request), reply_dtype(fanout, self._histories.with_features and fanout > 0))
@@ -186,8 +187,9 @@ class NeighborSource:
         reply["count"], reply["other"], reply["dt"], feature = drawn
         if feature is None:
             return reply, None
-        reply["edge"], feature_rows = _unique_by_requester(feature, serve)
-        return reply, feature_rows
+        rows, sizes, place = native.unique_by_requester(np.ascontiguousarray(feature).ravel(), serve * fanout)
+        reply["edge"] = place.reshape(feature.shape)
+        return reply, (rows, sizes)
 
     def _pull_features(self, feature_rows, reply: np.ndarray, want) -> np.ndarray:
         """Collective when the graph has event features. Pull unique feature rows [., F]; shifts reply["edge"] to point
@@ -196,9 +198,9 @@ class NeighborSource:
         if feature_rows is None:
             return np.empty((0, width), np.float32)
         assert self._partition.features is not None
-        send = np.array([len(rows) for rows in feature_rows], np.int64)
+        needed, send = feature_rows
         receive = self._channel.counts(send)
-        rows = self._channel.array(self._partition.features[np.concatenate(feature_rows)], send, receive)
+        rows = self._channel.array(self._partition.features[needed], send, receive)
         shift = np.repeat(np.cumsum(receive) - receive, want).astype(np.int32)
         reply["edge"] = np.where(reply["edge"] >= 0, reply["edge"] + shift[:, None], -1)
         return rows
@@ -214,15 +216,3 @@ def _scattered(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     out = np.empty(values.shape, values.dtype)
     out[order] = values
     return out
-
-
-def _unique_by_requester(feature: np.ndarray, serve: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Find per requester (consecutive rows, ``serve`` [R] of them) the unique feature rows it needs, and each entry's
-    place among them (-1 pads)."""
-    place, rows, begin = np.empty(feature.shape, np.int32), [], 0
-    for end in np.cumsum(serve).tolist():
-        unique, inverse = native.unique_relabel(np.ascontiguousarray(feature[begin:end]).ravel())
-        place[begin:end] = inverse.reshape(end - begin, feature.shape[1])
-        rows.append(unique)
-        begin = end
-    return place, rows

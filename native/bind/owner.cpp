@@ -21,6 +21,15 @@ Blocks checked_blocks(const I64 &start, const I64 &rank, const I64 &local, int64
   return blocks;
 }
 
+int64_t sum_of_counts(const I64 &counts) {
+  int64_t total = 0;
+  for (size_t i = 0; i < counts.shape(0); ++i) {
+    require(counts.data()[i] >= 0, "counts must not be negative");
+    total += counts.data()[i];
+  }
+  return total;
+}
+
 } // namespace
 
 void bind_owner(nb::module_ &module) {
@@ -50,6 +59,29 @@ void bind_owner(nb::module_ &module) {
                 "unique, inverse and local as long as ids");
         return unique_by_owner(ids.data(), ids.shape(0), checked_blocks(start, rank, local_base, size), size,
                                unique.data(), inverse.data(), local.data(), counts.data());
+      },
+      Release());
+  module.def(
+      "unique_by_requester",
+      [](I64 ids, I64 counts, Array<int64_t, 1> unique, Array<int32_t, 1> inverse, Array<int64_t, 1> sizes) {
+        require(sum_of_counts(counts) == static_cast<int64_t>(ids.shape(0)), "counts must add up to the ids");
+        require(unique.shape(0) == ids.shape(0) && inverse.shape(0) == ids.shape(0),
+                "unique and inverse as long as ids");
+        require(sizes.shape(0) == counts.shape(0), "sizes as long as counts");
+        return unique_by_requester(ids.data(), counts.data(), counts.shape(0), unique.data(), inverse.data(),
+                                   sizes.data());
+      },
+      Release());
+  module.def(
+      "gather_ranges",
+      [](I64 values, I64 begin, I64 length, Array<int64_t, 1> out) {
+        require(begin.shape(0) == length.shape(0), "as many lengths as beginnings");
+        require(sum_of_counts(length) == static_cast<int64_t>(out.shape(0)), "lengths must add up to out");
+        for (size_t i = 0; i < begin.shape(0); ++i) {
+          const int64_t room = static_cast<int64_t>(values.shape(0)) - length.data()[i];
+          require(0 <= begin.data()[i] && begin.data()[i] <= room, "ranges must lie within the values");
+        }
+        gather_ranges(values.data(), begin.data(), length.data(), begin.shape(0), out.data());
       },
       Release());
 }

@@ -59,3 +59,29 @@ def test_owners_beyond_the_counts_are_refused():
     for sort in (native.locate_by_owner, native.unique_by_owner):
         with pytest.raises(ValueError, match="ranks of blocks"):
             sort(np.arange(9), blocks, 2)
+
+
+@pytest.mark.parametrize("counts", [[0], [40], [0, 7, 0, 30, 3]])
+def test_unique_by_requester_is_that_of_each(counts):
+    ids, counts = np.random.default_rng(0).integers(-1, 9, sum(counts)), np.array(counts)
+    unique, sizes, inverse = native.unique_by_requester(ids, counts)
+    pieces = np.split(ids, np.cumsum(counts)[:-1])
+    alone = [native.unique_relabel(piece) for piece in pieces]
+    assert np.array_equal(unique, np.concatenate([rows for rows, _ in alone]))
+    assert np.array_equal(sizes, [len(rows) for rows, _ in alone])
+    assert np.array_equal(inverse, np.concatenate([places for _, places in alone]))
+
+
+def test_ranges_of_any_order_and_length():
+    values, rng = np.arange(100, 150), np.random.default_rng(1)
+    begin = rng.integers(0, 51, 30)
+    length = rng.integers(0, 51 - begin)
+    expected = [value for at, count in zip(begin, length, strict=True) for value in range(100 + at, 100 + at + count)]
+    assert native.gather_ranges(values, begin, length).tolist() == expected
+    assert native.gather_ranges(values, begin[:0], length[:0]).tolist() == []
+
+
+@pytest.mark.parametrize(("begin", "length"), [([-1], [2]), ([3], [3]), ([6], [0]), ([2, 1], [-1, 2])])
+def test_ranges_outside_are_refused(begin, length):
+    with pytest.raises(ValueError, match="ranges must lie within|must not be negative"):
+        native.gather_ranges(np.arange(5), np.array(begin), np.array(length))
