@@ -76,24 +76,28 @@ class Mapping:
 
     @property
     def rounds(self) -> int:
-        """Number of trainers that the busiest sampler draws for, one after the other, in every step."""
-        return max(len(self.askers(sampler)) for sampler in range(self.num_samplers))
+        """Number of trainers that the busiest sampler, the first one, draws for, one after the other, in every step."""
+        return self._first(1)
 
     def sampler_of(self, trainer: int) -> int:
         """Return the sampler that a trainer asks."""
         return trainer * self.num_samplers // self.num_trainers
 
-    def askers(self, sampler: int) -> list[int]:
+    def askers(self, sampler: int) -> range:
         """List the trainers that ask a sampler."""
-        return [trainer for trainer in range(self.num_trainers) if self.sampler_of(trainer) == sampler]
+        return range(self._first(sampler), self._first(sampler + 1))
 
     def source(self, sampler: int) -> int:
         """Return the trainer that tells a sampler without askers which step is next."""
-        return max(trainer for trainer in range(self.num_trainers) if self.sampler_of(trainer) < sampler)
+        return self._first(sampler) - 1
 
-    def followers(self, trainer: int) -> list[int]:
+    def followers(self, trainer: int) -> range:
         """List the samplers without askers that a trainer tells which step is next."""
-        return [s for s in range(self.num_samplers) if not self.askers(s) and self.source(s) == trainer]
+        return range(self.sampler_of(trainer) + 1, self.sampler_of(trainer + 1))
+
+    def _first(self, sampler: int) -> int:
+        """Return the first trainer that asks the sampler or a later one."""
+        return -(-sampler * self.num_trainers // self.num_samplers)
 
 
 class Crew:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,14 @@ class AnswerColumns:
         rows, values = world.gather_rows(self.row[own]), world.gather_rows(self.columns[name][own])
         return None if rows is None else values[np.argsort(rows)]
 
+    def share(self, name: str, first: int, world: World) -> np.ndarray:
+        """Collective. Bring this rank the share of a slab's column that it turns into text: consecutive rows, those of
+        the first rank first."""
+        own = slice(*np.searchsorted(self.row, (first, first + SLAB)))
+        counts = np.bincount((self.row[own] - first) * world.size // SLAB, minlength=world.size)
+        (rows, _), (values, _) = (world.exchange(part[own], counts) for part in (self.row, self.columns[name]))
+        return values[np.argsort(rows)]
+
 
 def text(ids: np.ndarray) -> np.ndarray:
     """Decode bytes to text of a width that is the same on all ranks; other ids stay as they are."""
@@ -49,8 +58,8 @@ def check_suffix(path: str) -> None:
 
 def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
     """Collective. Write the answers of all ranks in order of row, as the suffix of the path says: arrays (.npz), or a
-    table with a column for each entry of a vector (.csv, .parquet). Rank 0 writes, under a temporary name first, and
-    never holds more than a slab."""
+    table with a column for each entry of a vector (.csv, .parquet). All ranks make text of their shares, rank 0 writes,
+    under a temporary name first, and never holds more than a slab."""
     temporary = Path(path + ".tmp")
     WRITERS[Path(path).suffix](temporary, answers, world)
     with together(world, f"write {path}"):
@@ -60,15 +69,19 @@ def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
 
 def _write_csv(path: Path, answers: AnswerColumns, world: World) -> None:
     """Collective."""
-    with _on_rank_0(world, lambda: open(path, "w", newline="")) as file:
-
-        def write(columns: dict[str, np.ndarray], is_first: bool) -> None:
-            writer = csv.writer(file)
-            if is_first:
+    with _on_rank_0(world, lambda: open(path, "wb")) as file:
+        for first in range(0, max(1, answers.total), SLAB):
+            world.working(f"write {path}", first)
+            columns = _by_entry({name: answers.share(name, first, world) for name in answers.columns})
+            lines = io.StringIO(newline="")
+            writer = csv.writer(lines)
+            if first == world.rank == 0:
                 writer.writerow(columns)
             writer.writerows(map(str, values) for values in zip(*columns.values(), strict=True))
-
-        _write_slabs(path, answers, world, write)
+            content = world.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
+            with together(world, f"write {path}"):
+                if file:
+                    file.write(content)
 
 
 def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
@@ -79,19 +92,12 @@ def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
     kinds = {name: column[:0] for name, column in _by_entry(answers.columns).items()}
     schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()])
     with _on_rank_0(world, lambda: parquet.ParquetWriter(path, schema)) as file:
-        _write_slabs(path, answers, world, lambda columns, _: file.write_table(pa.table(columns, schema)))
-
-
-def _write_slabs(
-    path: Path, answers: AnswerColumns, world: World, write: Callable[[dict[str, np.ndarray], bool], None]
-) -> None:
-    """Collective. Call ``write(columns, is_first)`` on rank 0 for one slab after the other, at least one."""
-    for first in range(0, max(1, answers.total), SLAB):
-        world.working(f"write {path}", first)
-        slabs = {name: answers.slab(name, first, world) for name in answers.columns}
-        with together(world, f"write {path}"):
-            if world.rank == 0:
-                write(_by_entry(slabs), first == 0)
+        for first in range(0, max(1, answers.total), SLAB):
+            world.working(f"write {path}", first)
+            slabs = {name: answers.slab(name, first, world) for name in answers.columns}
+            with together(world, f"write {path}"):
+                if file:
+                    file.write_table(pa.table(_by_entry(slabs), schema))
 
 
 def _by_entry(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
