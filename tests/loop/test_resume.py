@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +47,21 @@ class Runs:
         first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={epochs}", *ARGUMENTS]
         return self._run(ranks, at, [*first, *more], check)
 
-    def begin(self, folder: Path, ranks: int, step: int) -> subprocess.Popen:
-        """A job whose rank 0 hangs before a step, once it is there."""
+    @contextmanager
+    def hanging(self, folder: Path, ranks: int, step: int) -> Iterator[subprocess.Popen]:
+        """A job whose rank 0 hangs before a step, once it is there; killed at the end of the block."""
         first = [f"--data.path={self.parts}", f"--output.dir={folder}", f"--train.epochs={EPOCHS}", *ARGUMENTS]
         process = self._mpirun.popen(ranks, CHILD, "step", step + 1, 0, "hang", *first)
         deadline = time.monotonic() + 300
-        while not (folder / "metrics.jsonl").exists() or len(read(folder)) < step:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        return process
+        try:
+            while not (folder / "metrics.jsonl").exists() or len(read(folder)) < step:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield process
+        finally:
+            self._mpirun.kill(process)
+            process.communicate()
 
     def train(self, ranks: int, *arguments):
         """The plain command, with these arguments only."""
@@ -294,18 +301,16 @@ def test_resume_of_a_finished_run(runs, reference, finished):
     assert_same(finished, reference)
 
 
-def test_a_folder_that_a_job_trains_in(runs, reference, mpirun, tmp_path):
+def test_a_folder_that_a_job_trains_in(runs, reference, tmp_path):
     """Refused to a second one, which leaves it as it is; a killed job's is not, and goes on from its checkpoint."""
     folder = tmp_path / "run"
-    process = runs.begin(folder, 2, 9)  # that of step 9 waited until those of steps 3 and 6 were whole
-    lines = read(folder)
-    result = runs.train(2, f"--resume={folder}")
-    assert result.returncode == 2, result.stdout
-    assert f"error: {folder} is in use by process" in result.stderr
-    assert read(folder) == lines
-    assert process.poll() is None
-    mpirun.kill(process)
-    process.communicate()
+    with runs.hanging(folder, 2, 9) as process:  # that of step 9 waited until those of steps 3 and 6 were whole
+        lines = read(folder)
+        result = runs.train(2, f"--resume={folder}")
+        assert result.returncode == 2, result.stdout
+        assert f"error: {folder} is in use by process" in result.stderr
+        assert read(folder) == lines
+        assert process.poll() is None
     assert (folder / "lock.json").exists()
     newest = checkpoints(folder)[-1]
     result = runs.start(folder, 3, check=True)

@@ -16,7 +16,10 @@ from stranger import agrees, chosen, first_missing
 
 COMMANDS = {page.name: found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
-LONG = ("benchmarks.md", "gpu.md", "partition.md", "runs.md", "scaling.md", "static.md")
+LONG = (
+    "benchmarks.md", "gpu.md", "models.md", "partition.md", "recipes.md", "runs.md", "scaling.md", "snapshots.md",
+    "static.md",
+)  # fmt: skip
 MOST_HINTS = 40
 
 
