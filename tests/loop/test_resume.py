@@ -54,7 +54,7 @@ class Runs:
         process = self._mpirun.popen(ranks, CHILD, "step", step + 1, 0, "hang", *first)
         deadline = time.monotonic() + 300
         try:
-            while not (folder / "metrics.jsonl").exists() or len(read(folder)) < step:
+            while sum(record["kind"] == "step" for record in read(folder)) < step:
                 assert process.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
@@ -78,8 +78,9 @@ class Runs:
 
 
 def read(folder: Path) -> list[dict]:
-    """The lines of metrics.jsonl, without how long things took."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """The lines of metrics.jsonl, without how long things took; none where it is not there yet."""
+    path = folder / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
 
