@@ -26,6 +26,7 @@ from hpcgnn.comm.world import World
 BACKING = Path("/dev/shm")  # where Linux keeps shared memory
 Shape = tuple[tuple[int, ...], torch.dtype]
 SPARE = 64 << 20  # bytes of it that are left to others
+MOST_UNDER_WAY = 32  # broadcasts
 
 
 class NodeMemory:
@@ -102,12 +103,18 @@ class SharedRows:
         heads = world.mpi.Split(0 if head == world.rank else MPI.UNDEFINED, world.rank)
         if heads == MPI.COMM_NULL:
             return
-        roots = np.searchsorted(np.unique(head_of), head_of)
         if heads.size > 1:
-            for root, first, last in zip(roots, begin, end, strict=True):
-                for lower, upper in zip(first.tolist(), last.tolist(), strict=True):
+            roots = np.searchsorted(np.unique(head_of), head_of)
+            first = np.flatnonzero(np.diff(roots, prepend=-1))  # of consecutive ranks of a node, whose rows adjoin
+            last = np.append(first[1:], len(roots)) - 1
+            under_way: list[MPI.Request] = []
+            for root, lowers, uppers in zip(roots[first].tolist(), begin[first], end[last], strict=True):
+                for lower, upper in zip(lowers.tolist(), uppers.tolist(), strict=True):
                     for at in range(lower, upper, max_bytes):
-                        heads.Bcast([memory[at : min(at + max_bytes, upper)], MPI.BYTE], int(root))
+                        under_way.append(heads.Ibcast([memory[at : min(at + max_bytes, upper)], MPI.BYTE], root))
+                        if len(under_way) == MOST_UNDER_WAY:
+                            under_way.pop(0).Wait()
+            MPI.Request.Waitall(under_way)
         heads.Free()
 
     def close(self) -> None:

@@ -30,6 +30,8 @@ from hpcgnn.static.config import WIRES, FeatureConfig
 from hpcgnn.static.model.blocks import IndexedRows
 
 FEATURE = "feature"  # the table of input rows
+MOST_PRESAMPLED = 1000  # steps
+MOST_ADDED = 1 << 22  # ids that wait to be counted
 InputIds = Callable[[int], Sequence[np.ndarray]]  # collective: the global ids that a step needs, by node type
 
 
@@ -202,20 +204,45 @@ class NodeRows:
         return route.pull_served(rows.to(self.wire) if is_narrow else rows)[0].to(table.dtype)
 
 
+class IdCounts:
+    """Counts how often ids are added; memory grows with the different ones."""
+
+    def __init__(self):
+        self._ids, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._added: list[np.ndarray] = []
+        self._num_added = 0
+
+    def add(self, ids: np.ndarray) -> None:
+        """Count ids [n] once more."""
+        self._added.append(ids)
+        self._num_added += len(ids)
+        if self._num_added > max(MOST_ADDED, len(self._ids)):
+            self.totals()
+
+    def totals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the different ids, increasing, and how often each was added."""
+        ids, place = np.unique(np.concatenate([self._ids, *self._added]), return_inverse=True)
+        counts = np.bincount(place[len(self._ids) :], minlength=len(ids))
+        counts[place[: len(self._ids)]] += self._counts
+        self._ids, self._counts, self._added, self._num_added = ids, counts, [], 0
+        return ids, counts
+
+
 def presample(input_ids: InputIds, num_steps: int, rows: Sequence[NodeRows], world: World) -> tuple[Ranking, ...]:
-    """Collective. Rank the nodes of each type whose rows are not near by how often the steps of an epoch need them;
-    probability: needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
-    pieces = [[np.empty(0, np.int64)] for _ in rows]
-    for step in range(num_steps):
-        world.working("presample", step)
-        for kind, ids in enumerate(input_ids(step)):
-            pieces[kind].append(ids[~rows[kind].is_near(ids)])
+    """Collective. Rank the nodes of each type whose rows are not near by how often the steps of an epoch need them, or
+    so many of these steps, at equal distances; probability: needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes
+    so)."""
+    count = min(num_steps, MOST_PRESAMPLED)
+    wanted = [IdCounts() for _ in rows]
+    for number in range(count):
+        world.working("presample", number)
+        for of_type, counts, ids in zip(rows, wanted, input_ids(number * num_steps // count), strict=True):
+            counts.add(ids[~of_type.is_near(ids)])
     rankings = []
-    for pieces_of_type in pieces:
-        unique, counts = np.unique(np.concatenate(pieces_of_type), return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        probability = (counts[order] / max(1, num_steps)).astype(np.float32)
-        rankings.append(Ranking(unique[order], probability))
+    for counts in wanted:
+        unique, uses = counts.totals()
+        order = np.argsort(-uses, kind="stable")
+        rankings.append(Ranking(unique[order], (uses[order] / max(1, count)).astype(np.float32)))
     return tuple(rankings)
 
 

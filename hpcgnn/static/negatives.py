@@ -132,10 +132,10 @@ class LinkNegatives:
         counts = self._channel.counts(np.full(self._channel.size, len(columns[end.query])))
         query, types = self._everyone(np.column_stack([columns[end.query], edge_types(columns)]), counts).T
         seed, node = end.known.of(query, types)
-        number = np.full(end.known.count, -1, np.int64)
-        number[own - end.known.first] = first + np.arange(len(own))
-        candidate = number[node]
-        pairs = np.column_stack([seed, candidate])[candidate >= 0]
+        node += end.known.first
+        place = np.minimum(np.searchsorted(own, node), max(0, len(own) - 1))
+        is_candidate = own[place] == node if len(own) else np.zeros(len(node), bool)
+        pairs = np.column_stack([seed, first + place])[is_candidate]
         begin = np.cumsum(counts) - counts
         rank = np.searchsorted(begin + counts, pairs[:, 0], side="right")
         pairs[:, 0] -= begin[rank]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
+
 import h5py
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from static_runs import (
 )
 
 from hpcgnn import native
+from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
 from hpcgnn.graph.columns import (
     GAP,
@@ -33,6 +37,7 @@ from hpcgnn.graph.columns import (
     load,
     seen_from,
 )
+from hpcgnn.static import features
 from hpcgnn.static.draw import BlockSampler
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
@@ -161,6 +166,21 @@ def test_hot_rows_are_taken_from_the_device(device, hot):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize(("most_steps", "most_added"), [(1000, 1 << 22), (4, 10), (1, 0)])
+def test_rows_that_steps_want_are_counted(monkeypatch, most_steps, most_added):
+    """Of all steps, or of some at equal distances; ids that were counted early are counted on."""
+    monkeypatch.setattr(features, "MOST_PRESAMPLED", most_steps)
+    monkeypatch.setattr(features, "MOST_ADDED", most_added)
+    rng, world = np.random.default_rng(0), World.alone(CommConfig(device="cpu"))
+    wanted = [[rng.choice(40, 15, replace=False), rng.choice(9, size)] for size in rng.integers(0, 2, 12)]
+    rows = [SimpleNamespace(is_near=lambda ids: ids < 10), SimpleNamespace(is_near=lambda ids: ids < 0)]
+    some = [wanted[number * 12 // min(12, most_steps)] for number in range(min(12, most_steps))]
+    for kind, ranking in enumerate(features.presample(wanted.__getitem__, 12, rows, world)):
+        uses = Counter(int(node) for step in some for node in step[kind] if not rows[kind].is_near(node))
+        assert np.array_equal(ranking.id, sorted(uses, key=lambda node: (-uses[node], node)))
+        assert ranking.probability == pytest.approx([uses[node] / len(some) for node in ranking.id])
+
+
 def test_the_most_used_rows_are_hot(tmp_path):
     parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
     partition = open_graph_session(MPI.COMM_SELF, parts, static_config()).partition
