@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,8 @@ class SampledStep:
 def sample_steps(session: Session, steps: np.ndarray) -> Iterator[SampledStep]:
     """Sample training steps of epoch 0 with a session of one rank."""
     batches, config = session.batches["train"], session.config
-    negatives, history = session.loaders["train"].negatives(0), session.graph.splits.history
+    drawn: Any = session.loaders["train"].negatives(0)
+    negatives, history = drawn.whole(), session.graph.splits.history
     for index in steps.tolist():
         rows = batches.at(index)
         events, negative = batches.events.take(rows), negatives.at(rows).dst

@@ -75,7 +75,7 @@ def epoch_seconds(session: Session) -> float:
     messages = torch.from_numpy(events.columns["feat"]) if feature else torch.zeros(len(events), 1)
     columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
     drawn: Any = session.loaders["train"].negatives(0)
-    negatives = torch.from_numpy(drawn.dst)
+    negatives = torch.from_numpy(drawn.whole().dst)
     model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1])
     optimizer = torch.optim.Adam(model.parameters(), lr=session.config.train.lr)
     batches = [session.batches["train"].at(step) for step in range(steps)]

@@ -72,6 +72,11 @@ class Directory:
         self._channel = channel
         self.size = int(counts.sum())
 
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks that have blocks of the list."""
+        return self._channel.size
+
     def over(self: Self, channel: Channel) -> Self:
         """Return a twin that is read over another channel."""
         twin = copy.copy(self)

@@ -21,7 +21,7 @@ from hpcgnn.loop.trainer import headline
 from hpcgnn.temporal.batches import Batches, Splits, event_times
 from hpcgnn.temporal.eval_config import BASELINES, BaselineConfig
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory
+from hpcgnn.temporal.negatives import AnyNegatives, Negatives, PairHistory, of_step
 
 
 class EdgeBank:
@@ -55,12 +55,12 @@ class EdgeBank:
         if kind != "unlimited" and not 0 < share <= 1:
             raise ValueError(f"EdgeBank's window needs a share of events in (0, 1], got {share}; is the test empty?")
         self._kind, self._share, self._train_end, self._in_batch = kind, share, train_end, earlier_in_batch
-        self._partition, self._world = partition, world
+        self._partition, self._world, self._channel = partition, world, channel
         self._history = PairHistory(partition, channel)
         self._window_begin: dict[str, np.ndarray] = {}
 
     def score(
-        self, batches: Batches, step: int, negatives: Negatives | AllOthers, columns: slice = slice(None)
+        self, batches: Batches, step: int, negatives: AnyNegatives, columns: slice = slice(None)
     ) -> tuple[np.ndarray, np.ndarray]:
         """Collective. Score a step's events and their negatives: positive [b] and negative [b, k] float32.
 
@@ -69,7 +69,7 @@ class EdgeBank:
         if batches.name not in self._window_begin:
             self._window_begin[batches.name] = self._window_begins(batches)
         at = batches.at(step)
-        events, some = batches.events.take(at), negatives.at(at, columns)
+        events, some = batches.events.take(at), of_step(negatives, batches, step, columns, self._channel)
         dst = np.concatenate([events.dst[:, None], some.dst], axis=1)
         src = np.repeat(events.src[:, None], dst.shape[1], axis=1)
         if some.src is not None:

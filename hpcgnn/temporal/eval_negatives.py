@@ -26,7 +26,7 @@ from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.eval_config import NEGATIVE_KINDS
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negative_file import NegativeFile, is_none, open_negatives
-from hpcgnn.temporal.negatives import AllOthers, Negatives, PairHistory, random_negatives
+from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, random_negatives
 
 REMEDY = "set eval.negatives random, or file"
 
@@ -166,9 +166,7 @@ class NegativeSource:
     seed: int
 
 
-def eval_negatives(
-    kind: str, batches: Batches, per_event: int, source: NegativeSource, path: str = ""
-) -> Negatives | AllOthers:
+def eval_negatives(kind: str, batches: Batches, per_event: int, source: NegativeSource, path: str = "") -> AnyNegatives:
     """Collective. Make the negatives of this rank's events of a split, in the order of ``batches.events``.
 
     kind:
@@ -222,7 +220,7 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     node of the pool, not compared with the batch.
     """
     drawing = _Drawing.plan(kind, batches, source)
-    dst = random_negatives(batches, source.pool, per_event, source.seed).dst
+    dst = random_negatives(batches, source.pool, per_event, source.seed).whole().dst
     src = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1)
     event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
     for number in range(ROUNDS):

@@ -22,7 +22,7 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
 from hpcgnn.temporal.config import DataConfig, SamplingConfig
 from hpcgnn.temporal.mail import Mailing
-from hpcgnn.temporal.negatives import AllOthers, Negatives, no_negatives, random_negatives, split_pool
+from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negatives, split_pool
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import TemporalSampler
 from hpcgnn.temporal.sides import Needs, Placement
@@ -53,7 +53,7 @@ class Planning:
 
     sampler: TemporalSampler
     channel: Channel
-    fixed: Callable[[Batches], Negatives | AllOthers] | None = None
+    fixed: Callable[[Batches], AnyNegatives] | None = None
     epochs: range = range(1)
     chunk: int = 0
     timers: Timers = field(default_factory=Timers)
@@ -96,7 +96,7 @@ class TemporalLoader:
             )  # fmt: skip
             planning = Planning(sampler, channel)
         self._planning, self.sampler = planning, planning.sampler
-        self._fixed: Negatives | AllOthers | None = None
+        self._fixed: AnyNegatives | None = None
         if planning.fixed is None:
             self._pool = split_pool(self._sampling.negative_pool, self.batches, partition, world, planning.channel)
 
@@ -143,7 +143,7 @@ class TemporalLoader:
         in_a_row = sampler.plans_in_a_row(batches, pieces[0][0].per_event)
         return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch, in_a_row)
 
-    def _pieces(self, epoch: int) -> list[tuple[Negatives | AllOthers, int, slice]]:
+    def _pieces(self, epoch: int) -> list[tuple[AnyNegatives, int, slice]]:
         """Collective. Yield for each plan of a step its negatives, its epoch, and which of the negatives it looks
         at."""
         if self._split == "train":
@@ -154,8 +154,8 @@ class TemporalLoader:
         firsts = range(0, max(1, negatives.per_event), chunk)
         return [(negatives, epoch, slice(first, first + chunk)) for first in firsts]
 
-    def negatives(self, epoch: int) -> Negatives | AllOthers:
-        """Collective. Make the negatives of this rank's events: new ones every epoch in training, fixed ones
+    def negatives(self, epoch: int) -> AnyNegatives:
+        """Collective. Choose the negatives of this rank's events: new ones every epoch in training, fixed ones
         elsewhere."""
         if self._planning.fixed is None:
             count, seed = self._sampling.negatives, self._graph.seed

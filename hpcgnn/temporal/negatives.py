@@ -18,6 +18,8 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.graph import TemporalPartition
 
+DRAWN_AT_ONCE = 1 << 22  # negatives, about, of a rank
+
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
@@ -33,11 +35,18 @@ class Negatives:
         """k."""
         return self.dst.shape[1]
 
-    def at(self, events: slice, columns: slice = slice(None), channel: Channel | None = None) -> Negatives:
-        """Return the negatives of some of the events, such as those of one step; columns: some of each event's;
-        channel: of no use here, where nobody is asked."""
+    def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
+        """Return the negatives of some of the events, such as those of one step; columns: some of each event's."""
         src = None if self.src is None else self.src[events, columns]
         return Negatives(self.dst[events, columns], src, None if self.count is None else self.count[events])
+
+    def stretch(self, step: int, channel: Channel) -> tuple[Negatives, int]:
+        """Return the negatives of a stretch of steps, here of all, and the place of its first event, here 0."""
+        return self, 0
+
+    def whole(self) -> Negatives:
+        """Return the negatives of all events."""
+        return self
 
 
 def no_negatives(batches: Batches) -> Negatives:
@@ -58,12 +67,11 @@ class AllOthers:
         """k."""
         return self.pool.size - 1
 
-    def at(self, events: slice, columns: slice = slice(None), channel: Channel | None = None) -> Negatives:
+    def at(self, events: slice, columns: slice, channel: Channel) -> Negatives:
         """Collective. Return the negatives of some of the events; columns: some of each event's, on all ranks alike,
-        and no others are made or fetched; channel: another one than the pool's."""
+        and no others are made or fetched."""
         first, last, _ = columns.indices(self.per_event)
-        pool = self.pool if channel is None else self.pool.over(channel)
-        members, other = pool.lookup(np.arange(first, max(first, last) + 1)), np.arange(first, last)
+        members, other = self.pool.over(channel).lookup(np.arange(first, max(first, last) + 1)), np.arange(first, last)
         return Negatives(members[other - first + (other >= self.place[events, None])])
 
 
@@ -90,14 +98,57 @@ def split_pool(
     return negative_pool(kind, shown.dst, partition, world, channel)
 
 
-def random_negatives(batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0) -> Negatives:
-    """Collective. Draw nodes uniformly from the pool, for the events' own sources: in training others in every
-    epoch."""
-    rows = batches.events.row
+class RandomNegatives:
+    """Negatives that are drawn from a pool, for a stretch of steps at a time: the same steps on all ranks. What is
+    drawn is a function of the random key and the event."""
+
+    def __init__(self, batches: Batches, pool: NodeDirectory, per_event: int, random: Random):
+        """per_event: k above 0; random: their key."""
+        self.per_event, self._batches, self._pool, self._random = per_event, batches, pool, random
+        numbers = per_event * -(-int(batches.sizes.max(initial=1)) // pool.num_ranks)  # of a step and rank
+        self._num_steps = max(1, DRAWN_AT_ONCE // numbers)
+        self._number, self._drawn = -1, no_negatives(batches)
+
+    def stretch(self, step: int, channel: Channel) -> tuple[Negatives, int]:
+        """Collective. Return the negatives of the events of a stretch with a step, and the place of the first of these
+        events among all; steps are asked for in one order on all ranks. channel: over which the pool is asked."""
+        number, indptr = step // self._num_steps, self._batches.indptr
+        first, last = np.minimum(np.array([number, number + 1]) * self._num_steps, len(indptr) - 1)
+        events = slice(int(indptr[first]), int(indptr[last]))
+        if number != self._number:
+            self._number, self._drawn = number, self._draw(events, self._pool.over(channel))
+        return self._drawn, events.start
+
+    def whole(self) -> Negatives:
+        """Collective. Return the negatives of all events."""
+        return self._draw(slice(None), self._pool)
+
+    def _draw(self, events: slice, pool: NodeDirectory) -> Negatives:
+        rows = self._batches.events.row[events]
+        return Negatives(pool.lookup(native.random_integers(self._random, rows, self.per_event, pool.size)))
+
+
+def random_negatives(
+    batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0
+) -> RandomNegatives | Negatives:
+    """Choose nodes uniformly from the pool, for the events' own sources: in training others in every epoch."""
     if per_event == 0 or pool.size == 0:
         return no_negatives(batches)
     key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
-    return Negatives(pool.lookup(native.random_integers(key, rows, per_event, pool.size)))
+    return RandomNegatives(batches, pool, per_event, key)
+
+
+AnyNegatives = Negatives | RandomNegatives | AllOthers
+
+
+def of_step(negatives: AnyNegatives, batches: Batches, step: int, columns: slice, channel: Channel) -> Negatives:
+    """Collective. Return the negatives of this rank's events of a step; columns: some of each event's, on all ranks
+    alike; channel: over which a pool is asked."""
+    events = batches.at(step)
+    if isinstance(negatives, AllOthers):
+        return negatives.at(events, columns, channel)
+    drawn, first = negatives.stretch(step, channel)
+    return drawn.at(slice(events.start - first, events.stop - first), columns)
 
 
 class PairHistory:

@@ -18,7 +18,7 @@ from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import SamplingConfig
 from hpcgnn.temporal.graph import History, TemporalPartition
-from hpcgnn.temporal.negatives import AllOthers, Negatives
+from hpcgnn.temporal.negatives import AnyNegatives
 from hpcgnn.temporal.neighbors import Answer, Array, Queries, neighbor_queries, root_identity
 from hpcgnn.temporal.plan import Level, Query, StepPlan, pad_plan
 from hpcgnn.temporal.sides import DeviceSide, HostSide, Needs, Placement, graph_bytes
@@ -63,7 +63,7 @@ class TemporalSampler:
         return min(MOST_PLANS_IN_A_ROW, max(1, NEIGHBORS_IN_A_ROW // neighbors))
 
     def plan(
-        self, batches: Batches, negatives: Negatives | AllOthers, epoch: int, step: int, write: bool = True,
+        self, batches: Batches, negatives: AnyNegatives, epoch: int, step: int, write: bool = True,
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
         """Collective. Plan a step. negatives: of all events of the split, of which ``columns`` are looked at; without

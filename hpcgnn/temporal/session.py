@@ -26,7 +26,7 @@ from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.model import Sizes, TemporalModel, resolve_model
-from hpcgnn.temporal.negatives import AllOthers, Negatives, negative_pool, no_negatives
+from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
 from hpcgnn.temporal.sides import Needs, Placement
 
@@ -134,7 +134,7 @@ def _make_loaders(
     evaluates = make(partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors)
     epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
     draws = goal.draws_negatives
-    fixed: Callable[[Batches], Negatives | AllOthers] = no_negatives
+    fixed: Callable[[Batches], AnyNegatives] = no_negatives
     if draws:
         pool = negative_pool(config.sampling.negative_pool, partition.events.dst, partition, world, channel)
         source = NegativeSource(partition, graph.splits, pool, world, channel, config.train.seed)

@@ -24,7 +24,7 @@ from hpcgnn.temporal.config import SamplingConfig
 from hpcgnn.temporal.graph import Events, History, TemporalPartition
 from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.temporal.memory import HotNodes
-from hpcgnn.temporal.negatives import AllOthers, Negatives
+from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, of_step
 from hpcgnn.temporal.neighbors import Answer, Array, Histories, NeighborSource, Queries
 from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan, on_device
 
@@ -80,11 +80,9 @@ class HostSide:
         """Return 0 to count - 1, int64."""
         return np.arange(count)
 
-    def events(
-        self, batches: Batches, negatives: Negatives | AllOthers, step: int, columns: slice
-    ) -> tuple[Events, Negatives]:
+    def events(self, batches: Batches, negatives: AnyNegatives, step: int, columns: slice) -> tuple[Events, Negatives]:
         """Return this rank's events of a step, and some columns of their negatives."""
-        return batches.events.take(batches.at(step)), negatives.at(batches.at(step), columns, self._channel)
+        return batches.events.take(batches.at(step)), of_step(negatives, batches, step, columns, self._channel)
 
     def route(self, ids: Array) -> tuple[Array, Route, Array]:
         """Collective. Plan the route: inverse [n] int32 into the unique ids (-1 for padding), the route to their rows,
@@ -169,11 +167,9 @@ class DeviceSide:
         """Return 0 to count - 1, int64."""
         return torch.arange(count, device=self._device)
 
-    def events(
-        self, batches: Batches, negatives: Negatives | AllOthers, step: int, columns: slice
-    ) -> tuple[Events, Negatives]:
-        """Return this rank's events of a step, and some columns of their negatives: slices of those of a split and an
-        epoch, which are brought to the device once."""
+    def events(self, batches: Batches, negatives: AnyNegatives, step: int, columns: slice) -> tuple[Events, Negatives]:
+        """Return this rank's events of a step, and some columns of their negatives: slices of those of a split and of a
+        stretch of steps, which are brought to the device once."""
         if batches.name not in self._events or self._events[batches.name][0] is not batches:
             events, put = batches.events, self._put
             labels = {name: put(values) for name, values in events.columns.items() if name == "label"}
@@ -183,10 +179,11 @@ class DeviceSide:
         own = self._events[batches.name][1].take(rows)
         if isinstance(negatives, AllOthers):
             return own, Negatives(self._put(negatives.at(rows, columns, self._channel).dst))
-        if self._negatives is None or self._negatives[0] is not negatives:
-            src, count = (None if values is None else self._put(values) for values in (negatives.src, negatives.count))
-            self._negatives = negatives, Negatives(self._put(negatives.dst), src, count)
-        return own, self._negatives[1].at(rows, columns)
+        drawn, first = negatives.stretch(step, self._channel)
+        if self._negatives is None or self._negatives[0] is not drawn:
+            src, count = (None if values is None else self._put(values) for values in (drawn.src, drawn.count))
+            self._negatives = drawn, Negatives(self._put(drawn.dst), src, count)
+        return own, self._negatives[1].at(slice(rows.start - first, rows.stop - first), columns)
 
     def _put(self, values: np.ndarray) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

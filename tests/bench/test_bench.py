@@ -47,7 +47,7 @@ def epoch_bytes(comm, parts: Path, config) -> np.ndarray:
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
     (planning,) = session.loaders["train"].channels()
     before = planning.sent_bytes
-    session.loaders["train"].negatives(0)  # drawn once an epoch: no part of a step
+    session.loaders["train"].negatives(0).whole()  # drawn once an epoch: no part of a step
     drawn = planning.sent_bytes - before
     before = np.array([planning.sent_bytes + drawn, session.graph.channel.sent_bytes])
     with session.plans("train", 0) as plans:

@@ -14,7 +14,7 @@ from hpcgnn.temporal.batches import Batches, Splits, make_batches, open_splits
 from hpcgnn.temporal.config import DataConfig
 from hpcgnn.temporal.eval_negatives import NegativeSource, eval_negatives
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negatives import negative_pool
+from hpcgnn.temporal.negatives import negative_pool, of_step
 
 
 def module_folder(comm, tmp_path_factory) -> Path:
@@ -59,7 +59,7 @@ class Evaluation:
         """Collective. Flat row ids of the negative pairs of the whole split, [events, k, 2] in order of event row, on
         rank 0."""
         made = eval_negatives(kind, self.batches, per_event, self.source, str(path))
-        steps = [made.at(self.batches.at(step)) for step in range(self.batches.num_steps)]
+        steps = [of_step(made, self.batches, step, slice(None), self.channel) for step in range(self.batches.num_steps)]
         assert all(step.per_event == made.per_event for step in steps)
         dst = np.concatenate([np.empty((0, made.per_event), np.int64), *(step.dst for step in steps)])
         src = np.repeat(self.batches.events.src[:, None], made.per_event, axis=1)

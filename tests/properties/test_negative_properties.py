@@ -43,8 +43,9 @@ def test_random_negatives_of_events(comm, world, channel, pool, rows, ranks, hom
     row = np.array(rows, np.int64)
     with same_verdict(comm):
         directory = NodeDirectory(world, channel, pool[here], 1000 + pool[here], NODES)
-        batches = SimpleNamespace(name=split, events=Events(row[own], own, own, own, {}))
-        drawn = random_negatives(batches, directory, per_event, seed, epoch).dst
+        events, sizes = Events(row[own], own, own, own, {}), np.array([len(rows)])
+        batches = SimpleNamespace(name=split, events=events, sizes=sizes)
+        drawn = random_negatives(batches, directory, per_event, seed, epoch).whole().dst
         if not per_event or not len(pool):
             assert drawn.shape == (len(own), 0)
             return

@@ -21,6 +21,7 @@ from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.temporal import negatives
 from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negative_file import open_negatives
@@ -90,6 +91,16 @@ def test_pairs_that_met(comm, graph, parts, kind, split):
     assert fallbacks < 0.02 * drawn.size
     assert not pvalues or min(pvalues) > 1e-5
     assert pvalues or kind == "inductive"
+
+
+@pytest.mark.parametrize("at_once", [1, 150])
+def test_stretches_of_any_length_draw_the_same(comm, parts, monkeypatch, at_once):
+    """Stretches of a step, and of several."""
+    evaluation = Evaluation.open(comm, parts)
+    expected = evaluation.negatives("random", 3)
+    monkeypatch.setattr(negatives, "DRAWN_AT_ONCE", at_once)
+    found = evaluation.negatives("random", 3)
+    assert comm.rank > 0 or np.array_equal(found, expected)
 
 
 def test_all_others(comm, graph, parts):
@@ -290,13 +301,14 @@ def test_pickle_of_an_older_numpy(tmp_path):
 def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
     count = 1_000_001
     world = World.alone(CommConfig(device="cpu"))
-    pool = NodeDirectory(world, world.own_channel(), np.arange(count), np.arange(count)[::-1].copy(), count)
+    pool_channel = world.own_channel()
+    pool = NodeDirectory(world, pool_channel, np.arange(count), np.arange(count)[::-1].copy(), count)
     others = AllOthers(pool, np.arange(50) * 7)
-    whole = others.at(slice(3, 9)).dst
-    assert all(np.array_equal(others.at(slice(3, 9), part).dst, whole[:, part])
+    whole = others.at(slice(3, 9), slice(None), pool_channel).dst
+    assert all(np.array_equal(others.at(slice(3, 9), part, pool_channel).dst, whole[:, part])
                for part in (slice(None), slice(0, 100), slice(40, 60), slice(999_900, 1_000_100)))  # fmt: skip
     tracemalloc.start()
-    others.at(slice(0, 50), slice(500, 600))
+    others.at(slice(0, 50), slice(500, 600), pool_channel)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
 
