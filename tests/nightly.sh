@@ -4,7 +4,7 @@
 #   fuzz         changed inputs to all readers, other ones every day
 #   properties   the properties of tests/properties on many more examples, other ones every day
 #   soak         kills, hangs and lost nodes at random moments
-#   long         the tests marked nightly: the commands of long pages of docs/, nine epochs on 1 and 4 ranks
+#   long         the tests marked nightly: the commands of long pages of docs/, wikipedia on 1, 2, 4 and 8 ranks
 #   ranks        all tests on 3 and on 4 ranks; CI runs each on one of both
 #   browser      the report page in a headless browser
 #   mpich        the tests under MPICH

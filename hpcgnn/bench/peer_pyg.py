@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from hpcgnn.loop.session import Session
 from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.graph import FEATURE
 
 WARM_UP_STEPS = 5
 
@@ -72,7 +74,7 @@ def epoch_seconds(session: Session) -> float:
     events, steps = session.batches["train"].events, session.batches["train"].num_steps
     feature = session.partition.edge_width
     # PyG drops empty messages of width 0 and then finds too few: one column of zeros stands for "no features".
-    messages = torch.from_numpy(events.columns["feat"]) if feature else torch.zeros(len(events), 1)
+    messages = torch.from_numpy(np.asarray(events.columns[FEATURE])) if feature else torch.zeros(len(events), 1)
     columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
     drawn: Any = session.loaders["train"].negatives(0)
     negatives = torch.from_numpy(drawn.whole().dst)

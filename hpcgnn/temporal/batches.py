@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.config import DataConfig
-from hpcgnn.temporal.graph import Events, History, TemporalPartition, open_partition
+from hpcgnn.temporal.graph import FEATURE, Events, FeatureRows, History, TemporalPartition, open_partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +246,24 @@ def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel
     """Hand surplus events over; returns the events this rank handles, in order, and their steps."""
     if channel.size == 1:
         return events, step
-    names = list(events.columns)
-    columns = [events.row, events.src, events.dst, events.time, *events.columns.values(), step]
-    *moved, step = exchange_columns(columns, spill(step, sizes, channel), channel)
+    target = spill(step, sizes, channel)
+    feature = events.columns.get(FEATURE)
+    plain = {name: column for name, column in events.columns.items() if name != FEATURE}
+    columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
+    *moved, step = exchange_columns(columns, target, channel)
     row, src, dst, time, *columns = moved
-    events = Events(row, src, dst, time, dict(zip(names, columns, strict=True)))
-    by_row = np.argsort(events.row, kind="stable")
-    return events.take(by_row), step[by_row]
+    named: dict[str, Any] = dict(zip(plain, columns, strict=True))
+    if feature is not None:
+        named[FEATURE] = _moved_features(feature, target, channel)
+    by_row = np.argsort(row, kind="stable")
+    return Events(row, src, dst, time, named).take(by_row), step[by_row]
+
+
+def _moved_features(feature: FeatureRows, target: np.ndarray, channel: Channel) -> FeatureRows:
+    """Collective. Hand over the features of events that go to other ranks; those of others stay where they are."""
+    source = np.full(len(target), channel.rank)
+    source, index = exchange_columns([source, feature.index], target, channel)
+    leaves, came = target != channel.rank, source != channel.rank
+    (more,) = exchange_columns([np.asarray(feature[leaves])], target[leaves], channel)
+    index[came] = len(feature.table) + np.arange(came.sum())
+    return FeatureRows(feature.table, more, index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,7 +20,7 @@ from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
 from hpcgnn.graph.original_ids import OriginalIds
 
 FIXED = ("row", "src", "dst", "time")
-KEPT = ("feat", "label", "split")  # further columns of events that training uses
+FEATURE, LABEL, SPLIT = KEPT = ("feat", "label", "split")  # further columns of events that training uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,29 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureRows:
+    """A column of event features [e, F] that stays where it is until it is read as an array: rows ``index`` [e] of a
+    table, behind which those of ``more`` are numbered."""
+
+    table: np.ndarray
+    more: np.ndarray
+    index: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> FeatureRows:
+        return FeatureRows(self.table, self.more, self.index[chosen])
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        rows = np.empty((len(self), self.table.shape[1]), dtype or self.table.dtype)
+        in_table = self.index < len(self.table)
+        rows[in_table] = self.table[self.index[in_table]]
+        rows[~in_table] = self.more[self.index[~in_table] - len(self.table)]
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
 class Events:
     """Events in order of row id: row, src, dst (global ids), time, all int64 [e]; columns: further columns by name."""
 
@@ -49,7 +73,7 @@ class Events:
     src: np.ndarray
     dst: np.ndarray
     time: np.ndarray
-    columns: dict[str, np.ndarray]
+    columns: dict[str, Any]
 
     def __len__(self) -> int:
         return len(self.row)
@@ -144,13 +168,14 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, worki
     flat_row = np.concatenate([base[t] + p.rows[t] for t in range(len(types)) for p in parts]).astype(np.int64)
     features, feature_of = _merge_features(parts)
     history = _merge_history(parts, book, rank, feature_of)
-    own = [_own_events(p, book, part) for p, part in zip(parts, book.parts_of(rank), strict=True)]
+    rows_of = [None] * len(parts) if feature_of is None else feature_of
+    own = [_own_events(*of_part, book) for of_part in zip(parts, book.parts_of(rank), rows_of, strict=True)]
     node_ids = {}
     for kind, name in enumerate(types):  # row ids where the graph has no original ones
         node_ids[name] = np.concatenate([p.node_columns[kind].get("id", p.rows[kind]) for p in parts])
     return TemporalPartition(
         book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids, history,
-        _merge_events(own), features, tuple(name for name in parts[0].edges if name not in FIXED + KEPT),
+        _merge_events(own, features), features, tuple(name for name in parts[0].edges if name not in FIXED + KEPT),
         time_scale,
     )  # fmt: skip
 
@@ -180,11 +205,11 @@ def _read_part(path, part: int, set_id: str, digest: str | None, types, relation
 def _merge_features(parts: list[_Part]) -> tuple[np.ndarray | None, list[np.ndarray] | None]:
     """Merge the features of events: one row for each that any part holds, float32, and for each part the row of each of
     its events."""
-    if "feat" not in parts[0].edges:
+    if FEATURE not in parts[0].edges:
         return None, None
     rows = np.concatenate([p.edges["row"] for p in parts])
     _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    features = np.concatenate([files.as_matrix(p.edges["feat"]) for p in parts])[first].astype(np.float32)
+    features = np.concatenate([files.as_matrix(p.edges[FEATURE]) for p in parts])[first].astype(np.float32)
     return features, np.split(inverse, np.cumsum([len(p.edges["row"]) for p in parts])[:-1])
 
 
@@ -218,20 +243,23 @@ def _entry_columns(part: _Part, book: Book, index: int) -> dict[str, np.ndarray]
     }
 
 
-def _own_events(part: _Part, book: Book, index: int) -> Events:
-    """Choose the events of a part whose source lies in it."""
+def _own_events(part: _Part, index: int, feature_rows: np.ndarray | None, book: Book) -> Events:
+    """Choose the events of a part whose source lies in it; in place of features, their rows among those of all
+    parts."""
     block = np.searchsorted(book.offsets[:, 0], part.edges["src"], side="right") - 1
     own = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
     fixed = {key: part.edges[key][own].astype(np.int64) for key in FIXED}
-    columns = {key: part.edges[key][own] for key in KEPT if key in part.edges}
-    if "feat" in columns:
-        columns["feat"] = files.as_matrix(columns["feat"]).astype(np.float32)
+    columns = {key: part.edges[key][own] for key in (LABEL, SPLIT) if key in part.edges}
+    if feature_rows is not None:
+        columns[FEATURE] = feature_rows[own]
     return Events(**fixed, columns=columns)
 
 
-def _merge_events(pieces: list[Events]) -> Events:
+def _merge_events(pieces: list[Events], features: np.ndarray | None) -> Events:
     row, src, dst, time = (np.concatenate([getattr(p, key) for p in pieces]) for key in ("row", "src", "dst", "time"))
-    columns = {key: np.concatenate([p.columns[key] for p in pieces]) for key in pieces[0].columns}
+    columns: dict[str, Any] = {key: np.concatenate([p.columns[key] for p in pieces]) for key in pieces[0].columns}
+    if features is not None:
+        columns[FEATURE] = FeatureRows(features, features[:0], columns[FEATURE])
     return Events(row, src, dst, time, columns).take(np.argsort(row, kind="stable"))
 
 

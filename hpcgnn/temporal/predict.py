@@ -24,7 +24,7 @@ from hpcgnn.loop.session import Session
 from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.graph import Events
+from hpcgnn.temporal.graph import FEATURE, Events
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 
@@ -81,7 +81,7 @@ def query_plan(
     [m, F]: of the events that they may be, zeros where nothing is predicted from it."""
     width, classifies = session.partition.edge_width, session.config.task.classifies
     feature = np.zeros((len(rows), width), np.float32) if feature is None else feature
-    columns = {"label": np.full(len(rows), MISSING if classifies else np.nan)} | ({"feat": feature} if width else {})
+    columns = {"label": np.full(len(rows), MISSING if classifies else np.nan)} | ({FEATURE: feature} if width else {})
     events = Events(rows.astype(np.int64), src, dst, time, columns)
     end = np.array([session.partition.num_events])
     batches = Batches("queries", events, np.array([0, len(rows)]), np.array([size]), end, np.zeros(len(rows), bool))

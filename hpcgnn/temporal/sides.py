@@ -16,12 +16,11 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
-from hpcgnn.graph import files
 from hpcgnn.native import Random
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import SamplingConfig
-from hpcgnn.temporal.graph import Events, History, TemporalPartition
+from hpcgnn.temporal.graph import FEATURE, Events, History, TemporalPartition
 from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.temporal.memory import HotNodes
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, of_step
@@ -130,9 +129,9 @@ class HostSide:
     def event_feature(self, events: Events) -> torch.Tensor:
         """Bring features [b, F] of events to the device."""
         place = self._place
-        if "feat" not in events.columns:
+        if FEATURE not in events.columns:
             return torch.empty((len(events), 0), dtype=place.dtype, device=place.device)
-        feature = torch.from_numpy(np.ascontiguousarray(files.as_matrix(events.columns["feat"])))
+        feature = torch.from_numpy(np.ascontiguousarray(events.columns[FEATURE]))
         return upload(feature, place.device).to(place.dtype)
 
 

@@ -28,7 +28,7 @@ def bare(command: list[str], folder: Path, **variables: str) -> list[str]:
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("ranks", [0, 2, 8])
+@pytest.mark.parametrize("ranks", [0, 2, pytest.param(8, marks=pytest.mark.nightly)])
 def test_train_without_arguments(mpirun, tmp_path, ranks):
     """Alone (0) and under mpirun; the last lines are a result better than chance, in the default run folder."""
     launcher = [mpirun.path, "-np", str(ranks)] if ranks else []

@@ -67,7 +67,7 @@ def test_numbers_that_are_none_are_refused(graphs, tmp_path, column, place, wron
         return
     share = open_partition(tmp_path / "parts", 0, 1)
     if column.startswith("edges"):
-        assert share.events.columns["feat"].tobytes() == values.tobytes()
+        assert np.asarray(share.events.columns["feat"]).tobytes() == values.tobytes()
     else:
         first = 0 if "user" in column else 40
         stored = share.node_feature[np.argsort(share.flat_row)][first : first + len(values)]

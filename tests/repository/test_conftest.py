@@ -13,7 +13,7 @@ import selection
 from conftest import clean_environment
 from places import TESTS
 
-pytestmark = pytest.mark.launcher
+pytestmark = [pytest.mark.launcher, pytest.mark.nightly]
 
 HEADER = """
 import os
