@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class Channel:
 
     ``polite`` channels wait by Test and short sleeps: a blocking wait in a background thread would spin on a core that
     the main thread needs. ``direct`` sends device memory as it is (CUDA-aware MPI); otherwise it is staged in pinned
-    memory.
+    memory. node: a channel of the ranks of this rank's node, or None.
     """
 
     def __init__(self, comm: MPI.Comm, polite: bool = False, direct: bool = False, max_bytes: int = MAX_BYTES):
@@ -54,6 +55,7 @@ class Channel:
         self.rank, self.size = comm.rank, comm.size
         self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
         self.sent_to = np.zeros(self.size, np.int64)  # bytes by destination
+        self.node: Channel | Any = None
 
     @property
     def sent_bytes(self) -> int:

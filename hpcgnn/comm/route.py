@@ -72,15 +72,17 @@ class Route:
         return cls(channel, counts, counts, None, none, none, none, none, none)
 
     @classmethod
-    def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel) -> Route:
-        """Collective. Plan the exchange of rows whose owners are known; (owner, local) pairs are unique."""
+    def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel, narrow: bool = True) -> Route:
+        """Collective. Plan the exchange of rows whose owners are known; (owner, local) pairs are unique. narrow: rows
+        are sent in 32 bits, else whole, as numbers that only the owner understands."""
         order = None
         if np.any(owner[1:] < owner[:-1]):
             by_owner = np.argsort(owner, kind="stable")
             order, local = by_owner, local[by_owner]
         want_counts = np.bincount(owner, minlength=channel.size).astype(np.int64)
         serve_counts = channel.counts(want_counts)
-        requests = channel.array(narrow_rows(local), want_counts, serve_counts).astype(np.int64)
+        sent = narrow_rows(local) if narrow else local
+        requests = channel.array(sent, want_counts, serve_counts).astype(np.int64)
         return cls._build(channel, want_counts, serve_counts, order, requests)
 
     @classmethod
@@ -189,6 +191,46 @@ class Route:
         if self.order is not None:
             received = self.reorder(received)
         return (received,) if len(rows) == 1 else _unpack(received, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoute:
+    """A plan for pulls in which the ranks of a node ask other nodes together: a row that any of them wants travels to
+    the node once, to the rank that asks for it, and from there to those that want it.
+
+    far: to the owners of the rows that this rank asks for; near: within the node, to the ranks that ask for what this
+    rank wants; what they serve are far's rows."""
+
+    near: Route
+    far: Route
+
+    @classmethod
+    def plan(cls, asks: np.ndarray, ids: np.ndarray, ownership: Ownership, channel: Channel) -> NodeRoute:
+        """Collective. Plan pulls of the rows of unique global ids [W]; asks [W]: the rank within the node that asks for
+        each, the same at all of its ranks."""
+        near = Route.plan_located(asks, ids, channel.node, narrow=False)
+        return cls(near, Route.plan(ownership, near.served.numpy(), channel))
+
+    @property
+    def served(self) -> torch.Tensor:
+        """Unique local rows [S] that this rank serves to other nodes."""
+        return self.far.served
+
+    def to(self, device: torch.device) -> NodeRoute:
+        """Return the route with its index tensors on ``device``."""
+        return NodeRoute(self.near.to(device), self.far.to(device))
+
+    def over(self, channel: Channel) -> NodeRoute:
+        """Return the route over another channel, to execute in another thread than it was planned in."""
+        return NodeRoute(self.near.over(channel.node), self.far.over(channel))
+
+    def pull(self, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Collective. Fetch the wanted ids' rows of the owners' tables [local rows, ...]; returns [W, ...] for each."""
+        return self.near.pull_served(*self.far.pull(*tables))
+
+    def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Collective. Fetch values [S, ...] that owners have for their served rows only."""
+        return self.near.pull_served(*self.far.pull_served(*values))
 
 
 class Pull:

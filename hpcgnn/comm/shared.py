@@ -35,7 +35,7 @@ class NodeMemory:
     node: their communicator; bytes [num_bytes] uint8. The memory is gone when the last of its processes is."""
 
     def __init__(self, world: World, node: Any, num_bytes: int):
-        """node: of ``node_of``; num_bytes: the same on all its ranks. Raises DistributedError where a node refuses."""
+        """node: of ``world.node``; num_bytes: the same on all its ranks. Raises DistributedError where one refuses."""
         self.node = node
         own_bytes, error = (max(1, num_bytes) if node.rank == 0 else 0), None
         try:
@@ -75,7 +75,7 @@ class SharedRows:
         width = np.array([_row_bytes(piece.dtype, piece.shape[1:]) for piece in pieces])
         size = counts.sum(axis=0) * width
         start, self.num_bytes = _places(size, 8)
-        self._shared = NodeMemory(world, node_of(world), self.num_bytes)
+        self._shared = NodeMemory(world, world.node(), self.num_bytes)
         begin = start + (np.cumsum(counts, axis=0) - counts) * width  # [R, A]
         for piece, at in zip(pieces, begin[world.rank], strict=True):
             raw = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
@@ -173,7 +173,7 @@ class NodeColumns:
 def share_columns(world: World, shapes: Sequence[Shape]) -> NodeColumns | None:
     """Collective. Make NodeColumns; None, on all ranks, where a node lacks the memory or refuses it: then rows
     travel in messages."""
-    node = node_of(world)
+    node = world.node()
     needed = node.allreduce(sum(shape[0] * _row_bytes(dtype, shape[1:]) for shape, dtype in shapes))
     has_room = needed + SPARE <= free_memory(world)
     if not world.any(not has_room):
@@ -185,20 +185,10 @@ def share_columns(world: World, shapes: Sequence[Shape]) -> NodeColumns | None:
 
 def has_neighbors(world: World) -> bool:
     """Collective. Say whether some node has several ranks."""
-    node = node_of(world)
+    node = world.node()
     size = node.size
     node.Free()
     return world.any(size > 1)
-
-
-def node_of(world: World) -> Any:
-    """Collective. Make the communicator of the ranks that share this rank's memory, as ``comm.node_ranks`` says."""
-    node, most = world.mpi.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank), world.config.node_ranks
-    if not most:
-        return node
-    part = node.Split(world.rank // most, world.rank)
-    node.Free()
-    return part
 
 
 def free_memory(world: World) -> int:

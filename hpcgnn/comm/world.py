@@ -45,8 +45,8 @@ class CommConfig:
         sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
         overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
             once, to see what that hides.
-        node_ranks: so many ranks, in order, are those of a node, which read each other's rows in shared memory;
-            0: all that can share memory; 1: none does, and rows travel in messages.
+        node_ranks: so many ranks, in order, are those of a node, which read each other's rows in shared memory and ask
+            other nodes together; 0: all that can share memory; 1: none does, and rows travel to each rank.
         time_parallel: of runs on snapshots: so many groups of ranks split a step's snapshots between them, besides the
             nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
@@ -171,13 +171,30 @@ class World(Group):
         spare = self._spare_cores or self.config.sampler_ranks > 0
         return max(PLANS_AHEAD * spare, in_flight if in_flight > 1 else 0)
 
-    def channel(self, polite: bool = False) -> Channel:
-        """Collective. Make a channel with a communicator of its own; polite: for a background thread. Communicators of
-        channels that are used no more are freed: MPI libraries have but some thousand."""
+    def channel(self, polite: bool = False, by_node: bool = False) -> Channel:
+        """Collective. Make a channel with a communicator of its own; polite: for a background thread; by_node: with one
+        within the node, where there are several nodes, one of which has several ranks. Communicators of channels that
+        are used no more are freed: MPI libraries have but some thousand."""
         self.free_channels()
-        channel = Channel(self._comm, polite, self.gpu_direct, self.config.max_message_bytes)
-        self._channels.append((weakref.ref(channel), channel.mpi))
+        options = polite, self.gpu_direct, self.config.max_message_bytes
+        channel = Channel(self._comm, *options)
+        if by_node:
+            node = self.node()
+            largest, has_several = self.reduce_array(np.array([node.size, node.size < self.size]), "max")
+            if largest > 1 and has_several:
+                channel.node = Channel(node, *options)
+            node.Free()
+        self._channels += [(weakref.ref(own), own.mpi) for own in (channel, channel.node) if own is not None]
         return channel
+
+    def node(self) -> Any:
+        """Collective. Make the communicator of the ranks that share this rank's memory, as ``comm.node_ranks`` says."""
+        node, most = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank), self.config.node_ranks
+        if not most:
+            return node
+        part = node.Split(self.rank // most, self.rank)
+        node.Free()
+        return part
 
     def free_channels(self) -> None:
         """Collective. Free the communicators of channels that no rank holds any more; that of one that another rank

@@ -18,7 +18,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import Route
+from hpcgnn.comm.route import NodeRoute, Route
 from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
@@ -54,14 +54,14 @@ class Fetch:
 
     def to(self, device: torch.device, channel: Channel) -> Fetch:
         """Return this fetch with its index tensors on a device, over another channel."""
-        routes = {name: getattr(self, name).over(channel).to(device) for name in self._names(Route)}
+        routes = {name: getattr(self, name).over(channel).to(device) for name in self._names(Route, NodeRoute)}
         if device.type == "cpu":
             return replace(self, **routes)
         indices: dict[str, Any] = {name: upload(getattr(self, name), device) for name in self._names(torch.Tensor)}
         return replace(self, **routes, **indices)
 
-    def _names(self, kind: type) -> list[str]:
-        return [field.name for field in fields(self) if isinstance(getattr(self, field.name), kind)]
+    def _names(self, *kinds: type) -> list[str]:
+        return [field.name for field in fields(self) if isinstance(getattr(self, field.name), kinds)]
 
 
 class NodeRows:
@@ -133,11 +133,17 @@ class NodeRows:
             self.hits += int(is_copied.sum())
         is_pulled = ~(is_near | is_copied)
         pulled = np.flatnonzero(is_pulled)
+        pull: Route | NodeRoute
         if self._is_learnt:
             pull = route.restrict(is_pulled, self._first[route.requesters()] < 0)
         else:
-            pulled = pulled[np.argsort(owner[pulled], kind="stable")]  # as they come: nothing is put in order again
-            pull = Route.plan_located(owner[pulled], local[pulled], route.channel)
+            channel = route.channel
+            asks = owner if channel.node is None else owner % channel.node.size  # so that a rank asks few owners
+            pulled = pulled[np.argsort(asks[pulled], kind="stable")]  # as they come: nothing is put in order again
+            pull = (
+                Route.plan_located(owner[pulled], local[pulled], channel) if channel.node is None
+                else NodeRoute.plan(asks[pulled], ids[pulled], self._ownership, channel)
+            )  # fmt: skip
         near, copied = np.flatnonzero(is_near), np.flatnonzero(is_copied)
         columns = {"near": near, "row": row[near], "copied": copied, "copy": copy[copied], "pulled": pulled}
         indices: dict[str, Any] = {name: torch.from_numpy(index) for name, index in columns.items()}
@@ -195,7 +201,7 @@ class NodeRows:
         gathered = gather(table, rows)
         return gathered.to(self.wire).to(table.dtype) if self._is_narrow(table) else gathered
 
-    def _pull(self, route: Route, table: Table) -> torch.Tensor:
+    def _pull(self, route: Route | NodeRoute, table: Table) -> torch.Tensor:
         """Collective. Pull rows of a table, in the dtype in which they travel."""
         is_narrow = self._is_narrow(table)
         if not is_narrow and not isinstance(table, GatheredTable):

@@ -62,7 +62,8 @@ class StaticGraph:
 
         Raises DistributedError for a partition set that cannot be used.
         """
-        self.world, self.channel, self.dtype, self.direction = world, channel or world.channel(), dtype, direction
+        self.world, self.dtype, self.direction = world, dtype, direction
+        self.channel = channel or world.channel(by_node=True)
         partition = opened
         if partition is None:
             with together(world, "open the partition set"):

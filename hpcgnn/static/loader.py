@@ -79,7 +79,8 @@ class SeedLoader:
         self._epoch: int | None = None
         self.prefetch = world.plans_ahead(sampling.prefetch, sampling.in_flight)
         further = range(1, sampling.in_flight if self.prefetch else 1)
-        self._channels = [world.channel(polite=self.prefetch > 0), *(world.channel(polite=True) for _ in further)]
+        polite = [self.prefetch > 0, *(True for _ in further)]
+        self._channels = [world.channel(each, by_node=True) for each in polite]
         self._excluded: Exclusion | None = None  # remote ranks leave out edges themselves
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws

@@ -12,7 +12,7 @@ from static_runs import APART, make_static_parts, open_graph_session, open_graph
 from test_graph_training import run_both
 
 from hpcgnn.comm import shared
-from hpcgnn.comm.shared import NodeColumns, has_neighbors, node_of, share_columns
+from hpcgnn.comm.shared import NodeColumns, has_neighbors, share_columns
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.static import features
 from hpcgnn.static.inference import infer
@@ -77,6 +77,30 @@ def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
     assert sent[1] < sent[0]
 
 
+@pytest.mark.ranks(3, 4)
+def test_a_row_travels_to_a_node_once(comm, mpi_tmp_path):
+    """However many of the node's ranks want it: what ranks send are the bytes of the rows that nodes want of others."""
+    parts, node = make_static_parts(comm, plain, mpi_tmp_path), comm.rank // 2
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(comm__node_ranks=2))
+    session = trainer.session
+    loader, channel, (rows,) = session.loaders["train"], session.graph.channel, session.graph.rows
+    wanted = [loader.samplers[0].input_ids(loader.batches, 0, step)[0] for step in range(loader.batches.num_steps)]
+    far = comm.allgather([(node, ids[~rows.is_near(ids)]) for ids in wanted])
+    unique = sum(
+        len(np.unique(np.concatenate([ids for of, ids in of_step if of == number])))
+        for of_step in zip(*far, strict=True) for number in range(2)
+    )  # fmt: skip
+    before = channel.sent_bytes
+    with session.plans("train", 0) as plans:
+        for plan in plans:
+            trainer.train_step(plan)
+    table = rows.tables[features.FEATURE]
+    width = table.shape[1] * table.element_size()
+    assert unique < sum(len(ids) for of_rank in far for _, ids in of_rank)
+    assert session.world.total(channel.sent_bytes - before) == unique * width
+    session.close()
+
+
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("why", ["no room", "refused"])
 def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
@@ -111,7 +135,7 @@ def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
         torch.empty((0, 4), dtype=torch.float64),
         torch.from_numpy(rng.random((2, 1))).to(torch.bfloat16),
     ]
-    columns = NodeColumns(world, node_of(world), [(tuple(column.shape), column.dtype) for column in rows])
+    columns = NodeColumns(world, world.node(), [(tuple(column.shape), column.dtype) for column in rows])
     for own, column in zip(columns.own, rows, strict=True):
         own.copy_(column)
     columns.publish()
@@ -131,7 +155,7 @@ def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
 def test_shared_memory_has_no_name(comm):
     """A killed job leaves none of it behind."""
     world, rows = make_world(comm), (41 << 20) // comm.size
-    columns = NodeColumns(world, node_of(world), [((rows,), torch.uint8)])
+    columns = NodeColumns(world, world.node(), [((rows,), torch.uint8)])
     columns.own[0][:] = 1
     columns.publish()
     sizes = [path.stat().st_size for path in shared.BACKING.iterdir()]
