@@ -118,7 +118,7 @@ def stored_events(parts: Path) -> list[tuple]:
     found = open_partition(parts, 0, 1)
     names = [name for node_type in found.book.node_types for name in names_of(found.node_ids[node_type])]
     events = found.events
-    columns = events.columns["label"].tolist(), *events.columns["feat"].T.tolist()
+    columns = events.columns["label"].tolist(), *np.asarray(events.columns["feat"]).T.tolist()
     times = (events.time / 2).tolist()
     return list(zip((names[i] for i in events.src), (names[i] for i in events.dst), times, *columns, strict=True))
 
