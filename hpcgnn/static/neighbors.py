@@ -271,7 +271,7 @@ def _by_requester(arrays: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarr
     sizes = np.column_stack([np.diff(cut) for _, cut in arrays])
     shift = np.cumsum([0, *(len(array) for array, _ in arrays[:-1])])
     begin = np.column_stack([cut[:-1] for _, cut in arrays]) + shift
-    joined = np.concatenate([array for array, _ in arrays])
+    joined = np.concatenate([array for array, _ in arrays], dtype=np.int64)
     return native.gather_ranges(joined, begin.ravel(), sizes.ravel()), sizes.sum(axis=1)
 
 
