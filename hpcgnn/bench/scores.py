@@ -58,13 +58,10 @@ def _parse(argv: list[str]) -> ScoreOptions:
 def draw(options: ScoreOptions, rank: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw a rank's scores of positives and of negatives, float32, from normal distributions that overlap."""
     rng = np.random.default_rng([options.seed, rank])
-    counts = (np.diff(half * np.arange(rank, rank + 2) // ranks)[0] for half in _halves(options.scores))
+    halves = options.scores // 2, options.scores - options.scores // 2
+    counts = (np.diff(half * np.arange(rank, rank + 2) // ranks)[0] for half in halves)
     positive, negative = (rng.standard_normal(count, np.float32) for count in counts)
     return positive + 1, negative
-
-
-def _halves(count: int) -> tuple[int, int]:
-    return count // 2, count - count // 2
 
 
 def measure(options: ScoreOptions, world: World) -> dict:

@@ -205,7 +205,7 @@ class NodeRoute:
     far: Route
 
     @classmethod
-    def plan(cls, asks: np.ndarray, ids: np.ndarray, ownership: Ownership, channel: Channel) -> NodeRoute:
+    def plan(cls, ownership: Ownership, ids: np.ndarray, asks: np.ndarray, channel: Channel) -> NodeRoute:
         """Collective. Plan pulls of the rows of unique global ids [W]; asks [W]: the rank within the node that asks for
         each, the same at all of its ranks."""
         near = Route.plan_located(asks, ids, channel.node, narrow=False)

@@ -142,7 +142,7 @@ class NodeRows:
             pulled = pulled[np.argsort(asks[pulled], kind="stable")]  # as they come: nothing is put in order again
             pull = (
                 Route.plan_located(owner[pulled], local[pulled], channel) if channel.node is None
-                else NodeRoute.plan(asks[pulled], ids[pulled], self._ownership, channel)
+                else NodeRoute.plan(self._ownership, ids[pulled], asks[pulled], channel)
             )  # fmt: skip
         near, copied = np.flatnonzero(is_near), np.flatnonzero(is_copied)
         columns = {"near": near, "row": row[near], "copied": copied, "copy": copy[copied], "pulled": pulled}

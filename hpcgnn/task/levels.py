@@ -16,7 +16,7 @@ import torch
 from hpcgnn.comm.group import Group
 from hpcgnn.graph.directory import bounds_of_least
 
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 20  # scores, whose temporary arrays stay small
 MANTISSA = 53  # bits of a float64
 LOW = 27  # bits of the lower half of a mantissa: 2^26 of them add up exactly in a float64
 LEAST = 1126  # the last bit of the mantissa of the smallest float64 counts 2^-1126
