@@ -3,7 +3,7 @@
 #
 #   lint    ruff, mypy, clang-format, shellcheck
 #   unit    pytest on one rank
-#   mpi     pytest on 2 ranks, and on 3 or 4, each on every second file (whole: mpi2 mpi3 mpi4)
+#   mpi     pytest on 2, 3 and 4 ranks, each on every third file (whole: mpi2 mpi3 mpi4)
 #   slurm   the job scripts under a real Slurm, started when this is root on Debian or Ubuntu
 #
 # Without arguments: all of them. PYTEST_ADDOPTS reaches every pytest. A stage may take as long as it takes, but one that
@@ -97,9 +97,9 @@ run_stage() {
     case $1 in
         lint | unit | slurm) stage "$1" "$1" ;;
         mpi)
-            stage mpi2 mpi 2
-            stage mpi3 mpi 3 --half 1
-            stage mpi4 mpi 4 --half 2
+            for ranks in 2 3 4; do
+                stage "mpi$ranks" mpi "$ranks" --share "$((ranks - 1))/3"
+            done
             ;;
         mpi[2-9]) stage "$1" mpi "${1#mpi}" ;;
         *)

@@ -1,8 +1,8 @@
 """Which tests run on how many ranks, and which may be skipped.
 
 A test that is skipped for a reason that skips.toml does not have, or for one that it has more often than it says, fails
-the run. Tests for other numbers of ranks are deselected, and counted; so are those of every second file, where
-``--half`` asks for the others.
+the run. Tests for other numbers of ranks are deselected, and counted; so are those of other files than ``--share`` asks
+for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ else:
 
 # Marks of tests that stages with several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
-HALF = "half"
+SHARE = "share"
 GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -109,8 +109,8 @@ class SkipRules:
 class RankSelection:
     """Pytest plugin: deselects tests that are for other numbers of ranks, and says how many."""
 
-    def __init__(self, num_ranks: int, half: int | None):
-        self.num_ranks, self.half = num_ranks, half
+    def __init__(self, num_ranks: int, share: tuple[int, int]):
+        self.num_ranks, self.share = num_ranks, share
         self.deselected: Counter[str] = Counter()
 
     def why_not(self, item) -> str | None:
@@ -130,11 +130,12 @@ class RankSelection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         files = {path: number for number, path in enumerate(sorted({item.path for item in items}))}
-        other = {path for path, number in files.items() if self.half is not None and number % 2 != self.half - 1}
+        which, shares = self.share
+        other = {path for path, number in files.items() if number % shares != which - 1}
         reasons = {item: self.why_not(item) for item in items}
         for item in items:  # what is for certain numbers of ranks has no other stage
             if item.path in other and not reasons[item] and not item.get_closest_marker("ranks"):
-                reasons[item] = HALF
+                reasons[item] = SHARE
         self.deselected.update(filter(None, reasons.values()))
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         items[:] = [item for item in items if not reasons[item]]
@@ -151,8 +152,16 @@ class RankSelection:
     def pytest_terminal_summary(self, terminalreporter):
         for name, count in self.deselected.items():
             where = "one rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
-            why = "in the other half of the files" if name == HALF else f"marked {name}"
+            why = "in other files" if name == SHARE else f"marked {name}"
             terminalreporter.write_line(f"{count} tests do not run on {where}: {why}")
+
+
+def read_share(text: str) -> tuple[int, int]:
+    """The numbers of a share i/n."""
+    which, shares = map(int, text.split("/"))
+    if not 1 <= which <= shares:
+        raise ValueError(text)
+    return which, shares
 
 
 def add_options(parser) -> None:
@@ -160,8 +169,8 @@ def add_options(parser) -> None:
     said = "a regular expression of a reason to skip tests, in addition to those of skips.toml"
     parser.addoption("--allow-skip", action="append", default=[], metavar="REASON", help=said)
     parser.addoption("--no-skips", action="store_true", help="any skipped test fails the run")
-    said = "run the tests of every second file only, in order of their names, from the first or the second one on"
-    parser.addoption("--half", type=int, choices=(1, 2), help=said)
+    said = "share i of n: run the tests of every n-th file only, in order of their names, from the i-th one on"
+    parser.addoption("--share", type=read_share, default=(1, 1), metavar="i/n", help=said)
 
 
 def register(config, num_ranks: int) -> None:
@@ -169,4 +178,4 @@ def register(config, num_ranks: int) -> None:
     allowed = [] if config.getoption("--no-skips") else read_allowed(Path(__file__).with_name("skips.toml"))
     allowed += [Allowed(reason, sys.maxsize) for reason in config.getoption("--allow-skip")]
     config.pluginmanager.register(SkipRules(allowed), "skip-rules")
-    config.pluginmanager.register(RankSelection(num_ranks, config.getoption("--half")), "rank-selection")
+    config.pluginmanager.register(RankSelection(num_ranks, config.getoption("--share")), "rank-selection")

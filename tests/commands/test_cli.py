@@ -97,7 +97,9 @@ def job_end(seconds: float) -> dict[str, str]:
 
 @pytest.mark.launcher
 @pytest.mark.parametrize(
-    "program", [["-m", "hpcgnn"], [SCRIPT], ["-m", "hpcgnn.train"]], ids=["-m", "script", "module"]
+    "program",
+    [["-m", "hpcgnn.train"], *(pytest.param(name, marks=pytest.mark.nightly) for name in (["-m", "hpcgnn"], [SCRIPT]))],
+    ids=["module", "-m", "script"],
 )
 def test_exit_codes_under_mpirun(mpirun, tmp_path, program):
     """Of a finished run, one that asks to be started again, wrong input and a failure: the module's own, with one
@@ -423,7 +425,7 @@ def test_environment_has_no_complaints_of_shellcheck(tmp_path):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("ending", [0, 75])
+@pytest.mark.parametrize("ending", [0, pytest.param(75, marks=pytest.mark.nightly)])
 def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
     """The trainer itself on two ranks, by nothing but what was written; interrupted, it goes on, to be interrupted
     again."""

@@ -28,6 +28,7 @@ def reference(lab):
     return lab.reference()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["out of memory in training", "asked to leave in start-up", "the launcher killed", "a node vanishes"]
 )

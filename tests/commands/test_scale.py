@@ -28,6 +28,7 @@ def mathoverflow(shared_data, tmp_path_factory):
     return folder / "parts"
 
 
+@pytest.mark.nightly
 def test_memory_per_rank_falls_with_ranks(mpirun, mathoverflow, tmp_path):
     peaks = {}
     for ranks in (1, 4):
@@ -38,6 +39,7 @@ def test_memory_per_rank_falls_with_ranks(mpirun, mathoverflow, tmp_path):
     assert peaks[4] < 0.6 * peaks[1]
 
 
+@pytest.mark.nightly
 def test_many_contacts_among_few_people_train_on_four_ranks(mpirun, shared_data, tmp_path):
     source = shared_data("sociopatterns-SFHH/tij_pres_SFHH.txt.zip")
     graph, parts, run = (tmp_path / name for name in ("graph.h5", "parts", "run"))
@@ -50,6 +52,7 @@ def test_many_contacts_among_few_people_train_on_four_ranks(mpirun, shared_data,
     assert last["test_ap"] > 0.6
 
 
+@pytest.mark.nightly
 def test_ten_million_events_are_partitioned_within_4_gib(tmp_path):
     graph = tmp_path / "graph.h5"
     sizes = ("--events", "10000000", "--users", "500000", "--items", "100000", "--seed", "1")

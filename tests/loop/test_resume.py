@@ -23,6 +23,7 @@ pytestmark = pytest.mark.launcher
 CHILD = HELPERS / "interrupted_train.py"
 TIMES = ("train_seconds", "events_per_second", "seeds_per_second", "predictions_per_second")
 EPOCHS = 2
+OTHER_POINTS = (("rename", 5), ("prune", 3), ("evaluation", 5))  # of a checkpoint, where a process is killed
 ARGUMENTS = [
     "--train.batch_size=50", "--train.precision=float64", "--train.checkpoint_every=3", "--train.log_every=1",
     "--train.seed=11", "--model.memory_dim=8", "--model.time_dim=8", "--model.embed_dim=8", "--sampling.fanout=5",
@@ -144,6 +145,7 @@ def random_interruption(rng: np.random.Generator, ranks: int) -> tuple:
     return point, int(rng.integers(1, points[point])), rank if everywhere else 0, "SIGKILL"
 
 
+@pytest.mark.nightly
 def test_killed_at_random_moments(runs, reference, tmp_path):
     """Kill -9 of one rank; the run goes on, on as many ranks or on others, until it is done. tests/soak.sh kills a
     hundred times."""
@@ -163,7 +165,10 @@ def test_killed_at_random_moments(runs, reference, tmp_path):
     assert_same(folder, reference)
 
 
-@pytest.mark.parametrize("point", [("manifest", 3), ("rename", 5), ("prune", 3), ("file", 9), ("evaluation", 5)])
+@pytest.mark.parametrize(
+    "point",
+    [("manifest", 3), ("file", 9), *(pytest.param(point, marks=pytest.mark.nightly) for point in OTHER_POINTS)],
+)
 def test_killed_in_a_checkpoint_or_in_validation(runs, reference, tmp_path, point):
     """When files, manifest or rename of a later checkpoint are due, or in the second validation."""
     result = runs.start(tmp_path / "run", 2, at=(*point, 0, "SIGKILL"))

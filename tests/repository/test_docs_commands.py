@@ -17,8 +17,8 @@ from stranger import agrees, chosen, first_missing
 COMMANDS = {page.name: found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
 LONG = (
-    "benchmarks.md", "gpu.md", "library.md", "models.md", "own_data.md", "partition.md", "recipes.md", "runs.md",
-    "scaling.md", "snapshots.md", "static.md",
+    "benchmarks.md", "data.md", "gpu.md", "index.md", "library.md", "models.md", "own_data.md", "partition.md",
+    "recipes.md", "runs.md", "scaling.md", "snapshots.md", "static.md",
 )  # fmt: skip
 MOST_HINTS = 40
 

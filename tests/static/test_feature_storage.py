@@ -244,6 +244,7 @@ if MPI.COMM_WORLD.rank == 0:
 
 
 @pytest.mark.launcher
+@pytest.mark.nightly
 def test_peak_memory_of_a_rank_is_its_share_and_its_copies(tmp_path, mpirun):
     """4 ranks, 64 MiB of features, against a run on the same graph with hardly any: the copies of a fiftieth, and
     where they are in memory a quarter of them; and 40 MiB for what is on its way."""

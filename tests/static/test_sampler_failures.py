@@ -61,12 +61,14 @@ def test_a_sampler_that_is_killed_ends_the_job(mpirun, tmp_path):
     assert re.search(r"rank 2\b.*signal 9", err, re.DOTALL), err
 
 
+@pytest.mark.nightly
 def test_a_sampler_that_hangs_is_named(mpirun, tmp_path):
     """Stopped by a signal: the watchdog of a trainer names it."""
     _, err = lost(mpirun, tmp_path, "broken_sampler.py", "stop", 2, "--comm.watchdog_seconds=10")
     assert "no answer from rank 2 (sampler)" in err
 
 
+@pytest.mark.nightly
 def test_samplers_notice_that_their_only_trainer_hangs(mpirun, tmp_path):
     more = ("--comm.watchdog_seconds=10", "--comm.sampler_ranks=2")
     _, err = lost(mpirun, tmp_path, "broken_train.py", "stop", 0, *more)

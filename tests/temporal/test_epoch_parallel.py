@@ -246,7 +246,7 @@ def first_start(folder: Path, run: Path, count: int) -> list[str]:
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("count", "accumulate"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("count", "accumulate"), [pytest.param(2, 1, marks=pytest.mark.nightly), (3, 2)])
 def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
     """In any group, in training and in validation; the run goes on on other numbers of ranks, hence of groups."""
     run, whole, more = tmp_path / "run", tmp_path / "whole", f"--train.accumulate={accumulate}"
