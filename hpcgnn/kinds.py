@@ -29,16 +29,17 @@ class Kind:
     """A kind of graph.
 
     config: the class of its run files; data: what the built-in graph is called; open: collective, makes a session of a
-    configuration; make: writes the built-in graph of a configuration beside a folder and partitions it into it; check:
-    the configuration that ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind;
-    answer: collective, writes what was asked; run_baseline and score_baseline: of kinds whose runs may have a heuristic
-    in place of a model.
+    configuration; make: writes the built-in graph of a configuration beside a folder and partitions it into it;
+    make_slice: writes one part of a graph of any size, None where there is none; check: the configuration that
+    ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind; answer: collective,
+    writes what was asked; run_baseline and score_baseline: of kinds whose runs may have a heuristic for a model.
     """
 
     config: type[Sections]
     data: str
     open: Callable[..., Session]
     make: Callable[[Any, Path], None]
+    make_slice: Callable[..., None] | Any
     check: Callable[[Any, Any], Sections]
     answer: Callable[[Any, Any], None]
     run_baseline: Callable[..., int] | None = None
@@ -72,6 +73,18 @@ def _make_events(config: Any, parts: Path) -> None:
     built_in.make_synthetic(parts, config.data.synthetic_events)
 
 
+def _make_events_slice(*sizes: Any) -> None:
+    from data_tools.synthetic import built_in
+
+    built_in.write_temporal_slice(*sizes)
+
+
+def _make_static_slice(*sizes: Any) -> None:
+    from data_tools.synthetic import built_in
+
+    built_in.write_static_slice(*sizes)
+
+
 def _make_static(config: Any, parts: Path) -> None:
     from data_tools.synthetic import built_in
 
@@ -86,16 +99,16 @@ def _make_snapshots(config: Any, parts: Path) -> None:
 
 KINDS = {
     RunConfig.KIND: Kind(
-        config=RunConfig, data="events", make=_make_events, open=open_temporal,
+        config=RunConfig, data="events", make=_make_events, make_slice=_make_events_slice, open=open_temporal,
         check=temporal_answers.check, answer=temporal_answers.answer,
         run_baseline=edgebank.run_baseline, score_baseline=edgebank.baseline_metrics,
     ),
     StaticConfig.KIND: Kind(
-        config=StaticConfig, data="graph", make=_make_static, open=open_static,
+        config=StaticConfig, data="graph", make=_make_static, make_slice=_make_static_slice, open=open_static,
         check=static_answers.check, answer=static_answers.answer,
     ),
     SnapshotConfig.KIND: Kind(
-        config=SnapshotConfig, data="snapshots", make=_make_snapshots, open=open_snapshots,
+        config=SnapshotConfig, data="snapshots", make=_make_snapshots, make_slice=None, open=open_snapshots,
         check=snapshot_answers.check, answer=snapshot_answers.answer,
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The built-in graphs of runs without data: synthesized and partitioned in one go."""
+"""What runs are given without data: built-in graphs, synthesized and partitioned in one go, slices of large ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from data_tools.derive import DeriveOptions, derive
 from data_tools.partition.command import partition
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.links import synthesize_links
+from data_tools.synthetic.slice import write_static_slice, write_temporal_slice
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
 
+__all__ = [
+    "make_synthetic", "make_synthetic_graph", "make_synthetic_snapshots", "write_static_slice", "write_temporal_slice",
+]  # fmt: skip
 PARTS = 64
 
 

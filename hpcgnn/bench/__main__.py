@@ -1,15 +1,15 @@
-"""``python -m hpcgnn.bench [epoch | scale | sample | sage | snapshots | scores | gpu] ...``, by default ``epoch``."""
+"""``python -m hpcgnn.bench [epoch | scale | memory | sample | sage | snapshots | scores | gpu] ...``; else: epoch."""
 
 from __future__ import annotations
 
 import sys
 
-from hpcgnn.bench import epoch, gpu, neighbors, sage, scale, scores, snapshots
+from hpcgnn.bench import epoch, gpu, memory, neighbors, sage, scale, scores, snapshots
 from hpcgnn.comm.world import World
 from hpcgnn.loop import launch
 
-COMMANDS = {"epoch": epoch.main, "scale": scale.main, "sample": neighbors.main, "sage": sage.main,
-            "snapshots": snapshots.main, "scores": scores.main, "gpu": gpu.main}  # fmt: skip
+COMMANDS = {"epoch": epoch.main, "scale": scale.main, "memory": memory.main, "sample": neighbors.main,
+            "sage": sage.main, "snapshots": snapshots.main, "scores": scores.main, "gpu": gpu.main}  # fmt: skip
 
 
 def main(world: World, argv: list[str]) -> int:

@@ -73,6 +73,11 @@ class Directory:
         self.size = int(counts.sum())
 
     @property
+    def own_rows(self) -> np.ndarray:
+        """This rank's block of the rows, [b, w]."""
+        return self._rows.numpy()
+
+    @property
     def num_ranks(self) -> int:
         """Number of ranks that have blocks of the list."""
         return self._channel.size

@@ -1,0 +1,245 @@
+"""``python -m hpcgnn.bench memory``: how many bytes a rank of many ranks needs, structure by structure.
+
+Two small parts of such a graph are written, one twice the size of the other, with the nodes and edges of a rank in the
+proportion asked for. A run is opened on each in a world that pretends to have all ranks, and trains some steps; every
+array that it holds then is measured, and what grows with the share is extrapolated to the real one. Options of
+hpcgnn.train (``--kind``, ``--train.batch_size``, ...) say what is trained; batches are those of all ranks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import multiprocessing
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn import config as configuration
+from hpcgnn import kinds
+from hpcgnn.bench import command
+from hpcgnn.bench.pretended import pretend
+from hpcgnn.comm.group import DistributedError
+from hpcgnn.comm.world import World
+from hpcgnn.graph import files
+from hpcgnn.loop import launch
+
+LARGEST = 1_000_000  # edges of a part that is written
+DEPTH = 5  # names in the name of a structure
+SMALL = 1 << 20  # bytes; smaller structures are summed up
+MIB = 1 << 20
+OF_CALLABLES = ("__self__", "func", "args", "keywords")
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # "5" resets the most that was held
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """What the command takes besides the configuration: sizes of the whole graph, width of its features, how many steps
+    are trained before arrays are measured."""
+
+    ranks: int
+    nodes: int
+    edges: int
+    width: int
+    steps: int
+    out: str
+
+    def __post_init__(self):
+        if self.ranks < 2 or self.steps < 1 or self.width < 0:
+            raise ValueError("--ranks must be at least 2, --steps at least 1, --width at least 0")
+        if self.nodes < self.ranks or self.edges < self.ranks:
+            raise ValueError(f"--nodes and --edges must be at least 1 for each of {self.ranks} ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a rank holds with a share of so many edges: bytes by structure; MiB of its process before it opens the run
+    (start), at most meanwhile (opening), afterwards (opened), and what steps take besides (steps)."""
+
+    edges: int
+    structures: dict[str, int]
+    start: float
+    opening: float
+    opened: float
+    steps: float
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Measure on rank 0, the only one; returns the exit code."""
+    if world.size > 1:
+        raise DistributedError("bench memory takes one process: it pretends the other ranks", user_error=True)
+    config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
+    share = options.edges // options.ranks
+    sizes = sorted({max(1, min(share, LARGEST) // 2), min(share, LARGEST)})
+    held = []
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
+        for size in sizes:  # in a process of its own: memory that one gave back is not the other's
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                held.append(pool.apply(hold, (config, options, size, str(Path(folder) / str(size)))))
+    command.report(predict(options, held), table, options.out)
+    return launch.EXIT_DONE
+
+
+def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
+    parser = configuration.parser("python -m hpcgnn.bench memory", __doc__, configuration.kind_of(argv))
+    parser.add_argument("--ranks", type=int, default=1024, help="of the job")
+    parser.add_argument("--nodes", type=int, default=1_000_000_000, help="of the graph, on all ranks together")
+    parser.add_argument("--edges", type=int, default=50_000_000_000, help="or events, on all ranks together")
+    parser.add_argument("--width", type=int, default=0, help="features of a node (static) or of an event (temporal)")
+    parser.add_argument("--steps", type=int, default=3, help="steps that are trained before arrays are measured")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    config, namespace = configuration.parse(parser, argv)
+    options = {field.name: getattr(namespace, field.name) for field in dataclasses.fields(MemoryOptions)}
+    if kinds.kind_of(config).make_slice is None:
+        raise ValueError(f"--kind {config.KIND}: bench memory is for temporal and static")
+    if config.KIND == "static" and config.sampling.topology == "replicated":
+        raise ValueError("sampling.topology replicated: each node has all edges besides what bench memory counts")
+    if config.data.path:
+        options |= _sizes(config.data.path)
+    return config, MemoryOptions(**options)
+
+
+def _sizes(path: str) -> dict[str, int]:
+    """Count nodes and edges of a partition set."""
+    with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
+        counted = {"nodes": files.node_types(book), "edges": files.relations(book)}
+        return {what: sum(int(book[what][name].attrs[f"num_{what}"]) for name in counted[what]) for what in counted}
+
+
+def hold(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> Held:
+    """Open the run of a rank with ``num_edges`` edges, train, and measure what it holds."""
+    num_nodes = max(1, round(options.nodes * num_edges / options.edges))
+    config = _of_slice(config, options, folder, num_nodes, num_edges)
+    with pretend(options.ranks, num_nodes, config.comm) as world:
+        start = _process("VmRSS")
+        with command.training(kinds.open_session, config, folder, Path(folder) / "run", world) as (session, trainer):
+            trainer.start_epoch(0)
+            opening, opened = _process("VmHWM"), _process("VmRSS")
+            RESET.write_text("5")
+            with session.plans("train", 0) as plans:
+                for _, plan in zip(range(options.steps), plans, strict=False):
+                    trainer.train_step(plan)
+                structures = structures_of({"run": session, "trainer": trainer, "plan": plan})
+            return Held(num_edges, structures, start, opening, opened, _process("VmHWM") - opened)
+
+
+def _process(what: str) -> float:
+    """Return MiB of this process: VmRSS, what it holds, or VmHWM, the most since the start or the last reset."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(what))
+    return int(line.split()[1]) / 1024
+
+
+def _of_slice(config: Any, options: MemoryOptions, folder: str, num_nodes: int, num_edges: int) -> Any:
+    """Write the part, and make the configuration of a run on it."""
+    kinds.kind_of(config).make_slice(folder, options.ranks, num_nodes, num_edges, options.width)
+    config = copy.deepcopy(config)
+    config.comm.watchdog_seconds = 0  # no other rank answers
+    if config.KIND == "static":
+        config.sampling.topology = "sharded"
+    return config
+
+
+def structures_of(roots: dict[str, Any]) -> dict[str, int]:
+    """Measure the arrays that can be reached from named objects: bytes by the first names on the way, each array once,
+    by the shortest way from the first of the objects that leads to it."""
+    sizes: dict[str, int] = defaultdict(int)
+    seen: set[int] = set()
+    for root in roots.items():
+        waiting: list[tuple[tuple[str, ...], Any]] = [((root[0],), root[1])]
+        while waiting:
+            following = []
+            for names, value in waiting:
+                is_array = isinstance(value, np.ndarray | torch.Tensor)
+                address, num_bytes = _memory(value) if is_array else (id(value), 0)
+                if address in seen:
+                    continue
+                seen.add(address)
+                if is_array:
+                    sizes[".".join(names[:DEPTH])] += num_bytes
+                else:
+                    following += [((*names, name) if name else names, inner) for name, inner in _inside(value)]
+            waiting = following
+    return dict(sizes)
+
+
+def _memory(array: np.ndarray | torch.Tensor) -> tuple[int, int]:
+    """Return address and bytes of all the memory that an array is a view of."""
+    if isinstance(array, torch.Tensor):
+        storage = array.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.__array_interface__["data"][0], 0 if isinstance(array, np.memmap) else array.nbytes
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds, by name; elements of a container have none of their own."""
+    if isinstance(value, dict):
+        yield from ((key if isinstance(key, str) else "", inner) for key, inner in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from (("", inner) for inner in value)
+    elif isinstance(value, type) or not _is_known(value):
+        return
+    else:
+        yield from (("", cell.cell_contents) for cell in getattr(value, "__closure__", None) or () if _is_full(cell))
+        yield from (("", getattr(value, name)) for name in OF_CALLABLES if hasattr(value, name))
+        names = [name for kind in type(value).__mro__ for name in kind.__dict__.get("__slots__", ())]
+        yield from ((name, getattr(value, name)) for name in names if hasattr(value, name))
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _is_known(value: Any) -> bool:
+    """Tell what may hold arrays of a run: objects of this package, modules and optimizers of torch, functions."""
+    module = type(value).__module__.partition(".")[0]
+    return module == "hpcgnn" or callable(value) or isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+
+
+def predict(options: MemoryOptions, held: list[Held]) -> dict:
+    """Extrapolate the bytes of every structure, and the memory of the process, to a rank's share of the graph. Plans
+    and what steps take are those of the larger part: they grow less, as a step's roots are always as many."""
+    share, last = options.edges // options.ranks, held[-1]
+    sizes = {name: size for name, size in last.structures.items() if name.startswith("plan")}
+    for name in last.structures.keys() - sizes.keys():
+        sizes[name] = round(_at(share, [(one.edges, one.structures.get(name, 0)) for one in held]))
+    opening, opened = (_at(share, [(one.edges, getattr(one, name)) for one in held]) for name in ("opening", "opened"))
+    return {
+        "options": dataclasses.asdict(options), "edges": share, "nodes": options.nodes // options.ranks,
+        "structures": dict(sorted(sizes.items(), key=lambda item: -item[1])),
+        "start_mib": last.start, "opening_mib": opening, "opened_mib": opened, "steps_mib": last.steps,
+        "measured": [dataclasses.asdict(one) for one in held],
+    }  # fmt: skip
+
+
+def _at(share: int, points: list[tuple[int, float]]) -> float:
+    """Extrapolate a straight line through the first and the last of the points."""
+    (first, low), (last, high) = points[0], points[-1]
+    return high if first == last else high + (high - low) * (share - last) / (last - first)
+
+
+def table(result: dict) -> str:
+    """Write the result as text."""
+    options, sizes = result["options"], result["structures"]
+    large = {name: size for name, size in sizes.items() if size >= SMALL}
+    lines = [f"a rank of {options['ranks']:,}: {result['nodes']:,} nodes, {result['edges']:,} edges"]
+    lines += [f"{size / MIB:12,.1f} MiB  {name}" for name, size in large.items()]
+    lines += [
+        f"{(sum(sizes.values()) - sum(large.values())) / MIB:12,.1f} MiB  {len(sizes) - len(large)} smaller ones",
+        f"{sum(sizes.values()) / MIB:12,.1f} MiB  all arrays",
+        f"{result['start_mib']:12,.1f} MiB  the process before it opens the run: Python and its packages",
+        f"{result['opening_mib']:12,.1f} MiB  the process at most while it opens the run",
+        f"{result['opened_mib']:12,.1f} MiB  the process afterwards",
+        f"{result['steps_mib']:12,.1f} MiB  what steps take besides",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""A rank that pretends the others plans what it plans among real ones; a thousand ranks need no more than a few."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+
+from data_tools.synthetic.slice import write_static_slice, write_temporal_slice
+from data_tools.verify.command import verify
+from hpcgnn import kinds
+from hpcgnn.bench import memory
+from hpcgnn.bench.pretended import pretend
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.static.config import StaticConfig
+from hpcgnn.temporal.config import RunConfig
+
+NODES, EDGES = 200, 3000  # of a part
+NUMBERS_PER_RANK = 60
+ALONE = CommConfig(threads=1, watchdog_seconds=0, node_ranks=1)
+
+
+def static_config(num_ranks):
+    """All neighbours of all seeds in one step: nothing is drawn, so every rank's sample is known from its own part."""
+    config = StaticConfig(comm=ALONE)
+    config.sampling.topology, config.sampling.fanouts, config.features.cache_ratio = "sharded", [-1, -1], 0.0
+    config.model.layers = 2
+    config.train.batch_size = NODES * num_ranks
+    return config
+
+
+def temporal_config(num_ranks):
+    config = RunConfig(comm=ALONE)
+    config.sampling.negative_pool, config.train.batch_size = "all", 60 * num_ranks
+    return config
+
+
+CASES = {"static": (static_config, write_static_slice), "temporal": (temporal_config, write_temporal_slice)}
+
+
+@contextlib.contextmanager
+def opened(config, folder, world):
+    """A session, and the plans of two steps, which were trained."""
+    session = kinds.open_session(config, str(folder), world, Watchdog(world, 0))
+    session.start_epoch(0)
+    with session.plans("train", 0) as plans:
+        steps = list(itertools.islice(plans, 2))
+        for plan in steps:
+            assert np.isfinite(float(session.task.train(plan)))
+        yield session, steps
+    session.close()
+
+
+def routes(steps):
+    """Of their input rows."""
+    return [plan.route if hasattr(plan, "route") else plan.fetches[0].pull for plan in steps]
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("kind", CASES)
+def test_rank_0_plans_what_it_plans_among_real_ranks(kind, world, mpi_tmp_path):
+    make_config, write = CASES[kind]
+    config = make_config(world.size)
+    if world.rank == 0:
+        write(mpi_tmp_path, world.size, NODES, EDGES, 4, range(world.size))
+    world.barrier()
+    with opened(config, mpi_tmp_path, World(ALONE)) as (_, steps):
+        real = routes(steps)
+    if world.rank == 0:
+        with pretend(world.size, NODES, ALONE) as alone, opened(config, mpi_tmp_path, alone) as (_, steps):
+            for one, other in zip(real, routes(steps), strict=True):
+                np.testing.assert_array_equal(other.want_counts, one.want_counts)
+                if kind == "static":  # negatives are drawn, and other ranks' differ
+                    np.testing.assert_array_equal(other.serve_counts, one.serve_counts)
+    world.barrier()
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", CASES)
+def test_nothing_of_the_length_of_all_ranks(kind, tmp_path):
+    """With the same share, a rank of 1,024 holds what a rank of 16 holds but for a few numbers a rank, which messages
+    and books have."""
+    make_config, write = CASES[kind]
+    held = {}
+    for num_ranks in (16, 1024):
+        folder = tmp_path / str(num_ranks)
+        write(folder, num_ranks, NODES, EDGES, 4)
+        with pretend(num_ranks, NODES, ALONE) as alone, opened(make_config(num_ranks), folder, alone) as (run, steps):
+            held[num_ranks] = memory.structures_of({"run": run, "plan": steps})
+    grown = {name: size - held[16].get(name, 0) for name, size in held[1024].items()}
+    assert sum(grown.values()) < NUMBERS_PER_RANK * 8 * (1024 - 16), grown
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", CASES)
+def test_a_slice_is_a_part_of_a_graph(kind, tmp_path):
+    """All parts together are a set in which verify finds nothing wrong but the quality, which is not measured."""
+    CASES[kind][1](tmp_path, 3, NODES, EDGES, 4, range(3))
+    assert [line for line in verify(tmp_path) if "quality: " not in line] == []
+
+
+@pytest.mark.serial
+def test_bytes_that_can_be_reached_are_counted_once():
+    base = np.zeros(100)
+    held = memory.structures_of({"a": CommConfig(), "b": opened, "c": [base[:10], {"x": base[50:]}]})
+    assert sum(held.values()) == base.nbytes
