@@ -1,9 +1,9 @@
 """A communicator of a job that pretends its size: of R ranks, only rank 0 exists.
 
 Each of the others is taken to do what rank 0 does, as if the ranks stood in a circle and all looked alike from their
-own place. So what rank 0 gives rank p, it gets from rank R - p: counts are those of its own messages, requests name rows
-that it has, and its own answers come back as those of others. A reduction has R times the rank's own number. Every rank
-is a node of its own.
+own place. So what rank 0 gives rank p, it gets from rank R - p: counts are those of its own messages, requests name
+rows that it has, and its own answers come back as those of others. A reduction has R times the rank's own number.
+Every rank is a node of its own.
 """
 
 from __future__ import annotations
