@@ -61,6 +61,7 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
 def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: World) -> dict:
     """Collective. Measure what the command reports."""
     path = command.graph_path(config, folder, world)
+    config.sampling.prefetch, config.sampling.in_flight = 0, 1  # stages are timed one after the other
     with command.training(open_session, config, path, folder, world) as (session, trainer):
         steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
     result = _summary(session, steps)

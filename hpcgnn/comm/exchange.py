@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from hpcgnn.comm.group import MAX_BYTES
 from hpcgnn.native.dispatch import on_cuda
+from hpcgnn.native.workspace import empty_like_rows
 
 POLL_SECONDS = 5e-5
 
@@ -84,7 +85,7 @@ class Channel:
         ranks; the sent rows must not change meanwhile."""
         if self.size == 1:
             return Transfer(rows, self._wait)
-        out = torch.empty((int(receive_counts.sum()), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+        out = empty_like_rows(rows, int(receive_counts.sum()))
         rows = rows.contiguous()
         begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
         target = int(receive_counts[: self.rank].sum())

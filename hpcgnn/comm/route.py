@@ -16,6 +16,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, Transfer
 from hpcgnn.native.dispatch import upload
+from hpcgnn.native.workspace import empty_like_rows
 
 MOST_ROWS = 1 << 32  # of a rank that others can ask for
 
@@ -179,7 +180,7 @@ class Route:
     def reorder(self, received: torch.Tensor) -> torch.Tensor:
         """Bring rows [W, ...] from the order of their owners into the order of the wanted ids."""
         assert self.order is not None
-        ordered = torch.empty_like(received)
+        ordered = empty_like_rows(received, len(received))
         native.scatter_rows(ordered, self.order, received)
         return ordered
 

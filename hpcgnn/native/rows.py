@@ -6,12 +6,13 @@ import numpy as np
 import torch
 
 from hpcgnn.native.dispatch import check_index, compute_backend
+from hpcgnn.native.workspace import empty_like_rows
 
 
 def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """table[index] for int64 ``index``; a negative index gives a row of zeros. Not differentiable; see GatherRows."""
     check_index("gather_rows", index, len(table))
-    out = torch.empty((index.shape[0], *table.shape[1:]), dtype=table.dtype, device=table.device)
+    out = empty_like_rows(table, index.shape[0])
     if out.numel():
         kernels, execution = compute_backend(table)
         kernels.gather_rows(_bytes(table), index, _bytes(out), execution)

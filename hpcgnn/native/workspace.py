@@ -11,6 +11,13 @@ _SMALL = 1 << 20
 _MAKERS = {torch.float32: _native.workspace_rows32, torch.float64: _native.workspace_rows64}
 
 
+def empty_like_rows(table: torch.Tensor, count: int) -> torch.Tensor:
+    """An uninitialised tensor [count, ...] for rows such as a table's [n, ...]; see ``empty_rows``."""
+    if table.dim() == 2:
+        return empty_rows(table, count, table.shape[1])
+    return table.new_empty((count, *table.shape[1:]))
+
+
 def empty_rows(like: torch.Tensor, count: int, width: int) -> torch.Tensor:
     """An uninitialised tensor [count, width] of the dtype and device of ``like``; on the CPU, large ones take memory
     that other such tensors have given back."""

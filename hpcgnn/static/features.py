@@ -26,6 +26,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.columns import FileTable, GatheredTable, Table, gather, load, load_pinned
 from hpcgnn.graph.partition import GraphPartition, Ranking
 from hpcgnn.native.dispatch import upload
+from hpcgnn.native.workspace import empty_like_rows
 from hpcgnn.static.config import WIRES, FeatureConfig
 from hpcgnn.static.model.blocks import IndexedRows
 
@@ -156,6 +157,13 @@ class NodeRows:
             return None
         return IndexedRows(table, fetch.index)
 
+    def wanted(self, fetch: Fetch, name: str) -> torch.Tensor | IndexedRows | None:
+        """Collective. Return the wanted rows [U, ...] of a table, where they lie or fetched; None without a table."""
+        if name not in self.tables:
+            return None
+        indexed = self.in_place(fetch, name)
+        return self.fetch(fetch, name) if indexed is None else indexed
+
     def fetch(self, fetch: Fetch, name: str) -> torch.Tensor:
         """Collective. Fetch the wanted rows [U, ...] of a table."""
         device = (fetch.pulled if fetch.index is None else fetch.index).device
@@ -163,7 +171,7 @@ class NodeRows:
         if fetch.index is not None:
             return self._gather(near, fetch.index)
         rows = self._pull(fetch.pull, self._on(device, name, self.tables[name]))
-        out = rows.new_empty((fetch.num_wanted, *rows.shape[1:]))
+        out = empty_like_rows(rows, fetch.num_wanted)
         native.scatter_rows(out, fetch.pulled, rows)
         native.scatter_rows(out, fetch.near, self._gather(near, fetch.row))
         if self.num_copies:

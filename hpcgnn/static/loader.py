@@ -30,6 +30,7 @@ from hpcgnn.static.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.edges import EdgeTables, check_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
+from hpcgnn.static.model.blocks import rows_of
 from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler, check_weights
 from hpcgnn.static.plan import GraphPlan, GraphSampler
@@ -92,6 +93,7 @@ class SeedLoader:
             options["edges"] = EdgeTables(
                 graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
             )
+        options["with_features"] = self.prefetch > 0 and world.device.type == "cpu"
         options["complete"] = seeds.complete and seeds.complete.over(self._channels[0])
         self.samplers = self._make_samplers(seeds.roots, options)
         self.start_epoch(0)
@@ -281,12 +283,12 @@ class BatchLoader(SeedLoader):
     def _fetch(self, plan: GraphPlan) -> Any:
         """Collective. Make a plan's batch, with its input rows."""
         base = self._graph.partition.book.type_base()
-        x = tuple(
-            rows.fetch(fetch, FEATURE) if FEATURE in rows.tables else None
-            for rows, fetch in zip(self._graph.rows, plan.fetches, strict=True)
-        )
+        x = []
+        for rows, fetch, fetched in zip(self._graph.rows, plan.fetches, plan.features, strict=True):
+            wanted = rows.wanted(fetch, FEATURE) if fetched is None else fetched
+            x.append(None if wanted is None else rows_of(wanted))
         n_id = tuple(identity - int(first) for identity, first in zip(plan.batch.identity, base, strict=False))
-        return self._make_batch(plan, x, n_id)
+        return self._make_batch(plan, tuple(x), n_id)
 
 
 def own_rows(own: np.ndarray, chosen: np.ndarray, argument: str, name: str, hint: str) -> np.ndarray:

@@ -24,8 +24,8 @@ from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.draw import Draw, Roots, Steps
 from hpcgnn.static.edges import EdgeTables
-from hpcgnn.static.features import Fetch, NodeRows
-from hpcgnn.static.model.blocks import Adjacency, Batch, Block
+from hpcgnn.static.features import FEATURE, Fetch, NodeRows
+from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.negatives import LinkNegatives
 from hpcgnn.static.seeds import SeedBatches
 
@@ -37,7 +37,8 @@ class GraphPlan:
     """The plan of a step. batch_size: number of seeds of all ranks; roots: positions of the seeds' nodes among the last
     block's destination nodes of their type, a tensor for each of the sampler's ``roots``, [s] or as wide as its column;
     position [s]: of the seeds in the epoch; columns [s, ...]: of the seeds, by name; fetches: of the input rows, by
-    node type."""
+    node type; features: these rows [U, F] where they came with the plan, None for types whose rows the step
+    fetches."""
 
     step: int
     epoch: int
@@ -47,6 +48,7 @@ class GraphPlan:
     columns: dict[str, torch.Tensor]
     batch: Batch
     fetches: tuple[Fetch, ...]
+    features: tuple[torch.Tensor | IndexedRows | None, ...]
     final: bool = True
 
 
@@ -58,16 +60,17 @@ class GraphSampler:
         self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
         move_channel: Channel, device: torch.device, *, complete: LinkNegatives | None = None,
         node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
-        pad: Callable[[GraphPlan], GraphPlan] | None = None,
+        pad: Callable[[GraphPlan], GraphPlan] | None = None, with_features: bool = False,
     ):  # fmt: skip
         """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
         ids); complete: adds the columns that the batches lack; node_columns: of NODE_COLUMNS those that are fetched for
-        a batch, the others are empty; edges: attaches columns to the blocks' edges; pad: pads the plans of training."""
+        a batch, the others are empty; edges: attaches columns to the blocks' edges; pad: pads the plans of training;
+        with_features: plans bring the features of the input rows."""
         self._rows, self._roots, self._seed = rows, roots, seed
         self._draw: Any = draw
         self._channel, self._move_channel, self._device = channel, move_channel, device
         self._complete, self._node_columns, self._edges = complete, node_columns, edges
-        self._stream, self._pad = PlanStream(device), pad
+        self._stream, self._pad, self._with_features = PlanStream(device), pad, with_features
         self._steps: Steps | None = None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
@@ -96,13 +99,16 @@ class GraphSampler:
             if name in self._node_columns:
                 tables = (rows.fetch(fetch, name) for rows, fetch in zip(self._rows, fetches, strict=True))
                 of_nodes[name] = tuple(upload(table, self._device) for table in tables)
+        features: tuple[Any, ...] = (None,) * len(fetches)
+        if self._with_features:
+            features = tuple(rows.wanted(fetch, FEATURE) for rows, fetch in zip(self._rows, fetches, strict=True))
         blocks = drawn.blocks if self._edges is None else self._edges.attach(drawn.blocks, self._channel)
         blocks = tuple(block_on(self._device, block) for block in blocks)
         batch = Batch(blocks, of_nodes["identity"], of_nodes["degree"], self._seed, epoch, step, training)
         plan = GraphPlan(
             step, epoch, int(batches.sizes[step]), roots, batches.position[batches.at(step)],
             {name: self._move(column) for name, column in columns.items()}, batch,
-            tuple(fetch.to(self._device, self._move_channel) for fetch in fetches),
+            tuple(fetch.to(self._device, self._move_channel) for fetch in fetches), features,
         )  # fmt: skip
         return self._pad(plan) if self._pad and training else plan
 

@@ -86,12 +86,8 @@ class GraphTask(StepTask):
         types that have them."""
         features: list[Rows | None] = []
         with self.timers("exchange"):
-            for rows, fetch in zip(self._rows, plan.fetches, strict=True):
-                if FEATURE not in rows.tables:
-                    features.append(None)
-                    continue
-                indexed = rows.in_place(fetch, FEATURE)
-                features.append(rows.fetch(fetch, FEATURE) if indexed is None else indexed)
+            for rows, fetch, fetched in zip(self._rows, plan.fetches, plan.features, strict=True):
+                features.append(rows.wanted(fetch, FEATURE) if fetched is None else fetched)
             learnt = {
                 kind: plan.fetches[kind].route.pull(table.weight)[0]
                 for kind, table in sorted(self._embeddings.tables.items())

@@ -69,10 +69,22 @@ def test_the_answer_is_that_of_one_rank(comm, mpi_tmp_path, case):
 
 
 @pytest.mark.several_ranks
+@pytest.mark.parametrize("case", ["narrow", "copies", "links"])
+def test_features_come_with_plans_that_are_made_ahead(comm, mpi_tmp_path, case):
+    """Steps then send nothing for them; the answer is the same."""
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    losses, _, sent = steps_of(comm, parts, mpi_tmp_path, changes | {"sampling__prefetch": 0}, 1)
+    ahead, _, sent_by_steps = steps_of(comm, parts, mpi_tmp_path, changes | {"sampling__prefetch": 2}, 1)
+    assert ahead == losses
+    assert sent > sent_by_steps == 0
+
+
+@pytest.mark.several_ranks
 def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
     """Fewer the more ranks a node has, and none where there is one node."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    sent = [steps_of(comm, parts, mpi_tmp_path, {}, ranks)[2] for ranks in (1, 2, 0)]
+    sent = [steps_of(comm, parts, mpi_tmp_path, {"sampling__prefetch": 0}, ranks)[2] for ranks in (1, 2, 0)]
     assert sent[0] > sent[2] == 0
     assert sent[1] < sent[0]
 
@@ -81,7 +93,7 @@ def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
 def test_a_row_travels_to_a_node_once(comm, mpi_tmp_path):
     """However many of the node's ranks want it: what ranks send are the bytes of the rows that nodes want of others."""
     parts, node = make_static_parts(comm, plain, mpi_tmp_path), comm.rank // 2
-    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(comm__node_ranks=2))
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(comm__node_ranks=2, sampling__prefetch=0))
     session = trainer.session
     loader, channel, (rows,) = session.loaders["train"], session.graph.channel, session.graph.rows
     wanted = [loader.samplers[0].input_ids(loader.batches, 0, step)[0] for step in range(loader.batches.num_steps)]
@@ -106,12 +118,12 @@ def test_a_row_travels_to_a_node_once(comm, mpi_tmp_path):
 def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
     """Where one rank's node has no room, or MPI refuses."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    expected = steps_of(comm, parts, mpi_tmp_path, {}, 0)
+    expected = steps_of(comm, parts, mpi_tmp_path, {"sampling__prefetch": 0}, 0)
     if why == "no room":
         monkeypatch.setattr(shared, "free_bytes", lambda: 0 if comm.rank == 1 else 1 << 40)
     else:
         monkeypatch.setattr(shared, "NodeMemory", refuse)
-    found = steps_of(comm, parts, mpi_tmp_path, {}, 0)
+    found = steps_of(comm, parts, mpi_tmp_path, {"sampling__prefetch": 0}, 0)
     assert found[0] == expected[0]
     assert found[2] > expected[2] == 0
     session = open_graph_session(comm, parts, static_config())
