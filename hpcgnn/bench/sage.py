@@ -2,13 +2,17 @@
 
 Takes the options of ``hpcgnn.train --kind static`` (``--data.path``, ``--config``, ...); without a data path the
 built-in synthetic graph. The first step warms up. Any model will do; without options 3-layer GraphSAGE, hidden width
-256, 1,024 seeds. ``--peer pyg`` adds PyTorch Geometric's time for such steps, on one rank.
+256, 1,024 seeds. Steps are planned when their turn comes, so that stages can be told apart; with --sampling.prefetch
+above 0 ahead, as in training: "plan" is then what a step waits. ``--peer pyg`` adds PyTorch Geometric's time for such
+steps, on one rank.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import WHOLE, StaticConfig
 from hpcgnn.static.features import FEATURE
+from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.session import open_session
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
@@ -31,14 +36,17 @@ DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 @dataclass(frozen=True, slots=True)
 class TimedStep:
     """A timed step of this rank. seconds: by stage; edges, nodes: sampled; sent: bytes of rows that this rank sent;
-    missed: bytes of rows that it fetches because its feature cache has them not; pages: new ones of the process."""
+    asked: bytes of rows that it asks others for; pages: new ones of the process; between: bytes of all that it sent to
+    other nodes but gradients; wire: bytes that the network of this rank's node has sent."""
 
     seconds: dict[str, float]
     edges: int
     nodes: int
     sent: int
-    missed: int
+    asked: int
     pages: int
+    between: int
+    wire: int
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -61,7 +69,9 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
 def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: World) -> dict:
     """Collective. Measure what the command reports."""
     path = command.graph_path(config, folder, world)
-    config.sampling.prefetch, config.sampling.in_flight = 0, 1  # stages are timed one after the other
+    config.sampling.prefetch = max(0, config.sampling.prefetch)
+    if not config.sampling.prefetch:
+        config.sampling.in_flight = 1
     with command.training(open_session, config, path, folder, world) as (session, trainer):
         steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
     result = _summary(session, steps)
@@ -70,33 +80,56 @@ def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: W
     return result
 
 
-def _steps(session: Session, trainer: Trainer):
-    """Collective. Train and time step after step, epoch after epoch; a step is planned when its turn comes."""
+def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
+    """Collective. Train and time step after step, epoch after epoch."""
     row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
                  for rows in session.graph.rows]  # fmt: skip
+    world = session.world
+    node = world.node()
+    is_far = ~np.isin(np.arange(world.size), node.allgather(world.rank))
+    node.Free()
     for epoch in itertools.count():
         trainer.start_epoch(epoch)
-        for step in range(session.batches["train"].num_steps):
-            session.timers.clear()
-            session.world.barrier()
-            sent_before = session.graph.channel.sent_bytes
-            misses_before = [rows.remote - rows.hits for rows in session.graph.rows]
-            begin, pages = time.perf_counter(), command.page_faults()
-            plan = session.loaders["train"].samplers[0].plan(session.batches["train"], epoch, step)
-            planned = time.perf_counter()
-            trainer.train_step(plan)
-            session.world.barrier()
-            seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
-            missed = sum(
-                (rows.remote - rows.hits - before) * width
-                for rows, before, width in zip(session.graph.rows, misses_before, row_bytes, strict=True)
-            )
-            yield TimedStep(
-                seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
-                sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
-                sum(plan.batch.blocks[0].num_src), session.graph.channel.sent_bytes - sent_before, missed,
-                command.page_faults() - pages,
-            )  # fmt: skip
+        with _plans(session, epoch) as plans:
+            for _ in range(session.batches["train"].num_steps):
+                session.timers.clear()
+                world.barrier()
+                sent, between, wire = session.graph.channel.sent_bytes, _sent_to(session)[is_far].sum(), _wire_bytes()
+                begin, pages = time.perf_counter(), command.page_faults()
+                plan = next(plans)
+                planned = time.perf_counter()
+                trainer.train_step(plan)
+                world.barrier()
+                seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
+                yield TimedStep(
+                    seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
+                    sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
+                    sum(plan.batch.blocks[0].num_src), session.graph.channel.sent_bytes - sent,
+                    sum(fetch.num_asked * width for fetch, width in zip(plan.fetches, row_bytes, strict=True)),
+                    command.page_faults() - pages, _sent_to(session)[is_far].sum() - between, _wire_bytes() - wire,
+                )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _plans(session: Session, epoch: int) -> Iterator[Iterator[GraphPlan]]:
+    """Collective. Yield the plans of an epoch: made ahead, or each when its turn comes."""
+    if session.config.sampling.prefetch:
+        with session.plans("train", epoch) as plans:
+            yield iter(plans)
+    else:
+        batches, sampler = session.batches["train"], session.loaders["train"].samplers[0]
+        yield (sampler.plan(batches, epoch, step) for step in range(batches.num_steps))
+
+
+def _sent_to(session: Session) -> np.ndarray:
+    """Count bytes sent so far by destination, [R]."""
+    return np.sum([channel.sent_to for channel in session.channels()], axis=0)
+
+
+def _wire_bytes() -> int:
+    """Count the bytes that this machine's networks have sent so far, but for that to itself."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[8]) for line in lines if line.split(":")[0].strip() != "lo")
 
 
 def _summary(session: Session, steps: list[TimedStep]) -> dict:
@@ -104,15 +137,17 @@ def _summary(session: Session, steps: list[TimedStep]) -> dict:
     world, config = session.world, session.config
     names = list(steps[0].seconds)
     seconds = world.allgather_array(np.array([[s.seconds[name] for name in names] for s in steps]))  # [R, steps, names]
-    counts = world.allgather_array(np.array([[s.edges, s.nodes, s.sent, s.missed, s.pages] for s in steps])).sum(axis=0)
-    edges, nodes, sent, missed, pages = np.median(counts, axis=0).tolist()
+    columns = [[s.edges, s.nodes, s.sent, s.asked, s.pages, s.between, s.wire] for s in steps]
+    counts = world.allgather_array(np.array(columns)).sum(axis=0)
+    edges, nodes, sent, asked, pages, between, wire = np.median(counts, axis=0).tolist()
     slowest = seconds[:, :, names.index("step")].max(axis=0)
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "model": config.model.kind,
         "precision": config.train.precision, "seeds": config.train.batch_size, "steps": len(steps),
         "step_seconds": float(np.median(slowest)), "step_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
-        "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": missed,
+        "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": asked,
+        "bytes_between_nodes": between, "wire_bytes": wire / world.size, "plans_ahead": config.sampling.prefetch,
         "hit_rate": session.graph.tables.hit_rate(), "predicted_hit_rate": session.graph.tables.predicted_hits,
         "pages_per_step": pages / world.size, "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip
@@ -129,9 +164,11 @@ def table(result: dict) -> str:
     ]
     stages = {name: seconds for name, seconds in result["stages"].items() if name != "step"}
     lines += [f"  {name:14s} {seconds:7.3f} s  {100 * seconds / total:5.1f} %" for name, seconds in stages.items()]
+    rows = f"expected {result['row_bytes_expected'] / 1024:.1f} KiB"
+    if not result["plans_ahead"]:
+        rows = f"{result['row_bytes_sent'] / 1024:.1f} KiB, {rows}"
     lines.append(
-        f"rows sent per step by all ranks: {result['row_bytes_sent'] / 1024:.1f} KiB, expected "
-        f"{result['row_bytes_expected'] / 1024:.1f} KiB; found among copies {result['hit_rate']:.3f}, predicted "
+        f"rows sent per step by all ranks: {rows}; found among copies {result['hit_rate']:.3f}, predicted "
         f"{result['predicted_hit_rate']:.3f}; peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB, "
         f"{result['pages_per_step']:.0f} new pages a rank and step"
     )

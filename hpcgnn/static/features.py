@@ -53,6 +53,13 @@ class Fetch:
     pulled: torch.Tensor | Any = None
     pull: Route | Any = None
 
+    @property
+    def num_asked(self) -> int:
+        """Number of rows that this rank asks other nodes for, on behalf of all ranks of its node."""
+        if self.pull is None:
+            return 0
+        return (self.pull.far if isinstance(self.pull, NodeRoute) else self.pull).num_wanted
+
     def to(self, device: torch.device, channel: Channel) -> Fetch:
         """Return this fetch with its index tensors on a device, over another channel."""
         routes = {name: getattr(self, name).over(channel).to(device) for name in self._names(Route, NodeRoute)}

@@ -61,20 +61,24 @@ def routes(steps):
 
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("kind", CASES)
-def test_rank_0_plans_what_it_plans_among_real_ranks(kind, world, mpi_tmp_path):
+def test_rank_0_plans_and_holds_what_it_does_among_real_ranks(kind, world, mpi_tmp_path):
     make_config, write = CASES[kind]
     config = make_config(world.size)
     if world.rank == 0:
         write(mpi_tmp_path, world.size, NODES, EDGES, 4, range(world.size))
     world.barrier()
-    with opened(config, mpi_tmp_path, World(ALONE)) as (_, steps):
-        real = routes(steps)
+    with opened(config, mpi_tmp_path, World(ALONE)) as (run, steps):
+        real, held = routes(steps), memory.structures_of({"run": run})
     if world.rank == 0:
-        with pretend(world.size, NODES, ALONE) as alone, opened(config, mpi_tmp_path, alone) as (_, steps):
+        with pretend(world.size, NODES, ALONE) as alone, opened(config, mpi_tmp_path, alone) as (run, steps):
             for one, other in zip(real, routes(steps), strict=True):
                 np.testing.assert_array_equal(other.want_counts, one.want_counts)
                 if kind == "static":  # negatives are drawn, and other ranks' differ
                     np.testing.assert_array_equal(other.serve_counts, one.serve_counts)
+            pretended = memory.structures_of({"run": run})
+            assert pretended.keys() == held.keys()
+            differ = sum(abs(pretended[name] - held[name]) for name in held)
+            assert differ <= (0 if kind == "static" else 8 * NUMBERS_PER_RANK)  # nodes of a list, divided among ranks
     world.barrier()
 
 

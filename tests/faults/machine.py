@@ -14,6 +14,7 @@ CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 # Of mpirun, which else waits 480 s for a daemon that is cut off.
 KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}
+BURST_SECONDS = 0.004  # at the full rate, which a shaped cable sends at once: the clock of kernels ticks so often
 
 AGENT = """#!/usr/bin/env bash
 # Starts a command on the other node: AGENT HOST COMMAND...
@@ -86,14 +87,28 @@ class Nodes:
     agent: Path
     seconds: float = KEEPALIVE["time"] + KEEPALIVE["intvl"] * KEEPALIVE["probes"]
 
-    def launcher(self, mpirun: list[str]) -> list[str]:
-        """mpirun on the first node, which starts a rank on each."""
+    def launcher(self, mpirun: list[str], slots: int = 1) -> list[str]:
+        """mpirun on the first node, which starts so many ranks on each."""
         settings = {"plm_ssh_agent": self.agent}
         settings |= {f"oob_tcp_keepalive_{name}": value for name, value in KEEPALIVE.items()}
         words = [word for name, value in settings.items() for word in ("--prtemca", name, str(value))]
-        command = [*mpirun, "--host", ",".join(f"{address}:1" for address in ADDRESSES), *words]
+        command = [*mpirun, "--host", ",".join(f"{address}:{slots}" for address in ADDRESSES), *words]
         enter = 'hostname node-a; exec "$@"'
         return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c", enter, "node-a", *command]
+
+    def shape(self, gigabits: float) -> None:
+        """Let each end of the cable send so many Gbit/s; 0: as fast as it goes."""
+        for name in self.names:
+            subprocess.run(["tc", "-n", name, "qdisc", "del", "dev", "cable", "root"], capture_output=True, timeout=60)
+            if gigabits:
+                burst = max(1 << 16, round(gigabits * 1e9 / 8 * BURST_SECONDS))
+                bucket = ("rate", f"{gigabits}gbit", "burst", f"{burst}", "latency", "100ms")
+                _run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", "tbf", *bucket)
+
+    def sent(self) -> list[int]:
+        """Bytes that each end of the cable has sent so far, headers included."""
+        command = ("cat", "/sys/class/net/cable/statistics/tx_bytes")
+        return [int(subprocess.check_output(["ip", "netns", "exec", name, *command])) for name in self.names]
 
     def cut(self) -> None:
         """Pull the cable."""
