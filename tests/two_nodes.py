@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from faults.machine import Nodes, two_nodes
+from faults.machine import two_nodes
 
 SLOTS = 2  # ranks of a node
 MPIRUN = ["mpirun", "-np", str(2 * SLOTS), "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]

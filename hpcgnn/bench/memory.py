@@ -1,8 +1,8 @@
 """``python -m hpcgnn.bench memory``: how many bytes a rank of many ranks needs, structure by structure.
 
-Two small parts of such a graph are written, one twice the size of the other, with the nodes and edges of a rank in the
-proportion asked for. A run is opened on each in a world that pretends to have all ranks, and trains some steps; every
-array that it holds then is measured, and what grows with the share is extrapolated to the real one. Options of
+Two small parts of such a graph are written, one four times the size of the other, with the nodes and edges of a rank in
+the proportion asked for. A run is opened on each in a world that pretends to have all ranks, and trains some steps;
+every array that it holds then is measured, and what grows with the share is extrapolated to the real one. Options of
 hpcgnn.train (``--kind``, ``--train.batch_size``, ...) say what is trained; batches are those of all ranks."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop import launch
 
-LARGEST = 1_000_000  # edges of a part that is written
+LARGEST = 4_000_000  # edges of a part that is written; another one has a quarter of it
 DEPTH = 5  # names in the name of a structure
 SMALL = 1 << 20  # bytes; smaller structures are summed up
 MIB = 1 << 20
@@ -75,7 +75,7 @@ def main(world: World, argv: list[str]) -> int:
         raise DistributedError("bench memory takes one process: it pretends the other ranks", user_error=True)
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
     share = options.edges // options.ranks
-    sizes = sorted({max(1, min(share, LARGEST) // 2), min(share, LARGEST)})
+    sizes = sorted({max(1, min(share, LARGEST) // 4), min(share, LARGEST)})
     held = []
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
         for size in sizes:  # in a process of its own: memory that one gave back is not the other's

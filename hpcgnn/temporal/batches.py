@@ -247,23 +247,19 @@ def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel
     if channel.size == 1:
         return events, step
     target = spill(step, sizes, channel)
+    stays = target == channel.rank
+    target = target[~stays]
     feature = events.columns.get(FEATURE)
     plain = {name: column for name, column in events.columns.items() if name != FEATURE}
     columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
-    *moved, step = exchange_columns(columns, target, channel)
-    row, src, dst, time, *columns = moved
+    came = exchange_columns([column[~stays] for column in columns], target, channel)
+    row, src, dst, time, *columns, step = (
+        np.concatenate([column[stays], rows]) for column, rows in zip(columns, came, strict=True)
+    )
     named: dict[str, Any] = dict(zip(plain, columns, strict=True))
-    if feature is not None:
-        named[FEATURE] = _moved_features(feature, target, channel)
+    if feature is not None:  # those of events that stay are not copied
+        (more,) = exchange_columns([np.asarray(feature[~stays])], target, channel)
+        index = np.concatenate([feature.index[stays], len(feature.table) + np.arange(len(more))])
+        named[FEATURE] = FeatureRows(feature.table, more, index)
     by_row = np.argsort(row, kind="stable")
     return Events(row, src, dst, time, named).take(by_row), step[by_row]
-
-
-def _moved_features(feature: FeatureRows, target: np.ndarray, channel: Channel) -> FeatureRows:
-    """Collective. Hand over the features of events that go to other ranks; those of others stay where they are."""
-    source = np.full(len(target), channel.rank)
-    source, index = exchange_columns([source, feature.index], target, channel)
-    leaves, came = target != channel.rank, source != channel.rank
-    (more,) = exchange_columns([np.asarray(feature[leaves])], target[leaves], channel)
-    index[came] = len(feature.table) + np.arange(came.sum())
-    return FeatureRows(feature.table, more, index)
