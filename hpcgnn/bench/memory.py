@@ -12,7 +12,7 @@ import dataclasses
 import multiprocessing
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop import launch
 
-LARGEST = 4_000_000  # edges of a part that is written; another one has a quarter of it
+LARGEST = 8_000_000  # edges of a part that is written; another one has a quarter of it
 DEPTH = 5  # names in the name of a structure
 SMALL = 1 << 20  # bytes; smaller structures are summed up
 MIB = 1 << 20
@@ -55,17 +55,20 @@ class MemoryOptions:
         if self.nodes < self.ranks or self.edges < self.ranks:
             raise ValueError(f"--nodes and --edges must be at least 1 for each of {self.ranks} ranks")
 
+    def num_nodes(self, num_edges: int) -> int:
+        """Return the nodes of a part with so many edges, at least 2."""
+        return max(2, round(self.nodes * num_edges / self.edges))
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """What a rank holds with a share of so many edges: bytes by structure; MiB of its process before it opens the run
-    (start), at most meanwhile (opening), afterwards (opened), and what steps take besides (steps)."""
+    (start), at most meanwhile (opening), and what steps take besides (steps)."""
 
     edges: int
     structures: dict[str, int]
     start: float
     opening: float
-    opened: float
     steps: float
 
 
@@ -78,9 +81,10 @@ def main(world: World, argv: list[str]) -> int:
     sizes = sorted({max(1, min(share, LARGEST) // 4), min(share, LARGEST)})
     held = []
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
-        for size in sizes:  # in a process of its own: memory that one gave back is not the other's
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                held.append(pool.apply(hold, (config, options, size, str(Path(folder) / str(size)))))
+        for size in sizes:
+            part = (config, options, size, str(Path(folder) / str(size)))
+            _alone(write, *part)
+            held.append(_alone(hold, *part))
     command.report(predict(options, held), table, options.out)
     return launch.EXIT_DONE
 
@@ -111,12 +115,27 @@ def _sizes(path: str) -> dict[str, int]:
         return {what: sum(int(book[what][name].attrs[f"num_{what}"]) for name in counted[what]) for what in counted}
 
 
+def _alone(function: Callable, *arguments: Any) -> Any:
+    """Call a function in a process of its own: what others gave back is not there to be used again."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def write(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> None:
+    """Write the part of a rank with ``num_edges`` edges."""
+    sizes = options.ranks, options.num_nodes(num_edges), num_edges
+    kinds.kind_of(config).make_slice(folder, *sizes, options.width)
+
+
 def hold(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> Held:
-    """Open the run of a rank with ``num_edges`` edges, train, and measure what it holds."""
-    num_nodes = max(1, round(options.nodes * num_edges / options.edges))
-    config = _of_slice(config, options, folder, num_nodes, num_edges)
-    with pretend(options.ranks, num_nodes, config.comm) as world:
+    """Open the run of a rank on its part, train, and measure what it holds."""
+    config = copy.deepcopy(config)
+    config.comm.watchdog_seconds = 0  # no other rank answers
+    if config.KIND == "static":
+        config.sampling.topology = "sharded"
+    with pretend(options.ranks, options.num_nodes(num_edges), config.comm) as world:
         start = _process("VmRSS")
+        RESET.write_text("5")
         with command.training(kinds.open_session, config, folder, Path(folder) / "run", world) as (session, trainer):
             trainer.start_epoch(0)
             opening, opened = _process("VmHWM"), _process("VmRSS")
@@ -125,23 +144,13 @@ def hold(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> He
                 for _, plan in zip(range(options.steps), plans, strict=False):
                     trainer.train_step(plan)
                 structures = structures_of({"run": session, "trainer": trainer, "plan": plan})
-            return Held(num_edges, structures, start, opening, opened, _process("VmHWM") - opened)
+            return Held(num_edges, structures, start, opening, _process("VmHWM") - opened)
 
 
 def _process(what: str) -> float:
     """Return MiB of this process: VmRSS, what it holds, or VmHWM, the most since the start or the last reset."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(what))
     return int(line.split()[1]) / 1024
-
-
-def _of_slice(config: Any, options: MemoryOptions, folder: str, num_nodes: int, num_edges: int) -> Any:
-    """Write the part, and make the configuration of a run on it."""
-    kinds.kind_of(config).make_slice(folder, options.ranks, num_nodes, num_edges, options.width)
-    config = copy.deepcopy(config)
-    config.comm.watchdog_seconds = 0  # no other rank answers
-    if config.KIND == "static":
-        config.sampling.topology = "sharded"
-    return config
 
 
 def structures_of(roots: dict[str, Any]) -> dict[str, int]:
@@ -207,17 +216,20 @@ def _is_known(value: Any) -> bool:
 
 
 def predict(options: MemoryOptions, held: list[Held]) -> dict:
-    """Extrapolate the bytes of every structure, and the memory of the process, to a rank's share of the graph. Plans
-    and what steps take are those of the larger part: they grow less, as a step's roots are always as many."""
+    """Extrapolate the bytes of every structure to a rank's share of the graph. Plans and what steps take are those of
+    the larger part: they grow less, as a step's roots are always as many. Opening a run takes as many times its arrays
+    as with the larger part: what small arrays leave behind in the process depends on the C library."""
     share, last = options.edges // options.ranks, held[-1]
-    sizes = {name: size for name, size in last.structures.items() if name.startswith("plan")}
-    for name in last.structures.keys() - sizes.keys():
+    plans = {name: size for name, size in last.structures.items() if name.startswith("plan")}
+    sizes = dict(plans)
+    for name in last.structures.keys() - plans.keys():
         sizes[name] = round(_at(share, [(one.edges, one.structures.get(name, 0)) for one in held]))
-    opening, opened = (_at(share, [(one.edges, getattr(one, name)) for one in held]) for name in ("opening", "opened"))
+    arrays = [sum(size for name, size in of.items() if name not in plans) for of in (sizes, last.structures)]
+    opening = last.start + (last.opening - last.start) * arrays[0] / max(1, arrays[1])
     return {
         "options": dataclasses.asdict(options), "edges": share, "nodes": options.nodes // options.ranks,
         "structures": dict(sorted(sizes.items(), key=lambda item: -item[1])),
-        "start_mib": last.start, "opening_mib": opening, "opened_mib": opened, "steps_mib": last.steps,
+        "start_mib": last.start, "opening_mib": opening, "steps_mib": last.steps,
         "measured": [dataclasses.asdict(one) for one in held],
     }  # fmt: skip
 
@@ -239,7 +251,6 @@ def table(result: dict) -> str:
         f"{sum(sizes.values()) / MIB:12,.1f} MiB  all arrays",
         f"{result['start_mib']:12,.1f} MiB  the process before it opens the run: Python and its packages",
         f"{result['opening_mib']:12,.1f} MiB  the process at most while it opens the run",
-        f"{result['opened_mib']:12,.1f} MiB  the process afterwards",
         f"{result['steps_mib']:12,.1f} MiB  what steps take besides",
     ]
     return "\n".join(lines)
