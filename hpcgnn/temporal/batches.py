@@ -26,6 +26,8 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.config import DataConfig
 from hpcgnn.temporal.graph import FEATURE, Events, FeatureRows, History, TemporalPartition, open_partition
 
+ASKED_AT_ONCE = 1 << 22  # nodes that flags are asked for
+
 
 @dataclass(frozen=True, slots=True)
 class Splits:
@@ -80,10 +82,16 @@ def make_splits(partition: TemporalPartition, config: DataConfig, seed: int, wor
 
 
 def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, channel: Channel) -> np.ndarray:
-    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape."""
-    unique, inverse = np.unique(ids, return_inverse=True)
-    (values,) = Route.plan(partition.book, unique, channel).pull(torch.from_numpy(flags))
-    return values.numpy()[inverse.reshape(ids.shape)]
+    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape, so many at a time
+    that what is sorted stays small beside the events."""
+    flat, values = ids.reshape(-1), np.empty(ids.size, bool)
+    rounds = int(channel.everyone(torch.tensor([-(-ids.size // ASKED_AT_ONCE)])).max())
+    for begin in range(0, rounds * ASKED_AT_ONCE, ASKED_AT_ONCE):
+        piece = slice(begin, begin + ASKED_AT_ONCE)
+        unique, inverse = np.unique(flat[piece], return_inverse=True)
+        (found,) = Route.plan(partition.book, unique, channel).pull(torch.from_numpy(flags))
+        values[piece] = found.numpy()[inverse]
+    return values.reshape(ids.shape)
 
 
 def _bounds(partition: TemporalPartition, config: DataConfig, world: World) -> np.ndarray:
@@ -253,13 +261,13 @@ def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel
     plain = {name: column for name, column in events.columns.items() if name != FEATURE}
     columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
     came = exchange_columns([column[~stays] for column in columns], target, channel)
-    row, src, dst, time, *columns, step = (
-        np.concatenate([column[stays], rows]) for column, rows in zip(columns, came, strict=True)
+    by_row = np.argsort(np.concatenate([events.row[stays], came[0]]), kind="stable")
+    row, src, dst, time, *columns, step = (  # one after the other: together they are most of what a rank holds
+        np.concatenate([column[stays], rows])[by_row] for column, rows in zip(columns, came, strict=True)
     )
     named: dict[str, Any] = dict(zip(plain, columns, strict=True))
     if feature is not None:  # those of events that stay are not copied
         (more,) = exchange_columns([np.asarray(feature[~stays])], target, channel)
         index = np.concatenate([feature.index[stays], len(feature.table) + np.arange(len(more))])
-        named[FEATURE] = FeatureRows(feature.table, more, index)
-    by_row = np.argsort(row, kind="stable")
-    return Events(row, src, dst, time, named).take(by_row), step[by_row]
+        named[FEATURE] = FeatureRows(feature.table, more, index[by_row])
+    return Events(row, src, dst, time, named), step

@@ -260,7 +260,8 @@ def _merge_events(pieces: list[Events], features: np.ndarray | None) -> Events:
     columns: dict[str, Any] = {key: np.concatenate([p.columns[key] for p in pieces]) for key in pieces[0].columns}
     if features is not None:
         columns[FEATURE] = FeatureRows(features, features[:0], columns[FEATURE])
-    return Events(row, src, dst, time, columns).take(np.argsort(row, kind="stable"))
+    events = Events(row, src, dst, time, columns)
+    return events.take(np.argsort(row, kind="stable")) if len(pieces) > 1 else events
 
 
 def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
